@@ -1,0 +1,79 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Group ``[gpgpu]``: what every process of the plugin shares."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup(
+    'gpgpu', title='GPU plugin',
+    help='Options shared by gpgpu-conductor, nova-compute, nova-scheduler '
+         'and gpgpu-manage.')
+
+OPTS = [
+    cfg.StrOpt(
+        'transport_url', secret=True,
+        help='Message transport between the plugin\'s parts, in '
+             'oslo.messaging form. One for the whole cloud, also with '
+             'several Nova cells. Default: [DEFAULT] transport_url.'),
+    cfg.IntOpt(
+        'rpc_timeout', default=10, min=1,
+        help='Seconds to wait for gpgpu-conductor, in nova-compute and '
+             'gpgpu-manage.'),
+    cfg.IntOpt(
+        'scheduler_rpc_timeout', default=3, min=1,
+        help='Seconds that one scheduling decision waits for '
+             'gpgpu-conductor before GPU requests are refused.'),
+    cfg.IntOpt(
+        'claim_lease', default=600, min=10,
+        help='Seconds after which a claim that was not activated may be '
+             'ended by its host when no build of it is running there.'),
+    cfg.IntOpt(
+        'scan_interval', default=60, min=1,
+        help='Seconds between two looks of nova-compute at its devices. A '
+             'look that finds nothing new makes no call.'),
+    cfg.StrOpt(
+        'sysfs_root', default='/sys',
+        help='Where nova-compute reads the host\'s devices.'),
+    cfg.StrOpt(
+        'state_path', default='$state_path/gpgpu',
+        help='Folder in which nova-compute keeps releases that could not '
+             'yet be delivered and, for the fake driver, its machines.'),
+]
+
+FAKE_GROUP = cfg.OptGroup(
+    'gpgpu_fake', title='Fake GPUs',
+    help='Options of the driver gpgpu.GpuFakeDriver.')
+
+FAKE_OPTS = [
+    cfg.StrOpt(
+        'machine', default='hgx-h100-8',
+        help='Machine of gpgpu_plugin.host.machines that a host pretends '
+             'to be.'),
+    cfg.DictOpt(
+        'machines', default={},
+        help='Machine by host name, where it differs: host1:NAME,host2:NAME.'),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the groups; harmless when done before."""
+    conf.register_group(GROUP)
+    conf.register_opts(OPTS, group=GROUP)
+    conf.register_group(FAKE_GROUP)
+    conf.register_opts(FAKE_OPTS, group=FAKE_GROUP)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """For oslo-config-generator."""
+    return [(GROUP, OPTS), (FAKE_GROUP, FAKE_OPTS)]

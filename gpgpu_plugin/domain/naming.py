@@ -1,0 +1,110 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Every name the plugin gives to something outside itself, made in one place.
+
+Resource classes and traits follow the normalisation rules of
+os-resource-classes and os-traits; provider UUIDs are derived, so that a
+compute host that lost its memory finds its providers again.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import os_resource_classes
+import os_traits
+
+from gpgpu_plugin import exception
+
+PASSTHROUGH = 'passthrough'
+"""The vGPU type that means the whole card."""
+
+TRAIT_GPU = 'CUSTOM_GPU'
+TRAIT_OWNER = os_traits.OWNER_NOVA
+
+# Placement allows 255 characters for classes and traits; the rest of the
+# name (CUSTOM_VGPU_, a type) must fit beside the variant.
+_VARIANT_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
+_PROVIDER_NAMESPACE = uuid.UUID('7d0c4a4e-5d2f-5c63-9a39-0f6f2c3c8a11')
+
+
+def check_variant_name(name: str) -> str:
+    """Return the name.
+
+    :raises Invalid: empty, longer than 64 characters, or with other
+        characters than letters, digits, ``.``, ``_`` and ``-``
+    """
+    if not _VARIANT_NAME.fullmatch(name):
+        raise exception.Invalid(
+            field='variant name', value=name,
+            expected='1 to 64 letters, digits, ".", "_" or "-", beginning '
+                     'with a letter or digit')
+    return name
+
+
+def normalize(name: str) -> str:
+    """The form in which two names are the same to Placement."""
+    return os_resource_classes.normalize_name(name).removeprefix('CUSTOM_')
+
+
+def resource_class(variant: str, vgpu_type: str = PASSTHROUGH) -> str:
+    """Default resource class of a variant's type."""
+    if vgpu_type == PASSTHROUGH:
+        return f'CUSTOM_GPU_{normalize(variant)}'
+    return f'CUSTOM_VGPU_{normalize(variant)}_{normalize(vgpu_type)}'
+
+
+def check_resource_class(name: str) -> str:
+    """Return the class name.
+
+    :raises Invalid: neither PGPU, VGPU nor a well-formed CUSTOM_ class
+    """
+    if name not in ('PGPU', 'VGPU') and not re.fullmatch(
+            r'CUSTOM_[A-Z0-9_]{1,248}', name):
+        raise exception.Invalid(
+            field='resource class', value=name,
+            expected='PGPU, VGPU or CUSTOM_ and upper-case letters, digits '
+                     'and "_"')
+    return name
+
+
+def check_trait(name: str) -> str:
+    """Return the trait name.
+
+    :raises Invalid: neither a trait of os-traits nor a CUSTOM_ one
+    """
+    if name not in os_traits.get_traits() and not re.fullmatch(
+            r'CUSTOM_[A-Z0-9_]{1,248}', name):
+        raise exception.Invalid(
+            field='trait', value=name,
+            expected='a name that os-traits knows, such as '
+                     'HW_GPU_API_VULKAN, or CUSTOM_ and upper-case letters, '
+                     'digits and "_"')
+    return name
+
+
+def traits(variant: str, extra: tuple[str, ...] = ()) -> frozenset[str]:
+    """Traits of the provider of a group of the variant."""
+    return frozenset(
+        {TRAIT_GPU, TRAIT_OWNER, f'CUSTOM_GPU_{normalize(variant)}', *extra})
+
+
+def provider_name(node: str, variant: str) -> str:
+    """Name of a group's resource provider; never parsed, only shown."""
+    return f'{node}_gpu_{normalize(variant)}'
+
+
+def provider_uuid(node_uuid: str, variant: str) -> str:
+    """UUID of a group's resource provider, the same on every start."""
+    return str(uuid.uuid5(
+        _PROVIDER_NAMESPACE, f'{node_uuid}/{normalize(variant)}'))

@@ -1,0 +1,131 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""PCI addresses and what one scan says of a PCI function."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from gpgpu_plugin import exception
+
+_ADDRESS = re.compile(
+    r'([0-9a-f]{4,16}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class PCIAddress:
+    """Where a function sits now; a place, not an identity.
+
+    The domain may be wider than four hex digits (Intel VMD, Hyper-V).
+    """
+
+    domain: int
+    bus: int
+    device: int
+    function: int
+
+    @classmethod
+    def parse(cls, text: str) -> PCIAddress:
+        """Read ``DDDD:BB:DD.F``.
+
+        :raises Invalid: the text has another form
+        """
+        match = _ADDRESS.fullmatch(text)
+        if match is None:
+            raise exception.Invalid(
+                field='PCI address', value=text,
+                expected='DOMAIN:BUS:DEVICE.FUNCTION in hex, such as '
+                         '0000:3b:00.0')
+        return cls(*(int(part, 16) for part in match.groups()))
+
+    def __str__(self) -> str:
+        return (f'{self.domain:04x}:{self.bus:02x}:{self.device:02x}'
+                f'.{self.function:x}')
+
+
+def normalize_id(field: str, value: str, digits: int = 4) -> str:
+    """A PCI id in the one form used everywhere: lower-case hex, no ``0x``.
+
+    :param field: name used in the error
+    :param digits: 4 for ids, 2 for a revision, 6 for a class
+    :raises Invalid: not hex of that width, or all ones or zeroes, which is
+        what an absent or broken function reads and so never identifies one
+    """
+    text = value.lower().removeprefix('0x')
+    if not re.fullmatch(rf'[0-9a-f]{{{digits}}}', text):
+        raise exception.Invalid(
+            field=field, value=value,
+            expected=f'{digits} hex digits, such as '
+                     f'{"10de20b5"[-digits:] if digits <= 4 else "030200"}')
+    if digits == 4 and text in ('ffff', '0000'):
+        raise exception.Invalid(
+            field=field, value=value,
+            expected='an id that a device can have; ffff and 0000 are what '
+                     'an absent or broken function reads')
+    return text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PCIFunction:
+    """One PCI function as one scan saw it.
+
+    ``None`` is *unknown or none*; ``unreadable`` tells which of them were
+    there but could not be read. Ids are lower-case hex without ``0x``
+    (four digits; revision two, class six).
+
+    :ivar id: stable id: sysfs path below ``/devices`` with bus numbers left
+        out below the root bus, ``/devices/pci0000:7b/03.0/00.0``; a VF is its
+        PF's id plus ``/vfN``
+    :ivar address: present place, ``0000:3b:00.0``
+    :ivar class_code: PCI class, subclass and programming interface
+    :ivar numa_node: None also where the kernel says -1
+    :ivar iommu_group_members: addresses of the other functions of the group
+    :ivar switch_path: stable ids of the upstream ports of the PCIe switches
+        between the root port and the function, outermost first
+    :ivar companions: addresses of the other functions of the same card
+        (same slot, function number differs; VFs are never companions)
+    :ivar used_by: what the host itself sees holding it: ``vfio`` while a
+        process holds its VFIO group, ``mdev`` while it has mdevs, ``vf``
+        while it has VFs, ``boot_vga`` for the boot display
+    :ivar serial: vendor's serial number (VPD), dsn: PCIe Device Serial Number
+    :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
+    :ivar sriov_totalvfs: None if not SR-IOV capable
+    :ivar mdev_types: names of the types below ``mdev_supported_types``
+    :ivar fault: why the function cannot be trusted (config space reads ff)
+    """
+
+    id: str
+    address: str
+    vendor: str | None = None
+    device: str | None = None
+    subsystem_vendor: str | None = None
+    subsystem: str | None = None
+    revision: str | None = None
+    class_code: str | None = None
+    driver: str | None = None
+    numa_node: int | None = None
+    iommu_group: int | None = None
+    iommu_group_members: tuple[str, ...] = ()
+    switch_path: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
+    slot: str | None = None
+    serial: str | None = None
+    dsn: str | None = None
+    used_by: str | None = None
+    pf: str | None = None
+    vf_index: int | None = None
+    sriov_totalvfs: int | None = None
+    sriov_numvfs: int | None = None
+    mdev_types: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    fault: str | None = None

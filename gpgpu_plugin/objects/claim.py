@@ -1,0 +1,94 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Claims: what is asked, and what is granted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.objects import inventory
+
+SLOT_BUILD = 'build'
+"""The side that a build, unshelve or evacuation makes; sides that a
+migration makes are named by the migration's UUID."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClaimRequest:
+    """Devices for one side of one instance on one host.
+
+    (instance_uuid, host, slot) is the key: the same request again returns
+    the same devices, another request under the same key is a conflict.
+
+    :ivar allocated: units of the instance's Placement allocation by provider
+        UUID and resource class, on any provider: the conductor looks only
+        at its own
+    """
+
+    instance_uuid: str
+    host: str
+    slot: str = SLOT_BUILD
+    project_id: str | None = None
+    user_id: str | None = None
+    request: request_mod.Request
+    allocated: dict[str, dict[str, int]] = dataclasses.field(
+        default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """One device held by one instance.
+
+    :ivar uuid: names this holding, never the next one of the same device
+    :ivar state: the device's state
+    :ivar lease_expires_at: seconds since the epoch until which a claim that
+        was not activated is presumed alive; None once activated
+    """
+
+    uuid: str
+    instance_uuid: str
+    host: str
+    slot: str
+    device_uuid: str
+    stable_id: str
+    address: str
+    variant: str
+    resource_class: str
+    state: str
+    lease_expires_at: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What was granted, and what the host offers after it.
+
+    ``assignments`` is empty when none of the demands is ours.
+    """
+
+    assignments: tuple[Assignment, ...]
+    inventory: inventory.HostInventory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CleanTask:
+    """A dirty device that its host must clean.
+
+    :ivar token: names this cleaning of the device (its last assignment, or
+        the operator's request); a verdict with another token is refused
+    """
+
+    device_uuid: str
+    stable_id: str
+    address: str
+    variant: str | None
+    token: str

@@ -1,0 +1,45 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Between frozen dataclasses and what JSON can carry.
+
+msgspec does the work: it checks types by annotation, ignores fields that it
+does not know (so that a newer peer can add some) and fills in defaults (so
+that an older peer can leave some out).
+"""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+
+from gpgpu_plugin import exception
+
+T = typing.TypeVar('T')
+
+
+def to_primitive(value: object) -> typing.Any:
+    """The value as dicts, lists, strings, numbers, booleans and None."""
+    return msgspec.to_builtins(value)
+
+
+def from_primitive(kind: type[T], primitive: object) -> T:
+    """A value of the kind.
+
+    :raises Invalid: the primitive does not fit the kind's annotations
+    """
+    try:
+        return msgspec.convert(primitive, kind)
+    except msgspec.ValidationError as exc:
+        raise exception.Invalid(
+            field=getattr(kind, '__name__', str(kind)), value=primitive,
+            expected=str(exc)) from None

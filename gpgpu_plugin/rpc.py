@@ -1,0 +1,60 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The one place that makes oslo.messaging transports, clients and servers."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+
+import oslo_messaging
+from oslo_config import cfg
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+
+CONDUCTOR_TOPIC = 'gpgpu-conductor'
+COMPUTE_TOPIC = 'gpgpu-compute'
+
+# Exceptions of these modules are rebuilt on the caller's side.
+_REMOTE_MODULES = [exception.__name__]
+
+
+def transport(conf: cfg.ConfigOpts) -> typing.Any:
+    """The plugin's transport: ``[gpgpu] transport_url`` or Nova's own."""
+    return oslo_messaging.get_rpc_transport(
+        conf, url=conf.gpgpu.transport_url,
+        allowed_remote_exmods=_REMOTE_MODULES)
+
+
+def is_in_process(conf: cfg.ConfigOpts) -> bool:
+    """Whether the configured transport reaches nobody outside this process."""
+    url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
+    return str(url.transport) in ('fake', 'kombu+memory')
+
+
+def client(rpc_transport: typing.Any, topic: str, version: str,
+           timeout: float | None = None) -> typing.Any:
+    """An RPC client for a topic."""
+    return oslo_messaging.get_rpc_client(
+        rpc_transport, oslo_messaging.Target(topic=topic, version=version),
+        serializer=context.ContextSerializer(), timeout=timeout)
+
+
+def server(rpc_transport: typing.Any, topic: str, name: str,
+           endpoints: Sequence[object]) -> typing.Any:
+    """An RPC server, not yet started."""
+    return oslo_messaging.get_rpc_server(
+        rpc_transport, oslo_messaging.Target(topic=topic, server=name),
+        list(endpoints), executor='threading',
+        serializer=context.ContextSerializer(),
+        access_policy=oslo_messaging.DefaultRPCAccessPolicy)
