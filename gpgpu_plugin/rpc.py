@@ -28,9 +28,17 @@ COMPUTE_TOPIC = 'gpgpu-compute'
 # Exceptions of these modules are rebuilt on the caller's side.
 _REMOTE_MODULES = [exception.__name__]
 
+_GLOBAL_ONLY = (('oslo_messaging_tracing', 'tracing_enabled'),
+                ('oslo_messaging_metrics', 'metrics_enabled'))
+
 
 def transport(conf: cfg.ConfigOpts) -> typing.Any:
     """The plugin's transport: ``[gpgpu] transport_url`` or Nova's own."""
+    # oslo.messaging 18 registers these with the global CONF alone, yet reads
+    # them from the transport's.
+    for group, option in _GLOBAL_ONLY:
+        if group not in conf:
+            conf.register_opt(cfg.BoolOpt(option, default=False), group=group)
     return oslo_messaging.get_rpc_transport(
         conf, url=conf.gpgpu.transport_url,
         allowed_remote_exmods=_REMOTE_MODULES)

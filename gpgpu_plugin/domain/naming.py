@@ -54,7 +54,8 @@ def check_variant_name(name: str) -> str:
 
 def normalize(name: str) -> str:
     """The form in which two names are the same to Placement."""
-    return os_resource_classes.normalize_name(name).removeprefix('CUSTOM_')
+    normalized: str = os_resource_classes.normalize_name(name)
+    return normalized.removeprefix('CUSTOM_')
 
 
 def resource_class(variant: str, vgpu_type: str = PASSTHROUGH) -> str:
