@@ -1,0 +1,86 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The transport: errors keep their class and values, silence is an error."""
+
+import oslo_messaging
+from oslo_config import cfg
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin import rpc
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain import request
+from gpgpu_plugin.objects import claim
+
+CLAIM = claim.ClaimRequest(
+    instance_uuid='i1', host='h1', request=request.Request())
+
+
+class _DenyingConductor:
+
+    target = oslo_messaging.Target(version=rpcapi.VERSION)
+
+    def __init__(self):
+        self.contexts = []
+
+    @oslo_messaging.expected_exceptions(exception.ClaimDenied)
+    def claim(self, ctxt, request):
+        self.contexts.append(ctxt)
+        raise exception.ClaimDenied(
+            instance=request['instance_uuid'], host=request['host'],
+            reason='not_enough_available', detail='asked 2, 1 available')
+
+
+class RPCTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(self.conf)
+        self.conf([], project='gpgpu-test')
+        self.conf.set_override('transport_url', 'fake:/', 'gpgpu')
+        self.conf.set_override('rpc_timeout', 1, 'gpgpu')
+        self.transport = rpc.transport(self.conf)
+        self.addCleanup(self.transport.cleanup)
+        self.api = rpcapi.ConductorAPI(self.conf, self.transport)
+
+    def _serve(self):
+        endpoint = _DenyingConductor()
+        server = rpc.server(
+            self.transport, rpc.CONDUCTOR_TOPIC, self.id(), [endpoint])
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+        return endpoint
+
+    def test_refusal_arrives_with_its_reason(self):
+        endpoint = self._serve()
+        exc = self.assertRaises(
+            exception.ClaimDenied, self.api.claim, context.admin('req-1'),
+            CLAIM)
+        self.assertEqual('not_enough_available', exc.reason)
+        self.assertEqual('h1', exc.kwargs['host'])
+        self.assertEqual('req-1', endpoint.contexts[0].request_id)
+
+    def test_no_conductor_is_named(self):
+        exc = self.assertRaises(
+            exception.ConductorUnavailable, self.api.claim, context.admin(),
+            CLAIM)
+        self.assertEqual('claim', exc.kwargs['method'])
+
+    def test_in_process_transport_is_recognised(self):
+        self.assertTrue(rpc.is_in_process(self.conf))
+        self.conf.set_override(
+            'transport_url', 'rabbit://guest:guest@127.0.0.1:5672/', 'gpgpu')
+        self.assertFalse(rpc.is_in_process(self.conf))
