@@ -75,7 +75,8 @@ class VariantTie(Conflict):
 class ClaimDenied(GpgpuException):
     """The conductor refuses a claim; ``reason`` is a domain.request.Reason."""
 
-    msg_fmt = 'Claim of %(instance)s on %(host)s denied: %(reason)s (%(detail)s)'
+    msg_fmt = ('Claim of %(instance)s on %(host)s denied: '
+               '%(reason)s (%(detail)s)')
 
     @property
     def reason(self) -> str:
@@ -84,7 +85,7 @@ class ClaimDenied(GpgpuException):
 
 
 class ConductorUnavailable(GpgpuException):
-    """No gpgpu-conductor answered in time; nothing is known to have changed."""
+    """No gpgpu-conductor answered in time; no change is known."""
 
     msg_fmt = 'No gpgpu-conductor answered %(method)s within %(timeout)s s'
 

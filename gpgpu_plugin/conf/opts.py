@@ -1,0 +1,37 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Every option of the plugin, for oslo-config-generator and the docs.
+
+Options of libraries (``[database]``, ``[DEFAULT] transport_url``, logging)
+are the libraries' own entries; the generator's configuration names them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from oslo_config import cfg
+
+import gpgpu_plugin.conf
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """Groups and options of all modules beside this one."""
+    opts: list[tuple[cfg.OptGroup, list[cfg.Opt]]] = []
+    for module in sorted(
+            pkgutil.iter_modules(gpgpu_plugin.conf.__path__),
+            key=lambda module: module.name):
+        if module.name != 'opts':
+            name = f'{gpgpu_plugin.conf.__name__}.{module.name}'
+            opts.extend(importlib.import_module(name).list_opts())
+    return opts
