@@ -23,7 +23,7 @@ from gpgpu_plugin import exception
 
 
 class Reason(enum.StrEnum):
-    """Why a host or a claim is refused; the names are logged and documented."""
+    """Why a host or a claim is refused; names are logged and documented."""
 
     HOST_UNKNOWN = 'host_unknown'
     NO_SUCH_GROUP = 'no_such_group'
