@@ -24,6 +24,10 @@ from gpgpu_plugin import exception
 
 CONDUCTOR_TOPIC = 'gpgpu-conductor'
 COMPUTE_TOPIC = 'gpgpu-compute'
+# Named in every target: [DEFAULT] control_exchange is "nova" in Nova's
+# processes and "openstack" in ours, and a client of the one does not reach a
+# server of the other.
+EXCHANGE = 'gpgpu'
 
 # Exceptions of these modules are rebuilt on the caller's side.
 _REMOTE_MODULES = [exception.__name__]
@@ -54,7 +58,8 @@ def client(rpc_transport: typing.Any, topic: str, version: str,
            timeout: float | None = None) -> typing.Any:
     """An RPC client for a topic."""
     return oslo_messaging.get_rpc_client(
-        rpc_transport, oslo_messaging.Target(topic=topic, version=version),
+        rpc_transport, oslo_messaging.Target(
+            exchange=EXCHANGE, topic=topic, version=version),
         serializer=context.ContextSerializer(), timeout=timeout)
 
 
@@ -62,7 +67,8 @@ def server(rpc_transport: typing.Any, topic: str, name: str,
            endpoints: Sequence[object]) -> typing.Any:
     """An RPC server, not yet started."""
     return oslo_messaging.get_rpc_server(
-        rpc_transport, oslo_messaging.Target(topic=topic, server=name),
+        rpc_transport, oslo_messaging.Target(
+            exchange=EXCHANGE, topic=topic, server=name),
         list(endpoints), executor='threading',
         serializer=context.ContextSerializer(),
         access_policy=oslo_messaging.DefaultRPCAccessPolicy)
