@@ -46,7 +46,7 @@ OPTS = [
         'sysfs_root', default='/sys',
         help='Where nova-compute reads the host\'s devices.'),
     cfg.StrOpt(
-        'state_path', default='$state_path/gpgpu',
+        'state_path', default='/var/lib/nova/gpgpu',
         help='Folder in which nova-compute keeps releases that could not '
              'yet be delivered and, for the fake driver, its machines.'),
 ]
