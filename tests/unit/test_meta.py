@@ -1,0 +1,235 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Promises about the project itself: what is written down is what is there."""
+
+import ast
+import configparser
+import importlib
+import io
+import pathlib
+import pkgutil
+import re
+
+import oslo_messaging
+import setuptools
+from importlinter import cli as import_linter
+from oslo_config import cfg
+from oslo_config import generator
+from oslo_messaging._drivers import common as messaging_common
+from oslotest import base
+
+import gpgpu_plugin
+import gpgpu_plugin.conf
+from gpgpu_plugin import exception
+from gpgpu_plugin.conf import opts
+from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import request
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+LICENCE = '#    Licensed under the Apache License, Version 2.0'
+
+
+def setup_cfg() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(delimiters='=')
+    parser.optionxform = str
+    parser.read(TOP / 'setup.cfg', encoding='utf-8')
+    return parser
+
+
+def entry_points() -> list[tuple[str, str, str]]:
+    """Group, name and target of all entry points of setup.cfg."""
+    return [
+        (group, *(part.strip() for part in line.split('=', 1)))
+        for group, lines in setup_cfg()['options.entry_points'].items()
+        for line in lines.strip().splitlines()]
+
+
+def python_files() -> list[pathlib.Path]:
+    roots = ('gpgpu_plugin', 'nova', 'tests', 'bench', 'demo', 'doc')
+    return [TOP / 'setup.py', TOP / 'toxfile.py', *(
+        path for root in roots for path in sorted((TOP / root).rglob('*.py'))
+        if path.stat().st_size)]
+
+
+def doc(name: str) -> str:
+    return (TOP / 'doc' / 'source' / name).read_text(encoding='utf-8')
+
+
+class TestOptions(base.BaseTestCase):
+
+    def test_sample_has_every_option(self):
+        conf = cfg.ConfigOpts()
+        generator.register_cli_opts(conf)
+        conf(['--namespace', 'gpgpu_plugin'])
+        sample = io.StringIO()
+        generator.generate(conf, output_file=sample)
+        for group, group_opts in opts.list_opts():
+            self.assertIn(f'[{group.name}]', sample.getvalue())
+            for opt in group_opts:
+                self.assertRegex(
+                    sample.getvalue(), f'(?m)^#{opt.dest} =', opt.dest)
+
+    def test_every_module_of_options_is_listed(self):
+        listed = {id(opt) for _, group in opts.list_opts() for opt in group}
+        for module in pkgutil.iter_modules(gpgpu_plugin.conf.__path__):
+            found = importlib.import_module(
+                f'gpgpu_plugin.conf.{module.name}')
+            for name, value in vars(found).items():
+                if isinstance(value, list) and value and all(
+                        isinstance(item, cfg.Opt) for item in value):
+                    self.assertLessEqual(
+                        {id(item) for item in value}, listed,
+                        f'{module.name}.{name}')
+
+    def test_every_default_can_be_read(self):
+        # "$state_path" in an option state_path would be itself, for ever.
+        conf = cfg.ConfigOpts()
+        for group, group_opts in opts.list_opts():
+            conf.register_opts(group_opts, group=group)
+        conf([], default_config_files=[], default_config_dirs=[])
+        for group, group_opts in opts.list_opts():
+            for opt in group_opts:
+                value = conf[group.name][opt.dest]
+                self.assertNotIn('$', str(value), opt.dest)
+
+    def test_every_option_says_what_it_is(self):
+        for group, group_opts in opts.list_opts():
+            for opt in group_opts:
+                self.assertTrue(
+                    (opt.help or '').endswith('.'),
+                    f'[{group.name}] {opt.dest}: {opt.help!r}')
+
+
+class TestExceptions(base.BaseTestCase):
+
+    def classes(self) -> list[type[exception.GpgpuException]]:
+        return [value for value in vars(exception).values()
+                if isinstance(value, type)
+                and issubclass(value, exception.GpgpuException)]
+
+    def test_every_message_formats(self):
+        for cls in self.classes():
+            fields = re.findall(r'%\((\w+)\)', cls.msg_fmt)
+            error = cls(**{field: f'<{field}>' for field in fields})
+            for field in fields:
+                self.assertIn(f'<{field}>', str(error), cls.__name__)
+            self.assertNotIn('%', str(error), cls.__name__)
+
+    def test_values_survive_rpc(self):
+        for cls in self.classes():
+            fields = re.findall(r'%\((\w+)\)', cls.msg_fmt)
+            kwargs = {field: f'<{field}>' for field in fields}
+            try:
+                raise cls(**kwargs)
+            except cls as error:
+                wire = messaging_common.serialize_remote_exception(
+                    (cls, error, error.__traceback__))
+            rebuilt = messaging_common.deserialize_remote_exception(
+                wire, [exception.__name__])
+            self.assertIsInstance(rebuilt, cls)
+            self.assertNotIsInstance(rebuilt, oslo_messaging.RemoteError)
+            self.assertEqual(kwargs, rebuilt.kwargs)
+
+
+class TestPackaging(base.BaseTestCase):
+
+    def test_entry_points_load(self):
+        self.assertTrue(entry_points())
+        for group, name, target in entry_points():
+            module, _, attribute = target.partition(':')
+            found = importlib.import_module(module)
+            if attribute:
+                self.assertTrue(
+                    callable(getattr(found, attribute, None)),
+                    f'{group}: {name} = {target}')
+
+    def test_every_package_is_shipped(self):
+        find = setup_cfg()['options.packages.find']
+        shipped = setuptools.find_namespace_packages(
+            str(TOP), include=find['include'].split(),
+            exclude=find['exclude'].split())
+        ours = {
+            '.'.join(path.parent.relative_to(TOP).parts)
+            for path in (TOP / 'gpgpu_plugin').rglob('__init__.py')}
+        self.assertLessEqual(ours, set(shipped))
+        self.assertIn('nova.virt.gpgpu', shipped)
+
+    def test_nova_stays_novas(self):
+        # With one of these an installation would overwrite Nova's own.
+        self.assertFalse((TOP / 'nova' / '__init__.py').exists())
+        self.assertFalse((TOP / 'nova' / 'virt' / '__init__.py').exists())
+
+    def test_shim_is_found_and_gives_every_driver(self):
+        shim = importlib.import_module('nova.virt.gpgpu')
+        drivers = [target.partition(':')[2] for group, _, target
+                   in entry_points() if group == 'gpgpu_plugin.virt_drivers']
+        self.assertTrue(drivers)
+        for driver in drivers:
+            self.assertTrue(hasattr(shim, driver), driver)
+
+
+class TestSources(base.BaseTestCase):
+
+    def test_licence(self):
+        without = [path for path in python_files() if LICENCE not in
+                   path.read_text(encoding='utf-8')[:300]]
+        self.assertEqual([], without)
+
+    def test_modules_say_what_they_are(self):
+        without = [
+            path for path in python_files()
+            if path.is_relative_to(TOP / 'gpgpu_plugin')
+            and path.name != '__init__.py'
+            and not ast.get_docstring(
+                ast.parse(path.read_text(encoding='utf-8')))]
+        self.assertEqual([], without)
+
+    def test_imports_go_down_only(self):
+        self.assertEqual(0, import_linter.lint_imports(
+            config_filename=str(TOP / '.importlinter'), no_cache=True))
+
+
+class TestDocumentation(base.BaseTestCase):
+
+    def test_states(self):
+        """The table of states in the documentation is the code's."""
+        rows = re.findall(
+            r'^   \* - ``(\w+)``\n     - ``(\w+)``\n     - ``(\w+)``$',
+            doc('contributor/states.rst'), re.MULTILINE)
+        self.assertEqual(
+            {(str(state), str(event), str(after)) for (state, event), after
+             in device_states.TRANSITIONS.items()}, set(rows))
+        self.assertEqual(len(rows), len(set(rows)))
+
+    def test_reasons(self):
+        """Each refusal has its own section, and no other has one."""
+        sections = re.findall(
+            r'^``(\w+)``\n~+$', doc('admin/troubleshooting.rst'),
+            re.MULTILINE)
+        self.assertEqual(sorted(request.Reason), sorted(sections))
+
+    def test_extra_specs(self):
+        """Each key and each of its values is in the flavors' page."""
+        page = doc('admin/flavors.rst')
+        for key, values in request.EXTRA_SPECS.items():
+            self.assertIn(f'``{key}``', page)
+            for value in values:
+                self.assertIn(f'``{value}``', page)
+
+    def test_commands(self):
+        """Each command of gpgpu-manage is in the operators' tour."""
+        page = doc('admin/operations.rst')
+        commands = [name.replace('_', ' ') for group, name, _
+                    in entry_points() if group == 'gpgpu_manage']
+        self.assertTrue(commands)
+        for command in commands:
+            self.assertRegex(page, rf'gpgpu-manage {command}\b')
