@@ -65,6 +65,11 @@ def resource_class(variant: str, vgpu_type: str = PASSTHROUGH) -> str:
     return f'CUSTOM_VGPU_{normalize(variant)}_{normalize(vgpu_type)}'
 
 
+def is_reserved_class(name: str) -> bool:
+    """Whether the class can only be the plugin's, known to it or not."""
+    return name.startswith(('CUSTOM_GPU_', 'CUSTOM_VGPU_'))
+
+
 def check_resource_class(name: str) -> str:
     """Return the class name.
 

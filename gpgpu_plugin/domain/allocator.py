@@ -1,0 +1,287 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which cards an instance gets: a pure function of what is offered.
+
+Order of wishes: what the request demands (all on one NUMA node, all below
+one switch), then the fewest NUMA nodes over the whole request, then the
+fewest PCIe switches, then the policy: depth_first leaves the fewest free
+cards on the nodes and switches that are used (the largest island stays
+whole), breadth_first the most. What is still equal is decided by id.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain import request as request_mod
+
+_Policy = request_mod.AllocationPolicy
+_Reason = request_mod.Reason
+_Topology = request_mod.Topology
+
+# Sets of islands tried for the optimum; beyond it the largest islands are
+# taken first, which is optimal for one kind of card and close to it for more.
+MAX_COMBINATIONS = 500
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """A card that may be given away.
+
+    :ivar switch: nearest PCIe switch above it; None directly below a root
+        port, where it shares no switch with any other card
+    """
+
+    id: str
+    numa_node: int | None = None
+    switch: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a request cannot be met, by name and in numbers."""
+
+    reason: request_mod.Reason
+    detail: str
+
+
+class Unsatisfiable(Exception):
+    """No set of the offered cards meets the request."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f'{refusal.reason}: {refusal.detail}')
+        self.reason = refusal.reason
+        self.detail = refusal.detail
+
+
+_Offers = Mapping[str, Sequence[Card]]
+_Pools = dict[str, list[Card]]
+_Need = Mapping[str, int]
+_Place = Callable[[Card], str]
+
+
+def allocate(offers: _Offers, request: request_mod.Request,
+             policies: Mapping[str, request_mod.AllocationPolicy],
+             ) -> dict[str, tuple[str, ...]]:
+    """Choose cards for every demand.
+
+    :param offers: offered cards by resource class
+    :param policies: the groups' own policies by resource class, used where
+        the request names none
+    :returns: ids of the chosen cards by resource class
+    :raises Unsatisfiable: with the reason's name and the numbers
+    """
+    need = {demand.resource_class: demand.count
+            for demand in request.demands}
+    pools = {name: sorted(offers.get(name, ()), key=lambda card: card.id)
+             for name in need}
+    _check_counts(
+        {name: len(pool) for name, pool in pools.items()}, need)
+    policy = request.allocation_policy or policies.get(
+        next(iter(need), ''), _Policy.DEPTH_FIRST)
+    choices = [
+        chosen for island in _islands(pools, need, request.topology)
+        if (chosen := _choose(island, need, policy)) is not None]
+    if not choices:
+        raise Unsatisfiable(_topology_refusal(request.topology, need))
+    return min(choices, key=lambda chosen: chosen.cost).cards
+
+
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    cost: tuple[object, ...]
+    cards: dict[str, tuple[str, ...]]
+
+
+def _check_counts(free: Mapping[str, int], need: _Need) -> None:
+    for name, count in need.items():
+        if free[name] < count:
+            raise Unsatisfiable(_count_refusal(name, count, free[name]))
+
+
+def _count_refusal(name: str, count: int, free: int) -> Refusal:
+    return Refusal(
+        reason=_Reason.NOT_ENOUGH_AVAILABLE,
+        detail=f'asked {count} of {name}, {free} available')
+
+
+def _topology_refusal(topology: request_mod.Topology,
+                      need: _Need) -> Refusal:
+    asked = ', '.join(f'{count} of {name}'
+                      for name, count in sorted(need.items()))
+    if topology is _Topology.SAME_SWITCH:
+        return Refusal(reason=_Reason.TOPOLOGY_SAME_SWITCH,
+                       detail=f'no PCIe switch has {asked} available')
+    return Refusal(reason=_Reason.TOPOLOGY_SAME_NUMA,
+                   detail=f'no NUMA node has {asked} available')
+
+
+def _islands(pools: _Pools, need: _Need,
+             topology: request_mod.Topology,
+             ) -> list[dict[str, list[Card]]]:
+    """The parts of the offer out of which the topology allows to choose."""
+    if topology is _Topology.ANY or sum(need.values()) <= 1:
+        return [dict(pools)]
+    attribute = ('switch' if topology is _Topology.SAME_SWITCH
+                 else 'numa_node')
+    values = {getattr(card, attribute)
+              for pool in pools.values() for card in pool} - {None}
+    return [{name: [card for card in pool
+                    if getattr(card, attribute) == value]
+             for name, pool in pools.items()}
+            for value in sorted(values)]
+
+
+def _choose(pools: _Pools, need: _Need,
+            policy: request_mod.AllocationPolicy) -> _Choice | None:
+    """The best choice out of one island; None if it has too few cards."""
+    if any(len(pools[name]) < count for name, count in need.items()):
+        return None
+    sign = 1 if policy is _Policy.DEPTH_FIRST else -1
+    choices = []
+    for nodes in _covers(pools, need, _node):
+        on_nodes = _restrict(pools, _node, nodes)
+        for switches in _covers(on_nodes, need, _switch):
+            on_switches = _restrict(on_nodes, _switch, switches)
+            cards = {name: tuple(card.id for card in
+                                 on_switches[name][:count])
+                     for name, count in need.items()}
+            choices.append(_Choice(cost=(
+                len(nodes), len(switches), sign * _count(on_nodes),
+                sign * _count(on_switches), sorted(cards.items())),
+                cards=cards))
+    return min(choices, key=lambda choice: choice.cost)
+
+
+def _node(card: Card) -> str:
+    # Unknown nodes are together no better than one node of their own.
+    return '' if card.numa_node is None else f'{card.numa_node:08d}'
+
+
+def _switch(card: Card) -> str:
+    return card.switch if card.switch is not None else f'\0{card.id}'
+
+
+def _count(pools: _Pools) -> int:
+    return sum(len(pool) for pool in pools.values())
+
+
+def _restrict(pools: _Pools, place: _Place,
+              places: frozenset[str]) -> _Pools:
+    return {name: [card for card in pool if place(card) in places]
+            for name, pool in pools.items()}
+
+
+def _covers(pools: _Pools, need: _Need,
+            place: _Place) -> list[frozenset[str]]:
+    """The smallest sets of places that together hold what is needed."""
+    counts: dict[str, collections.Counter[str]] = (
+        collections.defaultdict(collections.Counter))
+    for name, pool in pools.items():
+        for card in pool:
+            counts[place(card)][name] += 1
+
+    def enough(chosen: Iterable[str]) -> bool:
+        held: collections.Counter[str] = collections.Counter()
+        for each in chosen:
+            held.update(counts[each])
+        return all(held[name] >= count for name, count in need.items())
+
+    places = sorted(counts)
+    for size in range(1, len(places) + 1):
+        if math.comb(len(places), size) > MAX_COMBINATIONS:
+            break
+        found = [frozenset(chosen)
+                 for chosen in itertools.combinations(places, size)
+                 if enough(chosen)]
+        if found:
+            return found
+    return [_largest_first(counts, enough)]
+
+
+def _largest_first(counts: Mapping[str, collections.Counter[str]],
+                   enough: Callable[[Iterable[str]], bool]) -> frozenset[str]:
+    ordered = sorted(
+        counts, key=lambda place: (-counts[place].total(), place))
+    for size in range(1, len(ordered) + 1):
+        if enough(ordered[:size]):
+            return frozenset(ordered[:size])
+    return frozenset(ordered)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Masks:
+    """Free cards of one class on one host; bit i is card i.
+
+    Entry i of ``numa`` (of ``switches``) is the same node (switch) in every
+    Masks of a host.
+    """
+
+    free: int
+    numa: tuple[int, ...] = ()
+    switches: tuple[int, ...] = ()
+
+
+def masks(groups: Sequence[Sequence[tuple[Card, bool]]]) -> list[Masks]:
+    """Masks of a host's groups, each a sequence of (card, whether free)."""
+    nodes = sorted({card.numa_node for group in groups
+                    for card, _ in group if card.numa_node is not None})
+    switches = sorted({card.switch for group in groups
+                       for card, _ in group if card.switch is not None})
+
+    def mask(group: Sequence[tuple[Card, bool]],
+             wanted: Callable[[Card, bool], bool]) -> int:
+        return sum(1 << index for index, (card, free) in enumerate(group)
+                   if wanted(card, free))
+
+    return [Masks(
+        free=mask(group, lambda _card, free: free),
+        numa=tuple(
+            mask(group, lambda card, _free, node=node:  # type: ignore[misc]
+                 card.numa_node == node) for node in nodes),
+        switches=tuple(
+            mask(group, lambda card, _free, sw=switch:  # type: ignore[misc]
+                 card.switch == sw) for switch in switches))
+        for group in groups]
+
+
+def refusal(groups: Mapping[str, Masks],
+            request: request_mod.Request) -> Refusal | None:
+    """Whether ``allocate`` would refuse, decided on masks alone.
+
+    :param groups: the host's masks by resource class
+    """
+    need = {demand.resource_class: demand.count
+            for demand in request.demands}
+    none = Masks(free=0)
+    for name, count in need.items():
+        free = groups.get(name, none).free.bit_count()
+        if free < count:
+            return _count_refusal(name, count, free)
+    if request.topology is _Topology.ANY or sum(need.values()) <= 1:
+        return None
+    islands = [
+        groups[name].switches if request.topology is _Topology.SAME_SWITCH
+        else groups[name].numa for name in need]
+    frees = [groups[name].free for name in need]
+    for island in zip(*islands, strict=True):
+        if all((mask & free).bit_count() >= count for mask, free, count
+               in zip(island, frees, need.values(), strict=True)):
+            return None
+    return _topology_refusal(request.topology, need)

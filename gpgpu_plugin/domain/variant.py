@@ -1,0 +1,123 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Variants: the one place where PCI ids become a name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+
+TYPES = ('gpu',)
+
+_OPTIONAL = ('subsystem_vendor', 'subsystem', 'revision')
+_IDS = ('vendor', 'device', *_OPTIONAL)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A name for all devices with the given ids; None = any.
+
+    :ivar resource_class: of the whole card
+    :ivar traits: what its providers get beside the plugin's own traits
+    """
+
+    name: str
+    vendor: str
+    device: str
+    subsystem_vendor: str | None = None
+    subsystem: str | None = None
+    revision: str | None = None
+    type: str = 'gpu'
+    resource_class: str = ''
+    traits: tuple[str, ...] = ()
+
+    @property
+    def specificity(self) -> int:
+        """How many of the optional ids it names."""
+        return sum(getattr(self, name) is not None for name in _OPTIONAL)
+
+    def matches(self, function: pci.PCIFunction) -> bool:
+        """Whether all ids that the variant names are the function's.
+
+        An unknown id of the function never matches one that is named.
+        """
+        return all(
+            getattr(self, name) in (None, getattr(function, name))
+            for name in _IDS)
+
+
+def check(variant: Variant) -> Variant:
+    """The variant in its one form: ids normalised, the class filled in.
+
+    :raises Invalid: naming the field and what would be right
+    """
+    naming.check_variant_name(variant.name)
+    if variant.type not in TYPES:
+        raise exception.Invalid(
+            field='variant type', value=variant.type,
+            expected='one of ' + ', '.join(TYPES))
+    if variant.subsystem and not variant.subsystem_vendor:
+        raise exception.Invalid(
+            field='subsystem', value=variant.subsystem,
+            expected='a subsystem vendor beside it: subsystem ids are each '
+                     "vendor's own")
+    ids = {
+        name: pci.normalize_id(name.replace('_', ' '), value,
+                               2 if name == 'revision' else 4)
+        for name in _IDS if (value := getattr(variant, name)) is not None}
+    return dataclasses.replace(
+        variant, **ids,
+        resource_class=naming.check_resource_class(
+            variant.resource_class or naming.resource_class(variant.name)),
+        traits=tuple(sorted({
+            naming.check_trait(trait) for trait in variant.traits})))
+
+
+def match(variants: Iterable[Variant],
+          function: pci.PCIFunction) -> Variant | None:
+    """The most specific variant of a function; None if there is none.
+
+    A function that cannot be trusted (``fault``) has no variant.
+
+    :raises VariantTie: two match equally well
+    """
+    if function.fault:
+        return None
+    found = sorted(
+        (variant for variant in variants if variant.matches(function)),
+        key=lambda variant: variant.specificity, reverse=True)
+    if not found:
+        return None
+    if len(found) > 1 and found[0].specificity == found[1].specificity:
+        raise exception.VariantTie(
+            kind='device', reason='', first=found[0].name,
+            second=found[1].name, name=function.id)
+    return found[0]
+
+
+def overlaps(one: Variant, other: Variant) -> bool:
+    """Whether some device would be a tie between the two."""
+    return one.specificity == other.specificity and all(
+        None in (mine, theirs) or mine == theirs
+        for mine, theirs in (
+            (getattr(one, name), getattr(other, name)) for name in _IDS))
+
+
+def collides(name: str, others: Iterable[str]) -> str | None:
+    """The one of the names that is the same as this to Placement."""
+    normalized = naming.normalize(name)
+    return next((other for other in others
+                 if naming.normalize(other) == normalized), None)
