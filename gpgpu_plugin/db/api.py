@@ -1,0 +1,107 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The engine, and the two kinds of transaction.
+
+Rules for every writer: the row that orders it (its host's, or a row of
+``locks``) is locked by the first statement, before anything is read, so that
+what is read is what the previous writer left, also where a transaction reads
+from one snapshot (MariaDB); hosts are locked in the order of their ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import typing
+from collections.abc import Callable
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_db import api as oslo_db_api
+from oslo_db import options
+from oslo_db.sqlalchemy import enginefacade
+from sqlalchemy import orm
+
+T = typing.TypeVar('T')
+
+DEFAULT_CONNECTION = 'sqlite:///gpgpu.sqlite'
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register ``[database]``."""
+    options.set_defaults(conf, connection=DEFAULT_CONNECTION)
+
+
+@enginefacade.transaction_context_provider
+class _Scope:
+    """What enginefacade hangs one transaction on."""
+
+
+class Database:
+    """Transactions on the configured database.
+
+    :param url: SQLAlchemy URL; default ``[database] connection``
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, url: str | None = None) -> None:
+        register_opts(conf)
+        settings = {
+            name: conf.database[name] for name in (
+                'connection', 'max_pool_size', 'max_overflow',
+                'pool_timeout', 'connection_recycle_time', 'max_retries',
+                'retry_interval')}
+        if url:
+            settings['connection'] = url
+        self._context = enginefacade.transaction_context()
+        self._context.configure(sqlite_fk=True, **settings)
+        # SQLite has one writer at a time anyway. Waiting here, in order,
+        # avoids 'database is locked', which a transaction that has read
+        # before it writes gets however long it waits.
+        self._sqlite_writer = (
+            threading.Lock() if self.engine.dialect.name == 'sqlite'
+            else contextlib.nullcontext())
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The engine, for migrations and tests."""
+        engine: sa.Engine = self._context.writer.get_engine()
+        return engine
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[orm.Session]:
+        """A transaction that only reads."""
+        with self._context.reader.using(_Scope()) as session:
+            yield session
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[orm.Session]:
+        """A transaction that commits, or leaves nothing behind."""
+        with self._sqlite_writer:  # noqa: SIM117
+            with self._context.writer.using(_Scope()) as session:
+                yield session
+
+    def write(self, work: Callable[[orm.Session], T]) -> T:
+        """Run work in a writing transaction, again after a deadlock or
+        after losing the insertion of the same row."""
+        def attempt() -> T:
+            with self.writer() as session:
+                return work(session)
+        result: T = oslo_db_api.wrap_db_retry(
+            max_retries=8, retry_interval=0.05, inc_retry_interval=True,
+            max_retry_interval=1, retry_on_deadlock=True,
+            exception_checker=_lost_insertion)(attempt)()
+        return result
+
+
+def _lost_insertion(exc: Exception) -> bool:
+    return type(exc).__name__ == 'DBDuplicateEntry'

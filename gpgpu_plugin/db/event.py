@@ -1,0 +1,37 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The ledger: rows are added in the transaction that they tell of."""
+
+from __future__ import annotations
+
+import datetime
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import models
+
+
+def now() -> datetime.datetime:
+    """UTC without a zone, as all databases store it."""
+    return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+
+
+def add(session: orm.Session, kind: str, host: str | None = None,
+        device: models.Device | None = None,
+        assignment: models.Assignment | None = None,
+        detail: str | None = None) -> None:
+    """Note what happened, to which device and by whom it was held."""
+    session.add(models.Event(
+        at=now(), kind=kind, host=host, detail=detail,
+        device_uuid=device.uuid if device else None,
+        assignment_uuid=assignment.uuid if assignment else None,
+        instance_uuid=assignment.instance_uuid if assignment else None))

@@ -1,0 +1,59 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of ``variants``, to and from the domain's value."""
+
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import variant as rules
+
+_IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
+        'type', 'resource_class')
+
+
+def to_domain(row: models.Variant) -> rules.Variant:
+    """The value that decides."""
+    return rules.Variant(
+        name=row.name, traits=tuple(json.loads(row.traits)),
+        **{name: getattr(row, name) for name in _IDS})
+
+
+def fill(row: models.Variant, value: rules.Variant) -> models.Variant:
+    """Write the value into the row."""
+    row.name = value.name
+    row.normalized_name = naming.normalize(value.name)
+    row.traits = json.dumps(value.traits)
+    for name in _IDS:
+        setattr(row, name, getattr(value, name))
+    return row
+
+
+def all(session: orm.Session) -> list[models.Variant]:
+    """All variants, by name."""
+    return list(session.scalars(
+        sa.select(models.Variant).order_by(models.Variant.name)))
+
+
+def get(session: orm.Session, name: str) -> models.Variant:
+    """One variant. :raises NotFound: no such name"""
+    row = session.scalar(
+        sa.select(models.Variant).where(models.Variant.name == name))
+    if row is None:
+        raise exception.NotFound(kind='variant', name=name)
+    return row
