@@ -1,0 +1,74 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""gpgpu-conductor: the only owner of the plugin's database."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import rpc
+from gpgpu_plugin import version
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.db import api
+
+LOG = logging.getLogger(__name__)
+
+
+def prepare(argv: Sequence[str]) -> cfg.ConfigOpts:
+    """The configuration of a process of its own.
+
+    :raises ConfigInvalid: nobody could reach the process
+    """
+    conf = cfg.CONF
+    logging.register_options(conf)
+    conf_gpgpu.register_opts(conf)
+    api.register_opts(conf)
+    conf(list(argv), project='gpgpu', prog='gpgpu-conductor',
+         version=version.VERSION)
+    logging.setup(conf, 'gpgpu')
+    if rpc.is_in_process(conf):
+        raise exception.ConfigInvalid(
+            option='[gpgpu] transport_url',
+            reason='this transport reaches nobody outside a process; give '
+                   'the one that nova-compute and nova-scheduler use, such '
+                   'as rabbit://user:password@host:5672/')
+    return conf
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    try:
+        conf = prepare(sys.argv[1:] if argv is None else argv)
+        conductor = service.ConductorService(conf)
+    except (cfg.Error, exception.GpgpuException) as exc:
+        print(f'gpgpu-conductor: {exc}', file=sys.stderr)
+        return 1
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    conductor.start()
+    LOG.info('gpgpu-conductor %s serves', version.VERSION)
+    stop.wait()
+    conductor.stop()
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,312 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Claims and what becomes of them: the only code that grants a device.
+
+Each function is one transaction that locks its host first. A claim is the
+truth about who holds what; Placement's allocation is a hint that there was
+room.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import allocator
+from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.objects import claim as objects
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import inventory as inventory_obj
+
+_Event = device_states.DeviceEvent
+_State = device_states.DeviceState
+_Reason = request_mod.Reason
+
+
+def claim(db: api.Database, request: objects.ClaimRequest,
+          lease: float) -> objects.Claim:
+    """Grant devices, all or none (ConductorAPI.claim).
+
+    :param lease: seconds until an unactivated claim may be ended
+    :raises ClaimDenied: with the reason's name
+    """
+    def work(session: orm.Session) -> objects.Claim:
+        host = host_db.lock(session, request.host)
+        if host is None:
+            raise _denied(request, _Reason.HOST_UNKNOWN,
+                          'the host never reported its devices')
+        return _claim(session, host, request, lease)
+    return db.write(work)
+
+
+def _denied(request: objects.ClaimRequest, reason: request_mod.Reason,
+            detail: str) -> exception.ClaimDenied:
+    return exception.ClaimDenied(
+        instance=request.instance_uuid, host=request.host,
+        reason=str(reason), detail=detail)
+
+
+def _fingerprint(request: objects.ClaimRequest) -> str:
+    return json.dumps(codec.to_primitive(request.request), sort_keys=True)
+
+
+def _claim(session: orm.Session, host: models.Host,
+           request: objects.ClaimRequest, lease: float) -> objects.Claim:
+    held = assignment_db.active(
+        session, models.Assignment.instance_uuid == request.instance_uuid,
+        models.Assignment.host_id == host.id,
+        models.Assignment.slot == request.slot)
+    if held:
+        if held[0].request != _fingerprint(request):
+            raise _denied(
+                request, _Reason.REQUEST_CHANGED,
+                f'the instance holds devices on this host for another '
+                f'request: {held[0].request}')
+        return objects.Claim(
+            assignments=tuple(view(each, host) for each in held),
+            inventory=inventory.of_host(session, host))
+    states = {
+        state.group.variant.resource_class: state
+        for state in inventory.groups(session, [host.id])[host.id]
+        if state.devices}
+    ours = _ours(session, request, states)
+    chosen = _choose(request, ours, states)
+    granted = _grant(session, host, request, chosen, states, lease)
+    if granted:
+        host_db.changed(host)
+    return objects.Claim(
+        assignments=tuple(view(each, host) for each in granted),
+        inventory=inventory.refresh(session, host))
+
+
+def _ours(session: orm.Session, request: objects.ClaimRequest,
+          states: Mapping[str, inventory.GroupState],
+          ) -> request_mod.Request:
+    """The part of the request that is the plugin's to grant.
+
+    :raises ClaimDenied: a class that is ours has no group on the host
+    """
+    known = {each.resource_class for each in variant_db.all(session)}
+    demands = []
+    for demand in request.request.demands:
+        name = demand.resource_class
+        if name not in states and (
+                name in known or naming.is_reserved_class(name)):
+            raise _denied(
+                request, _Reason.NO_SUCH_GROUP,
+                f'no card of {name} on this host, which has '
+                f'{", ".join(sorted(states)) or "no group"}')
+        if name in states:
+            demands.append(demand)
+    return request_mod.Request(
+        demands=tuple(demands), topology=request.request.topology,
+        allocation_policy=request.request.allocation_policy)
+
+
+def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
+            states: Mapping[str, inventory.GroupState],
+            ) -> dict[str, tuple[str, ...]]:
+    if not ours:
+        return {}
+    offers = {
+        demand.resource_class: [
+            inventory.card(device)
+            for device in states[demand.resource_class].offered()]
+        for demand in ours.demands}
+    policies = {
+        name: request_mod.AllocationPolicy(states[name].group.allocation_policy)
+        for name in offers}
+    try:
+        return allocator.allocate(offers, ours, policies)
+    except allocator.Unsatisfiable as exc:
+        raise _denied(request, exc.reason, exc.detail) from None
+
+
+def _grant(session: orm.Session, host: models.Host,
+           request: objects.ClaimRequest,
+           chosen: Mapping[str, Sequence[str]],
+           states: Mapping[str, inventory.GroupState], lease: float,
+           ) -> list[models.Assignment]:
+    granted: list[models.Assignment] = []
+    for resource_class, ids in sorted(chosen.items()):
+        state = states[resource_class]
+        devices = {each.stable_id: each for each in state.devices}
+        backed = request.allocated.get(
+            state.group.provider_uuid, {}).get(resource_class, 0)
+        for index, stable_id in enumerate(ids):
+            device = devices[stable_id]
+            device_db.transition(session, device, _Event.CLAIM)
+            granted.append(models.Assignment(
+                uuid=str(uuid.uuid4()), device=device, host_id=host.id,
+                instance_uuid=request.instance_uuid, slot=request.slot,
+                ordinal=len(granted), active=1,
+                vgpu_type=naming.PASSTHROUGH, resource_class=resource_class,
+                request=_fingerprint(request), allocated=index < backed,
+                project_id=request.project_id, user_id=request.user_id,
+                claimed_at=event_db.now(),
+                lease_expires_at=time.time() + lease))
+    session.add_all(granted)
+    session.flush()
+    for each in granted:
+        event_db.add(session, 'claim', host.name, each.device, each)
+    return granted
+
+
+def view(each: models.Assignment, host: models.Host) -> objects.Assignment:
+    """An assignment as it crosses RPC."""
+    variant = (each.device.group.variant.name if each.device.group else '')
+    return objects.Assignment(
+        uuid=each.uuid, instance_uuid=each.instance_uuid, host=host.name,
+        slot=each.slot, device_uuid=each.device.uuid,
+        stable_id=each.device.stable_id, address=each.device.address,
+        variant=variant, resource_class=each.resource_class,
+        state=each.device.state, lease_expires_at=each.lease_expires_at)
+
+
+def _lock_host_of(db: api.Database,
+                  uuids: Sequence[str]) -> int | None:
+    """Id of the one host of the assignments; None if none ever existed.
+
+    Read before the writing transaction, which must begin with its lock; an
+    assignment's host never changes.
+    """
+    with db.reader() as session:
+        ids = assignment_db.host_ids(session, uuids)
+    if len(ids) > 1:
+        raise exception.Invalid(
+            field='assignments', value=list(uuids),
+            expected='assignments of one host')
+    return next(iter(ids), None)
+
+
+def activate(db: api.Database,
+             uuids: Sequence[str]) -> inventory_obj.HostInventory:
+    """The guest runs (ConductorAPI.activate)."""
+    host_id = _lock_host_of(db, uuids)
+
+    def work(session: orm.Session) -> inventory_obj.HostInventory:
+        [host] = host_db.lock_ids(
+            session, [host_id] if host_id is not None else [])
+        found = {each.uuid: each
+                 for each in assignment_db.by_uuid(session, uuids)
+                 if each.active}
+        for each_uuid in uuids:
+            if each_uuid not in found:
+                raise exception.NotFound(
+                    kind='active assignment', name=each_uuid)
+        for each in found.values():
+            if each.device.state == _State.ASSIGNED:
+                continue
+            device_db.transition(session, each.device, _Event.ACTIVATE)
+            each.lease_expires_at = None
+            event_db.add(session, 'activate', host.name, each.device, each)
+            host_db.changed(host)
+        return inventory.refresh(session, host)
+    if host_id is None:
+        raise exception.NotFound(
+            kind='active assignment', name=', '.join(uuids))
+    return db.write(work)
+
+
+def abort(db: api.Database, uuids: Sequence[str], *, touched: bool,
+          fault: str | None) -> inventory_obj.HostInventory | None:
+    """End claims that were not activated (ConductorAPI.abort)."""
+    if fault is not None:
+        event = _Event.FAULT
+    else:
+        event = _Event.ABORT_TOUCHED if touched else _Event.ABORT_UNTOUCHED
+    return _end(db, uuids, 'abort', {_State.PROVISIONING: event}, fault)
+
+
+def release(db: api.Database,
+            uuids: Sequence[str]) -> inventory_obj.HostInventory | None:
+    """End assignments (ConductorAPI.release)."""
+    return _end(db, uuids, 'release', {
+        _State.PROVISIONING: _Event.ABORT_TOUCHED,
+        _State.ASSIGNED: _Event.RELEASE}, None)
+
+
+def _end(db: api.Database, uuids: Sequence[str], kind: str,
+         events: Mapping[device_states.DeviceState,
+                         device_states.DeviceEvent],
+         fault: str | None) -> inventory_obj.HostInventory | None:
+    host_id = _lock_host_of(db, uuids)
+    if host_id is None:
+        return None
+
+    def work(session: orm.Session) -> inventory_obj.HostInventory:
+        [host] = host_db.lock_ids(session, [host_id])
+        for each in assignment_db.by_uuid(session, uuids):
+            # An ended one is passed over whoever holds the device now.
+            if not each.active:
+                continue
+            state = device_states.DeviceState(each.device.state)
+            if state not in events:
+                raise exception.Conflict(
+                    kind='assignment', name=each.uuid,
+                    reason=f'{kind} is not for a device that is {state}')
+            _end_one(session, host, each, events[state], kind, fault)
+        return inventory.refresh(session, host)
+    return db.write(work)
+
+
+def _end_one(session: orm.Session, host: models.Host,
+             each: models.Assignment, event: device_states.DeviceEvent,
+             kind: str, fault: str | None) -> None:
+    device = each.device
+    device_db.transition(session, device, event)
+    if device.state == _State.DIRTY:
+        device.clean_token = each.uuid
+    if fault is not None:
+        device.reason = fault
+    each.active = None
+    each.lease_expires_at = None
+    each.ended_at = event_db.now()
+    event_db.add(session, kind, host.name, device, each, fault)
+    host_db.changed(host)
+
+
+def of_host(db: api.Database,
+            host_name: str) -> tuple[objects.Assignment, ...]:
+    """All active assignments on a host."""
+    with db.reader() as session:
+        host = host_db.find(session, host_name)
+        if host is None:
+            return ()
+        return tuple(view(each, host) for each in assignment_db.active(
+            session, models.Assignment.host_id == host.id))
+
+
+def of_instance(db: api.Database,
+                instance_uuid: str) -> tuple[objects.Assignment, ...]:
+    """All active assignments of an instance."""
+    with db.reader() as session:
+        return tuple(
+            view(each, session.get_one(models.Host, each.host_id))
+            for each in assignment_db.active(
+                session, models.Assignment.instance_uuid == instance_uuid))

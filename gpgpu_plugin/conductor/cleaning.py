@@ -1,0 +1,131 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""From dirty to available or quarantined; the host does the work."""
+
+from __future__ import annotations
+
+import uuid
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.objects import claim as objects
+from gpgpu_plugin.objects import inventory as inventory_obj
+
+_Event = device_states.DeviceEvent
+_State = device_states.DeviceState
+
+
+def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
+    """Present devices of the host that are dirty or cleaning."""
+    with db.reader() as session:
+        host = host_db.find(session, host_name)
+        if host is None:
+            return ()
+        return tuple(
+            objects.CleanTask(
+                device_uuid=device.uuid, stable_id=device.stable_id,
+                address=device.address, token=device.clean_token or '',
+                variant=device.group.variant.name if device.group else None)
+            for device in session.scalars(
+                sa.select(models.Device).where(
+                    models.Device.host_id == host.id,
+                    models.Device.present,
+                    models.Device.state.in_([_State.DIRTY, _State.CLEANING]))
+                .order_by(models.Device.stable_id)))
+
+
+def locked(session: orm.Session, host_id: int,
+           uuid_: str) -> tuple[models.Host, models.Device]:
+    """A device with its host locked, as the transaction's first statement."""
+    [host] = host_db.lock_ids(session, [host_id])
+    return host, device_db.get(session, uuid_)
+
+
+def host_id_of(db: api.Database, device_uuid: str) -> int:
+    """Id of a device's host, which never changes.
+
+    :raises NotFound: no such device
+    """
+    with db.reader() as session:
+        return device_db.get(session, device_uuid).host_id
+
+
+def _check(device: models.Device, token: str,
+           states: tuple[device_states.DeviceState, ...]) -> None:
+    if device.state not in states or device.clean_token != token:
+        raise exception.Conflict(
+            kind='device', name=device.uuid,
+            reason=f'it is {device.state}, cleaning {device.clean_token}, '
+                   f'not in cleaning {token}')
+
+
+def started(db: api.Database, device_uuid: str, token: str) -> None:
+    """dirty -> cleaning (ConductorAPI.clean_started)."""
+    host_id = host_id_of(db, device_uuid)
+
+    def work(session: orm.Session) -> None:
+        host, device = locked(session, host_id, device_uuid)
+        _check(device, token, (_State.DIRTY, _State.CLEANING))
+        if device.state == _State.CLEANING:
+            # A restart of the host broke it off; its steps begin anew.
+            device_db.transition(session, device, _Event.CLEAN_INTERRUPTED)
+            event_db.add(session, 'clean_interrupted', host.name, device)
+        device_db.transition(session, device, _Event.CLEAN)
+        event_db.add(session, 'clean_started', host.name, device)
+        host_db.changed(host)
+        inventory.refresh(session, host)
+    db.write(work)
+
+
+def finished(db: api.Database, device_uuid: str, token: str, *,
+             passed: bool, evidence: str) -> inventory_obj.HostInventory:
+    """cleaning -> available or quarantined (ConductorAPI.clean_finished)."""
+    host_id = host_id_of(db, device_uuid)
+
+    def work(session: orm.Session) -> inventory_obj.HostInventory:
+        host, device = locked(session, host_id, device_uuid)
+        _check(device, token, (_State.CLEANING,))
+        device_db.transition(
+            session, device,
+            _Event.CLEAN_PASSED if passed else _Event.CLEAN_FAILED)
+        device.clean_token = None
+        device.reason = None if passed else f'cleaning failed: {evidence}'
+        event_db.add(session, 'clean_passed' if passed else 'clean_failed',
+                     host.name, device, detail=evidence)
+        host_db.changed(host)
+        return inventory.refresh(session, host)
+    return db.write(work)
+
+
+def operator_release(db: api.Database, device_uuid: str) -> str:
+    """quarantined -> dirty. :returns: the host that must clean"""
+    host_id = host_id_of(db, device_uuid)
+
+    def work(session: orm.Session) -> str:
+        host, device = locked(session, host_id, device_uuid)
+        device_db.transition(session, device, _Event.OPERATOR_RELEASE)
+        device.clean_token = str(uuid.uuid4())
+        device.reason = None
+        event_db.add(session, 'operator_release', host.name, device)
+        host_db.changed(host)
+        inventory.refresh(session, host)
+        return host.name
+    return db.write(work)

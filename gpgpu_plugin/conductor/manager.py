@@ -1,0 +1,222 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The RPC endpoint: from primitives to a function of the right module.
+
+Meaning, errors and arguments of each method are those of
+``conductor.rpcapi.ConductorAPI``. Nothing is decided here but who is told:
+what an operator changes is cast to the hosts concerned.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable
+from collections.abc import Iterable
+
+import oslo_messaging
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import rpcapi as compute_rpcapi
+from gpgpu_plugin.conductor import changes
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import operators
+from gpgpu_plugin.conductor import report as report_mod
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.conductor import variants
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import view as view_obj
+
+LOG = logging.getLogger(__name__)
+
+_Context = gpgpu_context.RequestContext
+_Primitive = typing.Any
+_F = typing.TypeVar('_F', bound=Callable[..., typing.Any])
+
+
+def _call(method: _F) -> _F:
+    """Answer with primitives; our own errors are answers, not accidents."""
+    @functools.wraps(method)
+    def answer(*args: typing.Any, **kwargs: typing.Any) -> _Primitive:
+        return codec.to_primitive(method(*args, **kwargs))
+    return typing.cast(_F, oslo_messaging.expected_exceptions(
+        exception.GpgpuException)(answer))
+
+
+class ConductorManager:
+    """Version 1.0 of the conductor's API."""
+
+    target = oslo_messaging.Target(version=rpcapi.VERSION)
+
+    def __init__(self, conf: cfg.ConfigOpts, db: api.Database,
+                 compute_api: compute_rpcapi.ComputeAPI) -> None:
+        self._conf = conf
+        self._db = db
+        self._compute_api = compute_api
+
+    def _refresh(self, ctxt: _Context, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            self._compute_api.refresh(ctxt, host)
+
+    # -- the compute side ---------------------------------------------------
+
+    @_call
+    def report(self, ctxt: _Context, report: _Primitive) -> object:
+        return report_mod.report(self._db, codec.from_primitive(
+            report_obj.HostReport, report))
+
+    @_call
+    def host_inventory(self, ctxt: _Context, host: str) -> object:
+        with self._db.reader() as session:
+            return inventory.of_host(session, host_db.get(session, host))
+
+    @_call
+    def claim(self, ctxt: _Context, request: _Primitive) -> object:
+        try:
+            return claims.claim(
+                self._db,
+                codec.from_primitive(claim_obj.ClaimRequest, request),
+                lease=self._conf.gpgpu.claim_lease)
+        except exception.ClaimDenied as exc:
+            LOG.info('%s', exc)
+            raise
+
+    @_call
+    def activate(self, ctxt: _Context, assignments: list[str]) -> object:
+        return claims.activate(self._db, assignments)
+
+    @_call
+    def abort(self, ctxt: _Context, assignments: list[str], touched: bool,
+              fault: str | None) -> object:
+        return claims.abort(
+            self._db, assignments, touched=touched, fault=fault)
+
+    @_call
+    def release(self, ctxt: _Context, assignments: list[str]) -> object:
+        return claims.release(self._db, assignments)
+
+    @_call
+    def host_assignments(self, ctxt: _Context, host: str) -> object:
+        return claims.of_host(self._db, host)
+
+    @_call
+    def instance_assignments(self, ctxt: _Context,
+                             instance_uuid: str) -> object:
+        return claims.of_instance(self._db, instance_uuid)
+
+    @_call
+    def clean_tasks(self, ctxt: _Context, host: str) -> object:
+        return cleaning.tasks(self._db, host)
+
+    @_call
+    def clean_started(self, ctxt: _Context, device_uuid: str,
+                      token: str) -> object:
+        cleaning.started(self._db, device_uuid, token)
+        return None
+
+    @_call
+    def clean_finished(self, ctxt: _Context, device_uuid: str, token: str,
+                       passed: bool, evidence: str) -> object:
+        return cleaning.finished(self._db, device_uuid, token,
+                                 passed=passed, evidence=evidence)
+
+    # -- the scheduler ------------------------------------------------------
+
+    @_call
+    def changes_since(self, ctxt: _Context, generation: int) -> object:
+        return changes.changes_since(self._db, generation)
+
+    # -- operators ----------------------------------------------------------
+
+    @_call
+    def variant_create(self, ctxt: _Context, variant: _Primitive) -> object:
+        view, hosts = variants.create(self._db, codec.from_primitive(
+            view_obj.VariantView, variant))
+        self._refresh(ctxt, hosts)
+        return view
+
+    @_call
+    def variant_list(self, ctxt: _Context) -> object:
+        return variants.list_all(self._db)
+
+    @_call
+    def variant_show(self, ctxt: _Context, name: str) -> object:
+        return variants.show(self._db, name)
+
+    @_call
+    def variant_set(self, ctxt: _Context, variant: _Primitive) -> object:
+        view, hosts = variants.set_(self._db, codec.from_primitive(
+            view_obj.VariantView, variant))
+        self._refresh(ctxt, hosts)
+        return view
+
+    @_call
+    def variant_delete(self, ctxt: _Context, name: str) -> object:
+        self._refresh(ctxt, variants.delete(self._db, name))
+        return None
+
+    @_call
+    def host_list(self, ctxt: _Context) -> object:
+        return operators.host_list(self._db)
+
+    @_call
+    def host_show(self, ctxt: _Context, host: str) -> object:
+        return operators.host_list(self._db, host)[0]
+
+    @_call
+    def host_delete(self, ctxt: _Context, host: str) -> object:
+        operators.host_delete(self._db, host)
+        return None
+
+    @_call
+    def group_list(self, ctxt: _Context, host: str | None,
+                   variant: str | None) -> object:
+        return operators.group_list(self._db, host, variant)
+
+    @_call
+    def group_set(self, ctxt: _Context, host: str, variant: str,
+                  allocation_policy: str) -> object:
+        return operators.group_set(
+            self._db, host, variant, allocation_policy)
+
+    @_call
+    def device_list(self, ctxt: _Context, host: str | None,
+                    variant: str | None, state: str | None,
+                    used_by: str | None) -> object:
+        return operators.device_list(
+            self._db, host, variant, state, used_by)
+
+    @_call
+    def device_show(self, ctxt: _Context, device: str) -> object:
+        return operators.device_show(self._db, device)
+
+    @_call
+    def device_set(self, ctxt: _Context, device: str,
+                   enabled: bool) -> object:
+        view = operators.device_set(self._db, device, enabled=enabled)
+        self._refresh(ctxt, [view.host])
+        return view
+
+    @_call
+    def device_release(self, ctxt: _Context, device: str) -> object:
+        host = cleaning.operator_release(self._db, device)
+        self._refresh(ctxt, [host])
+        return operators.device_show(self._db, device)

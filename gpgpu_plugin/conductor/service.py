@@ -1,0 +1,64 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""gpgpu-conductor as a thing to start and stop, in any process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import typing
+import uuid
+
+from oslo_config import cfg
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import rpc
+from gpgpu_plugin.compute import rpcapi as compute_rpcapi
+from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import ping
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import migration
+
+
+class ConductorService:
+    """One conductor; any number of them share a database and a transport.
+
+    :raises ConfigInvalid: the database is not at the schema of this code
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, transport: typing.Any = None,
+                 database: api.Database | None = None) -> None:
+        self._transport = transport or rpc.transport(conf)
+        self.database = database or api.Database(conf)
+        if not migration.is_current(self.database.engine):
+            raise exception.ConfigInvalid(
+                option='[database] connection',
+                reason='the schema is at revision '
+                       f'{migration.version(self.database.engine)}, not at '
+                       f'{migration.revisions()[-1]}: run '
+                       '"gpgpu-manage db sync"')
+        self._server = rpc.server(
+            self._transport, rpc.CONDUCTOR_TOPIC,
+            f'{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}',
+            [manager.ConductorManager(
+                conf, self.database,
+                compute_rpcapi.ComputeAPI(conf, self._transport)),
+             ping.PingEndpoint(self._transport)])
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Serve no new call, and wait for those under way."""
+        self._server.stop()
+        self._server.wait()

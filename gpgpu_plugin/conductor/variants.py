@@ -1,0 +1,210 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Variants are data: created, changed and deleted at run time.
+
+One transaction changes a variant and applies it to every host it concerns,
+so that no crash leaves a host behind. It locks the row ``variants`` first,
+then the hosts in the order of their ids.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import grouping
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import variant as rules
+from gpgpu_plugin.objects import view as objects
+
+_FIELDS = tuple(
+    field.name for field in dataclasses.fields(rules.Variant))
+
+
+def _to_domain(view: objects.VariantView) -> rules.Variant:
+    return rules.check(rules.Variant(
+        **{name: getattr(view, name) for name in _FIELDS}))
+
+
+def _views(session: orm.Session,
+           rows: list[models.Variant]) -> tuple[objects.VariantView, ...]:
+    counts: collections.Counter[int] = collections.Counter(dict(
+        session.execute(
+            sa.select(models.Group.variant_id, sa.func.count())
+            .join(models.Device, models.Device.group_id == models.Group.id)
+            .group_by(models.Group.variant_id)).all()))
+    return tuple(
+        objects.VariantView(
+            devices=counts[row.id],
+            **{name: getattr(variant_db.to_domain(row), name)
+               for name in _FIELDS})
+        for row in rows)
+
+
+def list_all(db: api.Database) -> tuple[objects.VariantView, ...]:
+    """All variants, by name."""
+    with db.reader() as session:
+        return _views(session, variant_db.all(session))
+
+
+def show(db: api.Database, name: str) -> objects.VariantView:
+    """One variant. :raises NotFound: no such name"""
+    with db.reader() as session:
+        return _views(session, [variant_db.get(session, name)])[0]
+
+
+def _check_others(value: rules.Variant,
+                  others: list[rules.Variant]) -> None:
+    same = rules.collides(value.name, [each.name for each in others])
+    if same is not None:
+        raise exception.Conflict(
+            kind='variant', name=value.name,
+            reason=f'variant {same} has the same name in Placement'
+            if same != value.name else 'it exists already')
+    for other in others:
+        if rules.overlaps(value, other):
+            raise exception.Conflict(
+                kind='variant', name=value.name,
+                reason=f'it ties with variant {other.name}: a device can '
+                       f'match both equally well; name more ids in one')
+        if other.resource_class == value.resource_class:
+            raise exception.Conflict(
+                kind='variant', name=value.name,
+                reason=f'variant {other.name} has the resource class '
+                       f'{other.resource_class} already')
+
+
+def _apply(session: orm.Session) -> list[str]:
+    """Regroup all devices. :returns: names of the hosts that changed"""
+    session.flush()
+    variants = [variant_db.to_domain(row) for row in variant_db.all(session)]
+    changed = []
+    for host in _hosts(session):
+        before = host.generation
+        grouping.apply(session, host, variants)
+        if host.generation != before:
+            inventory.refresh(session, host)
+            changed.append(host.name)
+    return changed
+
+
+def _hosts(session: orm.Session) -> list[models.Host]:
+    return list(session.scalars(
+        sa.select(models.Host).where(models.Host.deleted == 0)
+        .order_by(models.Host.id).with_for_update()
+        .execution_options(populate_existing=True)))
+
+
+def create(db: api.Database, view: objects.VariantView,
+           ) -> tuple[objects.VariantView, list[str]]:
+    """Create a variant (ConductorAPI.variant_create).
+
+    :returns: it, and the hosts that changed
+    """
+    value = _to_domain(view)
+
+    def work(session: orm.Session,
+             ) -> tuple[objects.VariantView, list[str]]:
+        host_db.lock_row(session, 'variants')
+        _hosts(session)
+        _check_others(value, [variant_db.to_domain(row)
+                              for row in variant_db.all(session)])
+        row = variant_db.fill(models.Variant(), value)
+        session.add(row)
+        event_db.add(session, 'variant_create', detail=json.dumps(
+            dataclasses.asdict(value)))
+        changed = _apply(session)
+        return _views(session, [row])[0], changed
+    return db.write(work)
+
+
+def set_(db: api.Database, view: objects.VariantView,
+         ) -> tuple[objects.VariantView, list[str]]:
+    """Replace a variant's fields (ConductorAPI.variant_set)."""
+    value = _to_domain(view)
+
+    def work(session: orm.Session,
+             ) -> tuple[objects.VariantView, list[str]]:
+        host_db.lock_row(session, 'variants')
+        hosts = {host.id: host for host in _hosts(session)}
+        row = variant_db.get(session, value.name)
+        _check_unused(session, row)
+        _check_others(value, [variant_db.to_domain(other)
+                              for other in variant_db.all(session)
+                              if other.id != row.id])
+        variant_db.fill(row, value)
+        event_db.add(session, 'variant_set', detail=json.dumps(
+            dataclasses.asdict(value)))
+        touched = {hosts[group.host_id] for group in _groups(session, row)
+                   if group.host_id in hosts}
+        for host in touched:
+            host_db.changed(host)
+        changed = {host.name for host in touched} | set(_apply(session))
+        return _views(session, [row])[0], sorted(changed)
+    return db.write(work)
+
+
+def delete(db: api.Database, name: str) -> list[str]:
+    """Delete a variant (ConductorAPI.variant_delete).
+
+    :returns: the hosts that changed
+    """
+    def work(session: orm.Session) -> list[str]:
+        host_db.lock_row(session, 'variants')
+        hosts = {host.id: host for host in _hosts(session)}
+        row = variant_db.get(session, name)
+        _check_unused(session, row)
+        groups = _groups(session, row)
+        session.execute(
+            sa.update(models.Device)
+            .where(models.Device.group_id.in_([each.id for each in groups]))
+            .values(group_id=None))
+        session.expire_all()
+        changed = set()
+        for group in groups:
+            host_db.changed(hosts[group.host_id])
+            changed.add(hosts[group.host_id].name)
+            session.delete(group)
+        session.flush()
+        session.delete(row)
+        event_db.add(session, 'variant_delete', detail=name)
+        return sorted(changed | set(_apply(session)))
+    return db.write(work)
+
+
+def _groups(session: orm.Session,
+            row: models.Variant) -> list[models.Group]:
+    return list(session.scalars(sa.select(models.Group).where(
+        models.Group.variant_id == row.id)))
+
+
+def _check_unused(session: orm.Session, row: models.Variant) -> None:
+    holder = session.scalar(
+        sa.select(models.Assignment.instance_uuid)
+        .join(models.Device).join(
+            models.Group, models.Device.group_id == models.Group.id)
+        .where(models.Assignment.active == 1,
+               models.Group.variant_id == row.id).limit(1))
+    if holder is not None:
+        raise exception.Conflict(
+            kind='variant', name=row.name,
+            reason=f'instance {holder} holds a device of it')
