@@ -1,0 +1,182 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A small kernel for fake machines: it reacts to writes as Linux does.
+
+Covers what the plugin writes: bind, unbind, driver_override, drivers_probe,
+reset, remove and sriov_numvfs. Errors are those of drivers/pci (Linux 6.x).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import shutil
+import threading
+
+from gpgpu_plugin.host import sysfs as sysfs_mod
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+class FakeKernel:
+    """Writes to a tree of gpgpu_plugin.host.machine.
+
+    :ivar faults: errno by the end of a path, raised instead of the write
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = pathlib.Path(root)
+        self._sysfs = sysfs_mod.Sysfs(root)
+        self._lock = threading.Lock()
+        self.faults: dict[str, int] = {}
+
+    def write(self, path: str, value: str) -> None:
+        """Write to an attribute, given relative to the root.
+
+        :raises OSError: with the errno that Linux gives
+        """
+        for end, number in self.faults.items():
+            if path.endswith(end):
+                raise _error(number, path)
+        folder, _, name = path.rpartition('/')
+        actions = {
+            'bind': self._bind, 'unbind': self._unbind,
+            'driver_override': self._override, 'reset': self._reset,
+            'drivers_probe': self._probe, 'remove': self._remove,
+            'sriov_numvfs': self._numvfs}
+        if name not in actions or not os.path.lexists(self._root / folder):
+            raise _error(errno.ENOENT, path)
+        with self._lock:
+            actions[name](self._root / folder, value.strip())
+
+    # -- drivers ------------------------------------------------------------
+
+    def _device(self, address: str) -> pathlib.Path:
+        path = self._root / 'bus/pci/devices' / address
+        if not path.exists():
+            raise _error(errno.ENODEV, address)
+        return path.resolve()
+
+    def _bind(self, driver: pathlib.Path, address: str) -> None:
+        device = self._device(address)
+        if (device / 'driver').is_symlink():
+            raise _error(errno.EBUSY, address)
+        override = (device / 'driver_override').read_text().strip()
+        # vfio-pci has no ids of its own: it takes what is overridden to it.
+        if (override and override != driver.name) or (
+                driver.name == 'vfio-pci' and not override):
+            raise _error(errno.ENODEV, address)
+        (device / 'driver').symlink_to(os.path.relpath(driver, device))
+        (driver / address).symlink_to(os.path.relpath(device, driver))
+
+    def _unbind(self, driver: pathlib.Path, address: str) -> None:
+        device = self._device(address)
+        if self._sysfs.link(str(device / 'driver')) != driver.resolve().name:
+            raise _error(errno.ENODEV, address)
+        (device / 'driver').unlink()
+        (driver.resolve() / address).unlink()
+
+    def _override(self, device: pathlib.Path, value: str) -> None:
+        (device / 'driver_override').write_text(
+            f'{value}\n' if value else '')
+
+    def _probe(self, bus: pathlib.Path, address: str) -> None:
+        device = self._device(address)
+        override = (device / 'driver_override').read_text().strip()
+        driver = self._root / 'bus/pci/drivers' / override
+        if override and driver.is_dir() and not (
+                device / 'driver').is_symlink():
+            self._bind(driver, address)
+
+    # -- functions ----------------------------------------------------------
+
+    def _reset(self, device: pathlib.Path, value: str) -> None:
+        if value != '1':
+            raise _error(errno.EINVAL, str(device))
+        method = device / 'reset_method'
+        if not method.exists() or not method.read_text().strip():
+            raise _error(errno.ENOTTY, str(device))
+
+    def _remove(self, device: pathlib.Path, value: str) -> None:
+        if value != '1':
+            raise _error(errno.EINVAL, str(device))
+        self._drop(device.name)
+
+    def _drop(self, address: str) -> None:
+        link = self._root / 'bus/pci/devices' / address
+        device = link.resolve()
+        driver = device / 'driver'
+        if driver.is_symlink():
+            (driver.resolve() / address).unlink()
+        (device / 'iommu_group' / 'devices' / address).unlink()
+        link.unlink()
+        shutil.rmtree(device)
+
+    # -- SR-IOV -------------------------------------------------------------
+
+    def _numvfs(self, link: pathlib.Path, value: str) -> None:
+        pf = link.resolve()
+        total = int((pf / 'sriov_totalvfs').read_text())
+        now = int((pf / 'sriov_numvfs').read_text())
+        try:
+            wanted = int(value)
+        except ValueError:
+            raise _error(errno.EINVAL, str(pf)) from None
+        if wanted < 0 or wanted > total:
+            raise _error(errno.ERANGE, str(pf))
+        if wanted == now:
+            return
+        if wanted and now:
+            raise _error(errno.EBUSY, str(pf))
+        for number in range(now):
+            self._drop(self._vf_address(pf, number))
+            (pf / f'virtfn{number}').unlink()
+        for number in range(wanted):
+            self._add_vf(pf, number)
+        (pf / 'sriov_numvfs').write_text(f'{wanted}\n')
+
+    def _vf_address(self, pf: pathlib.Path, number: int) -> str:
+        domain, bus, place = pf.name.split(':')
+        slot, function = place.split('.')
+        routing = (int(bus, 16) << 8 | int(slot, 16) << 3 | int(function))
+        routing += int((pf / 'sriov_offset').read_text())
+        routing += number * int((pf / 'sriov_stride').read_text())
+        return (f'{domain}:{routing >> 8:02x}:{routing >> 3 & 31:02x}'
+                f'.{routing & 7:x}')
+
+    def _add_vf(self, pf: pathlib.Path, number: int) -> None:
+        address = self._vf_address(pf, number)
+        folder = pf.parent / address
+        folder.mkdir()
+        for name in ('vendor', 'subsystem_vendor', 'subsystem_device',
+                     'revision', 'class', 'numa_node', 'config', 'resource',
+                     'irq', 'reset_method'):
+            if (pf / name).exists():
+                shutil.copy(pf / name, folder / name)
+        (folder / 'device').write_text(
+            '0x' + (pf / 'sriov_vf_device').read_text())
+        for name in ('driver_override', 'reset'):
+            (folder / name).touch()
+        (folder / 'physfn').symlink_to(f'../{pf.name}')
+        (pf / f'virtfn{number}').symlink_to(f'../{address}')
+        devices = self._root / 'bus/pci/devices'
+        (devices / address).symlink_to(os.path.relpath(folder, devices))
+        groups = self._root / 'kernel/iommu_groups'
+        group = 1 + max(int(each) for each in os.listdir(groups))
+        members = groups / str(group) / 'devices'
+        members.mkdir(parents=True)
+        (members / address).symlink_to(os.path.relpath(folder, members))
+        (folder / 'iommu_group').symlink_to(
+            os.path.relpath(members.parent, folder))

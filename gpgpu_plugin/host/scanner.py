@@ -1,0 +1,287 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Every PCI function of a host, from sysfs (Documentation/ABI/testing/
+sysfs-bus-pci).
+
+What cannot be read is unknown, is said, and does not stop the rest. Costly
+attributes (extended config space, VPD, mdev types) are read only of
+functions that can be a GPU or whose class is unknown.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+import typing
+from collections.abc import Callable
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import config_space
+from gpgpu_plugin.host import sysfs as sysfs_mod
+
+T = typing.TypeVar('T')
+
+# Display controllers, processing accelerators, co-processors.
+GPU_CLASSES = ('03', '12', '0b40')
+
+_ATTRIBUTES = (
+    ('vendor', 'vendor'), ('device', 'device'),
+    ('subsystem_vendor', 'subsystem_vendor'),
+    ('subsystem_device', 'subsystem'), ('revision', 'revision'),
+    ('class', 'class_code'))
+_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+_HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What one look found.
+
+    :ivar functions: by address
+    :ivar problems: what could not be read, one sentence each
+    """
+
+    functions: tuple[pci.PCIFunction, ...]
+    problems: tuple[str, ...] = ()
+
+
+def can_be_gpu(class_code: str | None) -> bool:
+    """Whether the plugin has to look at the function; unknown ones too."""
+    return class_code is None or class_code.startswith(GPU_CLASSES)
+
+
+def scan(sysfs: sysfs_mod.Sysfs) -> Scan:
+    """Look at all functions.
+
+    :raises HostError: the root has no PCI bus at all
+    """
+    return _Scanner(sysfs).scan()
+
+
+class _Scanner:
+    """One look: caches what several functions share."""
+
+    def __init__(self, sysfs: sysfs_mod.Sysfs) -> None:
+        self._sysfs = sysfs
+        self._problems: list[str] = []
+        self._paths: dict[str, list[str]] = {}
+        self._vf_index: dict[str, dict[str, int]] = {}
+        self._upstream: dict[str, bool] = {}
+        self._slots = self._read_slots()
+
+    def scan(self) -> Scan:
+        addresses = self._sysfs.addresses()
+        present = set(addresses)
+        cards: dict[str, list[str]] = collections.defaultdict(list)
+        found = []
+        for address in addresses:
+            function = self._function(address)
+            if function is None:
+                continue
+            found.append(function)
+            if function.pf is None:
+                cards[address.rpartition('.')[0]].append(address)
+        groups: dict[int, list[str]] = collections.defaultdict(list)
+        for function in found:
+            if function.iommu_group is not None:
+                groups[function.iommu_group].append(function.address)
+        return Scan(
+            functions=tuple(
+                self._related(function, cards, groups)
+                for function in found if function.address in present),
+            problems=tuple(self._problems))
+
+    @staticmethod
+    def _related(function: pci.PCIFunction, cards: dict[str, list[str]],
+                 groups: dict[int, list[str]]) -> pci.PCIFunction:
+        address = function.address
+        companions: list[str] = []
+        if function.pf is None:
+            companions = cards[address.rpartition('.')[0]]
+        members = (groups[function.iommu_group]
+                   if function.iommu_group is not None else [])
+        if len(companions) < 2 and len(members) < 2:
+            return function
+        return dataclasses.replace(
+            function,
+            companions=tuple(c for c in companions if c != address),
+            iommu_group_members=tuple(m for m in members if m != address))
+
+    def _function(self, address: str) -> pci.PCIFunction | None:
+        folder = f'{self._sysfs.devices}/{address}'
+        unreadable: list[str] = []
+
+        def attempt(name: str, read: Callable[[], T | None]) -> T | None:
+            try:
+                return read()
+            except (OSError, ValueError) as exc:
+                unreadable.append(name)
+                self._problems.append(
+                    f'{address}: {name} cannot be read '
+                    f'({getattr(exc, "strerror", None) or exc}): unknown')
+                return None
+
+        hops = attempt('path', lambda: self._hops(address))
+        if hops is None:
+            return None
+        values: dict[str, typing.Any] = {
+            field: attempt(name, lambda name=name: self._id(folder, name))  # type: ignore[misc]
+            for name, field in _ATTRIBUTES}
+        pf = attempt('physfn', lambda: self._sysfs.link(f'{folder}/physfn'))
+        if pf is not None:
+            values['vf_index'] = attempt(
+                'virtfn', lambda: self._index(pf, address))
+            if values['vf_index'] is None:
+                unreadable.append('vf_index')
+            values['pf'] = self._stable(self._hops(pf))
+        values['numa_node'] = attempt(
+            'numa_node', lambda: self._number(folder, 'numa_node'))
+        values['driver'] = attempt(
+            'driver', lambda: self._sysfs.link(f'{folder}/driver'))
+        group = attempt('iommu_group',
+                        lambda: self._sysfs.link(f'{folder}/iommu_group'))
+        values['iommu_group'] = int(group) if group else None
+        if can_be_gpu(values['class_code']):
+            values.update(self._gpu(folder, hops, attempt))
+        return pci.PCIFunction(
+            id=self._id_of(hops, values), address=address,
+            unreadable=tuple(unreadable), **values)
+
+    def _id(self, folder: str, name: str) -> str | None:
+        text = self._sysfs.read(f'{folder}/{name}')
+        if text is None:
+            return None
+        return f'{int(text, 16):0{len(text.removeprefix("0x"))}x}'
+
+    def _number(self, folder: str, name: str) -> int | None:
+        text = self._sysfs.read(f'{folder}/{name}')
+        number = int(text) if text else -1
+        return number if number >= 0 else None
+
+    # -- identity -----------------------------------------------------------
+
+    def _hops(self, address: str) -> list[str]:
+        """``pci0000:7b`` and the address of each hop below it."""
+        if address not in self._paths:
+            target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
+            parts = target.split('/')
+            start = next(index for index, part in enumerate(parts)
+                         if part.startswith('pci'))
+            self._paths[address] = parts[start:]
+        return self._paths[address]
+
+    @staticmethod
+    def _stable(hops: list[str]) -> str:
+        """Bus numbers below the root bus change from boot to boot."""
+        return '/devices/' + '/'.join(
+            match.group(1) if (match := _HOP.fullmatch(hop)) else hop
+            for hop in hops)
+
+    def _id_of(self, hops: list[str],
+               values: dict[str, typing.Any]) -> str:
+        if values.get('pf') is None:
+            return self._stable(hops)
+        if values['vf_index'] is None:
+            # Its number is unknown; its place keeps it apart from others.
+            return f'{values["pf"]}/vf@{hops[-1]}'
+        return f'{values["pf"]}/vf{values["vf_index"]}'
+
+    def _index(self, pf: str, address: str) -> int | None:
+        if pf not in self._vf_index:
+            folder = f'{self._sysfs.devices}/{pf}'
+            self._vf_index[pf] = {
+                self._sysfs.link(f'{folder}/{name}') or '': int(name[6:])
+                for name in self._sysfs.names(folder)
+                if name.startswith('virtfn')}
+        return self._vf_index[pf].get(address)
+
+    # -- what only GPUs are asked -------------------------------------------
+
+    def _gpu(self, folder: str, hops: list[str],
+             attempt: Callable[..., typing.Any]) -> dict[str, typing.Any]:
+        names = set(self._sysfs.names(folder))
+        config = attempt('config', lambda: self._sysfs.read_bytes(
+            f'{folder}/config')) or b''
+        values: dict[str, typing.Any] = {
+            'switch_path': self._switches(hops, attempt),
+            'slot': self._slot(folder, hops, names, attempt),
+            'dsn': config_space.serial_number(config),
+            'fault': ('config space reads all ones: the device does not '
+                      'answer' if config_space.is_dead(config) else None)}
+        if 'vpd' in names:
+            values['serial'] = attempt('vpd', lambda: config_space.vpd_serial(
+                self._sysfs.read_bytes(f'{folder}/vpd', 1024) or b''))
+        if 'sriov_totalvfs' in names:
+            for name in ('sriov_totalvfs', 'sriov_numvfs'):
+                values[name] = attempt(
+                    name, lambda name=name: self._number(folder, name))
+        if 'mdev_supported_types' in names:
+            values['mdev_types'] = tuple(sorted(
+                self._sysfs.names(f'{folder}/mdev_supported_types')))
+        boot_vga = 'boot_vga' in names and attempt(
+            'boot_vga', lambda: self._sysfs.read(f'{folder}/boot_vga')) == '1'
+        values['used_by'] = (
+            'mdev' if any(_UUID.fullmatch(name) for name in names)
+            else 'vf' if values.get('sriov_numvfs')
+            else 'boot_vga' if boot_vga else None)
+        return values
+
+    def _switches(self, hops: list[str],
+                  attempt: Callable[..., typing.Any]) -> tuple[str, ...]:
+        # hops: root bus, root port, upstream, downstream, ..., function.
+        return tuple(
+            self._stable(hops[:index + 1])
+            for index in range(2, len(hops) - 1)
+            if self._is_upstream_port(hops[index], attempt))
+
+    def _is_upstream_port(self, address: str,
+                          attempt: Callable[..., typing.Any]) -> bool:
+        if address not in self._upstream:
+            config = attempt(
+                f'config of bridge {address}',
+                lambda: self._sysfs.read_bytes(
+                    f'{self._sysfs.devices}/{address}/config', 256)) or b''
+            self._upstream[address] = (
+                config_space.port_type(config) == config_space.UPSTREAM_PORT)
+        return self._upstream[address]
+
+    def _read_slots(self) -> dict[str, str]:
+        """Slot names by ``domain:bus:device``."""
+        folder = f'{self._sysfs.root}/bus/pci/slots'
+        slots = {}
+        for name in self._sysfs.names(folder):
+            try:
+                address = self._sysfs.read(f'{folder}/{name}/address')
+            except OSError as exc:
+                self._problems.append(
+                    f'slot {name} cannot be read ({exc.strerror})')
+                continue
+            if address:
+                slots[address] = name
+        return slots
+
+    def _slot(self, folder: str, hops: list[str], names: set[str],
+              attempt: Callable[..., typing.Any]) -> str | None:
+        """The firmware's label of the device, else the nearest slot's name:
+        a card with a switch of its own sits in the slot of its upstream
+        port."""
+        if 'label' in names:
+            label: str | None = attempt(
+                'label', lambda: self._sysfs.read(f'{folder}/label'))
+            if label:
+                return label
+        for hop in reversed(hops[1:]):
+            name = self._slots.get(hop.rpartition('.')[0])
+            if name is not None:
+                return name
+        return None

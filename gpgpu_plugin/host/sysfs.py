@@ -1,0 +1,89 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The one module that reads /sys.
+
+Paths are relative to an injected root, so that a plain directory tree stands
+for a machine. Reads are single system calls: a scan makes thousands of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from gpgpu_plugin import exception
+
+_MAX = 4096
+
+
+class Sysfs:
+    """Reads below a root.
+
+    Methods answer None for what is not there; what is there but cannot be
+    read raises OSError.
+    """
+
+    def __init__(self, root: str = '/sys') -> None:
+        self.root = root.rstrip('/') or '/'
+        self.devices = f'{self.root}/bus/pci/devices'
+
+    def read_bytes(self, path: str, size: int = _MAX) -> bytes | None:
+        """Up to size bytes of a file."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.read(fd, size)
+        finally:
+            os.close(fd)
+
+    def read(self, path: str) -> str | None:
+        """A file's text without the line's end."""
+        data = self.read_bytes(path)
+        return None if data is None else data.decode(
+            'utf-8', 'replace').strip()
+
+    def link(self, path: str) -> str | None:
+        """The last part of what a link names."""
+        try:
+            return os.readlink(path).rpartition('/')[2]
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            if exc.errno == errno.EINVAL:
+                return None
+            raise
+
+    def target(self, path: str) -> str:
+        """What a link names, as it is written."""
+        return os.readlink(path)
+
+    def names(self, path: str) -> list[str]:
+        """Names in a folder; empty if there is none."""
+        try:
+            return os.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def addresses(self) -> list[str]:
+        """Addresses of all PCI functions.
+
+        :raises HostError: the root has no PCI bus
+        """
+        try:
+            return sorted(os.listdir(self.devices))
+        except OSError as exc:
+            raise exception.HostError(
+                path=self.devices,
+                reason=f'cannot be listed ({exc.strerror}); is this the '
+                       'root of a sysfs?') from None

@@ -1,0 +1,76 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Did anything change since the last scan? Asked often, so it is cheap.
+
+It notices a function that came or went, a driver that was bound or unbound
+and a changed number of VFs, by listings and by small files that are kept
+open. Modification times are not used: sysfs does not promise them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import sysfs as sysfs_mod
+
+
+class Watch:
+    """Compares a host with how it was when the watch was made.
+
+    Made from a scan; when ``changed`` says so, close it, scan and make
+    another one.
+    """
+
+    def __init__(self, sysfs: sysfs_mod.Sysfs,
+                 functions: Iterable[pci.PCIFunction]) -> None:
+        self._sysfs = sysfs
+        drivers = f'{sysfs.root}/bus/pci/drivers'
+        # All of them: the first device of a driver must be noticed, too.
+        self._folders = [
+            sysfs.devices, drivers,
+            *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
+        self._files: dict[int, bytes] = {}
+        for function in functions:
+            if function.sriov_totalvfs is not None:
+                self._keep(f'{sysfs.devices}/{function.address}'
+                           '/sriov_numvfs')
+        self._before = self._listing()
+
+    def _keep(self, path: str) -> None:
+        # A file that cannot be opened is no worse watched than before.
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._files[fd] = os.pread(fd, 16, 0)
+
+    def _listing(self) -> list[list[str]]:
+        return [sorted(self._sysfs.names(folder))
+                for folder in self._folders]
+
+    def changed(self) -> bool:
+        """Whether the host differs from the scan."""
+        try:
+            if any(os.pread(fd, 16, 0) != before
+                   for fd, before in self._files.items()):
+                return True
+        except OSError:
+            # The function went away below the open file.
+            return True
+        return self._listing() != self._before
+
+    def close(self) -> None:
+        """Close the files that were kept open."""
+        for fd in self._files:
+            os.close(fd)
+        self._files.clear()
