@@ -1,0 +1,224 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The story: three servers full of GPUs, and what becomes of them."""
+
+from __future__ import annotations
+
+import re
+import threading
+import typing
+
+import fixtures
+from nova import exception as nova_exception
+
+from demo import teller as teller_mod
+from gpgpu_plugin import exception
+from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import cloud
+
+SHOWN = ('-c', 'Host', '-c', 'Address', '-c', 'Variant', '-c', 'Shown State',
+         '-c', 'Used By')
+
+
+class Story(cloud.GpuCloud):
+    """Runs once, as a test case: Nova's fixtures want one."""
+
+    machines = {'hgx': 'hgx-h100-8', 'amd': 'amd-mi300x-8',
+                'pcie': 'pcie-l40s-4'}
+    variants = ()
+    kinds = {'H100': ('hgx', '10de', '2330', 8),
+             'MI300X': ('amd', '1002', '74a1', 8),
+             'L40S': ('pcie', '10de', '26b9', 4)}
+
+    teller: teller_mod.Teller
+    log_path: str
+
+    def setUp(self) -> None:
+        self.teller.say(
+            'This is a whole OpenStack compute cloud in one process: Nova\'s '
+            'API, scheduler, conductor and three nova-compute services, and '
+            'Placement, all real. The hosts have no GPU: each reads a folder '
+            'that looks like the /sys of a GPU server.')
+        super().setUp()
+        self.addCleanup(self._keep_log)
+
+    def _keep_log(self) -> None:
+        with open(self.log_path, 'a') as log:
+            log.write(self.stdlog.logger.output)
+
+    def tell(self) -> None:
+        """All chapters."""
+        self._hosts()
+        self._variants()
+        servers = self._boot()
+        self._does_not_fit()
+        self._filter_refuses()
+        self._failed_boot()
+        self._race()
+        self._give_back(servers)
+
+    # -- telling ------------------------------------------------------------
+
+    def _run(self, *arguments: str) -> str:
+        output = self.manage(*arguments)
+        self.teller.command(arguments, output)
+        return output
+
+    def _holds(self, text: str, condition: typing.Any) -> None:
+        try:
+            held = self.wait_for(condition, text, timeout=5)
+        except AssertionError:
+            held = False
+        self.teller.check(text, held)
+
+    def _placement(self) -> None:
+        rows: list[tuple[str, object]] = []
+        for variant, (host, *_) in self.kinds.items():
+            total, reserved = self.inventory(host, variant)
+            rows.append((f'{host}_gpu_{variant}',
+                         f'total {total}, reserved {reserved}, '
+                         f'used {self.usage(host, variant)}'))
+        self.teller.facts('Placement says:', rows)
+
+    # -- chapters -----------------------------------------------------------
+
+    def _hosts(self) -> None:
+        self.teller.heading('Three hosts report what they found')
+        self._run('host', 'list')
+        devices = self.devices()
+        self.teller.check(
+            f'{len(devices)} devices are known; none is offered before you '
+            'say which kinds to offer',
+            devices and {d['shown_state'] for d in devices} == {'unmanaged'})
+
+    def _variants(self) -> None:
+        self.teller.heading('You say which devices are GPUs to hand out')
+        for name, (_, vendor, device, _) in self.kinds.items():
+            self._run('variant', 'create', name, '--vendor', vendor,
+                      '--device', device)
+        for name, (host, _, _, cards) in self.kinds.items():
+            self._holds(
+                f'{host}: Placement offers {cards} {name}, without a restart',
+                lambda h=host, n=name, c=cards:
+                self.inventory(h, n) == (c, 0))
+        self._run('group', 'list')
+        self._placement()
+
+    def _boot(self) -> list[dict[str, typing.Any]]:
+        self.teller.heading('Servers are booted through Nova\'s REST API')
+        wanted: list[dict[str, int]] = [
+            {'H100': 2}, {'H100': 4}, {'MI300X': 8}, {'L40S': 1}, {}]
+        servers = []
+        for gpus in wanted:
+            server = self.boot(self.flavor(**gpus))
+            servers.append(server)
+            name = ' and '.join(f'{n} {v}' for v, n in gpus.items())
+            self.teller.check(
+                f'a server with {name or "no GPU"} is ACTIVE on '
+                f'{server["OS-EXT-SRV-ATTR:host"]} and holds '
+                f'{len(self.held(server))} devices',
+                len(self.held(server)) == sum(gpus.values()))
+        held = [address for s in servers for address in self.held(s)]
+        self.teller.check(
+            'no device has two owners', len(held) == len(set(held)))
+        self._run('device', 'list', '--host', 'hgx', *SHOWN)
+        self._placement()
+        self.teller.check('Placement counts the same: 6 H100 are used',
+                          self.usage('hgx', 'H100') == 6)
+        return servers
+
+    def _does_not_fit(self) -> None:
+        self.teller.heading('A request that does not fit')
+        self.teller.say(
+            'Two H100 are left and four are asked for: Placement has no '
+            'candidate, so no scheduler filter runs. The conductor\'s counts '
+            'say why.')
+        server = self.boot(self.flavor(H100=4), 'ERROR')
+        self.teller.check(f'Nova says: {server["fault"]["message"].strip()}',
+                          'No valid host' in server['fault']['message'])
+        self._run('group', 'list', '--variant', 'H100')
+        group, = self.listing('group', 'list', '--variant', 'H100')
+        self.teller.check('the group has 2 of 8 left',
+                          (group['remaining'], group['total']) == (2, 8))
+        self.delete(server)
+
+    def _filter_refuses(self) -> None:
+        self.teller.heading('A request that Placement cannot judge')
+        self.teller.say(
+            'Two cards below one PCIe switch is more than Placement can '
+            'express. When the two that are left are not, our filter refuses '
+            'the host and logs the reason by its name.')
+        flavor = self.flavor_of({'resources:CUSTOM_GPU_L40S': '3',
+                                 'gpgpu:topology': 'same_switch'})
+        server = self.boot(flavor, 'ERROR')
+        lines = [line for line in self.stdlog.logger.output.splitlines()
+                 if re.search('topology_same_switch', line)]
+        self.teller.facts('nova-scheduler\'s log:', [
+            ('', line.partition('] ')[2]) for line in lines[:1]])
+        self.teller.check('the reason is topology_same_switch', lines)
+        self.delete(server)
+
+    def _failed_boot(self) -> None:
+        self.teller.heading('A boot that fails is undone')
+        self.teller.say('The hypervisor fails after the devices were claimed '
+                        'and prepared.')
+        before = self.bound_drivers('pcie')
+
+        def spawn(*args: object, **kwargs: object) -> None:
+            raise nova_exception.VirtualInterfaceCreateException('demo')
+        with fixtures.MonkeyPatch('nova.virt.fake.FakeDriver.spawn', spawn):
+            server = self.boot(self.flavor(L40S=2), 'ERROR')
+        self._holds('the database: 3 L40S are available again', lambda:
+                    self.states('pcie', 'L40S').get('available') == 3)
+        self._holds('Placement: 1 is used, as before',
+                    lambda: self.usage('pcie', 'L40S') == 1)
+        self.teller.check('the host: every device has the driver it had',
+                          self.bound_drivers('pcie') == before)
+        self.delete(server)
+
+    def _race(self) -> None:
+        self.teller.heading('Two claims race for the last two H100')
+        barrier = threading.Barrier(2)
+        granted: list[claim_obj.Claim] = []
+        denied: list[str] = []
+
+        def claimer() -> None:
+            barrier.wait(10)
+            try:
+                granted.append(self.claim_directly('hgx', 2))
+            except exception.ClaimDenied as refusal:
+                denied.append(refusal.reason)
+        claimers = [threading.Thread(target=claimer) for _ in range(2)]
+        for thread in claimers:
+            thread.start()
+        for thread in claimers:
+            thread.join(30)
+        self.teller.check('one gets them', len(granted) == 1)
+        self.teller.check(f'the other is told why: {", ".join(denied)}',
+                          denied == ['not_enough_available'])
+        for claim in granted:
+            self.abandon(claim)
+
+    def _give_back(self, servers: list[dict[str, typing.Any]]) -> None:
+        self.teller.heading('Everything is given back')
+        self.delete(*servers)
+        for name, (host, _, _, cards) in self.kinds.items():
+            self._holds(
+                f'{host}: {cards} {name} were cleaned and are available',
+                lambda h=host, n=name, c=cards:
+                self.states(h, n) == {'available': c})
+            self._holds(
+                f'{host}: Placement offers all and counts none as used',
+                lambda h=host, n=name, c=cards:
+                self.inventory(h, n) == (c, 0) and self.usage(h, n) == 0)
+        self._run('device', 'list', '--host', 'hgx', *SHOWN)
+        self._placement()

@@ -1,0 +1,63 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""How the story is told: numbered headings, sentences, tables, checks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+import typing
+from collections.abc import Sequence
+
+
+class Teller:
+    """Prints, and remembers whether everything held."""
+
+    def __init__(self, out: typing.TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._chapter = 0
+        self._width = min(shutil.get_terminal_size().columns, 100)
+        self.checks = 0
+        self.failures: list[str] = []
+
+    def heading(self, title: str) -> None:
+        """Begin the next chapter."""
+        self._chapter += 1
+        line = f'{self._chapter}. {title}'
+        self._print('', line, '=' * len(line))
+
+    def say(self, text: str) -> None:
+        """A paragraph."""
+        self._print('', *textwrap.wrap(text, self._width))
+
+    def command(self, arguments: Sequence[str], output: str) -> None:
+        """A command as typed, and what it printed."""
+        self._print('', '  $ gpgpu-manage ' + ' '.join(arguments),
+                    *(f'  {line}' for line in output.splitlines()))
+
+    def facts(self, title: str, rows: Sequence[tuple[str, object]]) -> None:
+        """Names and values, aligned."""
+        width = max((len(name) for name, _ in rows), default=0)
+        self._print('', f'  {title}',
+                    *(f'    {name:<{width}}  {value}'
+                      for name, value in rows))
+
+    def check(self, text: str, held: object) -> None:
+        """A promise, and whether it held."""
+        self.checks += 1
+        if not held:
+            self.failures.append(text)
+        self._print(f'  {"✔" if held else "✘"} {text}')
+
+    def _print(self, *lines: str) -> None:
+        print(*lines, sep='\n', file=self._out, flush=True)

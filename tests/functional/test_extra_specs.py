@@ -1,0 +1,84 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Extra specs of the plugin: refused by nova-api, or by the claim."""
+
+from __future__ import annotations
+
+from nova.tests.functional.api import client as api_client
+
+from tests.fixtures import cloud
+
+
+class ExtraSpecTest(cloud.GpuCloud):
+    """One HGX server: four cards a NUMA node."""
+
+    def _refused(self, **extra_specs: str) -> str:
+        specs = {key.replace('__', ':'): value
+                 for key, value in extra_specs.items()}
+        error = self.assertRaises(
+            api_client.OpenStackApiException, self.flavor_of, specs)
+        self.assertEqual(400, error.response.status_code)
+        return str(error.response.text)
+
+    def test_unknown_key_is_refused_and_the_right_ones_named(self) -> None:
+        message = self._refused(gpgpu__topologie='any')
+        self.assertIn('gpgpu:topologie', message)
+        self.assertIn('gpgpu:topology', message)
+        self.assertIn('gpgpu:allocation_policy', message)
+
+    def test_wrong_value_is_refused_and_the_right_ones_named(self) -> None:
+        message = self._refused(gpgpu__topology='same_rack')
+        for word in ('same_rack', 'any', 'same_numa', 'same_switch'):
+            self.assertIn(word, message)
+
+    def test_right_ones_are_accepted_and_enforced(self) -> None:
+        fits = self.flavor_of({'resources:CUSTOM_GPU_H100': '4',
+                               'gpgpu:topology': 'same_numa'})
+        server = self.boot(fits)
+        self.assertEqual(1, len({d['numa_node'] for d in self.devices(
+            '--used-by', server['id'])}))
+        never = self.flavor_of({'resources:CUSTOM_GPU_H100': '5',
+                                'gpgpu:topology': 'same_numa'})
+        self.delete(server)
+        self.wait_states(available=8)
+        self.boot(never, 'ERROR')
+        self.assertIn('topology_same_numa', self.stdlog.logger.output)
+        self.wait_states(available=8)
+
+    def _boot_unchecked(self, extra_specs: dict[str, str]) -> None:
+        self.api.microversion = '2.85'
+        flavor = self.flavor_of(extra_specs)
+        self.api.microversion = 'latest'
+        server = self.boot(flavor, 'ERROR')
+        self.assertEqual(set(), self.held(server))
+        self.wait_states(available=8)
+        self.assertIn('extra_spec_invalid', self.stdlog.logger.output)
+        self.wait_for(lambda: self.usage() == 0, 'usage 0')
+
+    def test_wrong_value_below_2_86_is_refused_later(self) -> None:
+        self._boot_unchecked({'resources:CUSTOM_GPU_H100': '1',
+                              'gpgpu:topology': 'same_rack'})
+
+    def test_unknown_key_below_2_86_is_refused_later(self) -> None:
+        self._boot_unchecked({'resources:CUSTOM_GPU_H100': '1',
+                              'gpgpu:topologie': 'any'})
+
+    def test_wrong_value_past_the_filter_is_refused_by_the_claim(
+            self) -> None:
+        self.restart_scheduler('ComputeFilter')
+        self._boot_unchecked({'resources:CUSTOM_GPU_H100': '1',
+                              'gpgpu:topology': 'same_rack'})
+
+    def test_unknown_resource_class(self) -> None:
+        server = self.boot(
+            self.flavor_of({'resources:CUSTOM_GPU_NO_SUCH': '1'}), 'ERROR')
+        self.assertIn('No valid host', server['fault']['message'])

@@ -1,0 +1,113 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A build that fails gives everything back; a denied one goes elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import typing
+
+import fixtures
+from nova import exception as nova_exception
+
+from tests.fixtures import cloud
+
+SPAWN = 'nova.virt.fake.FakeDriver.spawn'
+
+
+class FailedBuildTest(cloud.GpuCloud):
+    """One HGX server."""
+
+    def _fail_spawn(self) -> fixtures.MonkeyPatch:
+        def spawn(*args: object, **kwargs: object) -> None:
+            raise nova_exception.VirtualInterfaceCreateException(
+                'no interface')
+        return fixtures.MonkeyPatch(SPAWN, spawn)
+
+    def test_spawn_fails_after_prepare(self) -> None:
+        bound = self.bound_drivers('gpu1')
+        flavor = self.flavor(H100=2)
+        with self._fail_spawn():
+            server = self.boot(flavor, 'ERROR')
+        self.assertEqual(set(), self.held(server))
+        self.wait_states(available=8)
+        self.wait_for(lambda: self.usage() == 0, 'usage 0')
+        self.wait_inventory(8, 0)
+        self.assertEqual(bound, self.bound_drivers('gpu1'))
+        self.assertEqual(2, len(self.held(self.boot(flavor))))
+
+    def test_nova_compute_killed_between_claim_and_spawn(self) -> None:
+        reached, killed = threading.Event(), threading.Event()
+        self.addCleanup(killed.set)
+
+        def spawn(*args: object, **kwargs: object) -> None:
+            reached.set()
+            killed.wait(60)
+            raise SystemExit('killed')
+
+        with fixtures.MonkeyPatch(SPAWN, spawn):
+            server_id = self.post_server(self.flavor(H100=2))
+            self.assertTrue(reached.wait(15))
+        self.wait_states(provisioning=2, available=6)
+
+        self.restart_compute('gpu1')
+        self.wait_status(server_id, 'ERROR')
+        self.wait_states(available=8)
+        # What the dead process does afterwards touches nobody's device.
+        holder = self.boot(self.flavor(H100=8))
+        killed.set()
+        self.wait_states(assigned=8)
+        self.assertEqual(8, len(self.held(holder)))
+
+
+class DeniedTest(cloud.GpuCloud):
+    """Placement and the filter believe in room; the claim does not."""
+
+    machines = {'gpu1': 'hgx-h100-8', 'gpu2': 'hgx-h100-8'}
+
+    def test_denied_claim_goes_to_another_host(self) -> None:
+        self.restart_scheduler('ComputeFilter')
+        self.claim_directly('gpu1', 8)
+        server = self.boot(self.flavor(H100=1))
+        self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
+        self.assertIn('not_enough_available', self.stdlog.logger.output)
+        self.assertEqual(0, self.usage('gpu1'))
+        self.assertEqual(1, self.usage('gpu2'))
+
+    def test_filter_refuses_what_placement_still_shows(self) -> None:
+        for host in self.machines:
+            self.claim_directly(host, 8)
+        server = self.boot(self.flavor(H100=1), 'ERROR')
+        self.assertIn('No valid host', server['fault']['message'])
+        log = self.stdlog.logger.output
+        self.assertIn('not_enough_available', log)
+        self.assertIn('GpuFilter', log)
+
+    def test_double_allocation_in_placement(self) -> None:
+        self.restart_scheduler('ComputeFilter')
+        holder = self.boot(self.flavor(H100=8), host='gpu1')
+        before = self.held(holder)
+        self._lose_allocation(holder)
+        second = self.boot(self.flavor(H100=1), 'ERROR', host='gpu1')
+        self.assertEqual(set(), self.held(second))
+        self.assertEqual(before, self.held(holder))
+        self.assertIn('not_enough_available', self.stdlog.logger.output)
+
+    def _lose_allocation(self, server: dict[str, typing.Any]) -> None:
+        """Write into Placement that a server uses no GPU."""
+        url = f'/allocations/{server["id"]}'
+        body = self.placement.get(url, version='1.36').body
+        del body['allocations'][self.provider('gpu1')]
+        for allocation in body['allocations'].values():
+            del allocation['generation']
+        response = self.placement.put(url, body, version='1.36')
+        self.assertEqual(204, response.status, response.body)

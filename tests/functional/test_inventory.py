@@ -1,0 +1,118 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Inventory in Placement follows hardware and operators without a restart."""
+
+from __future__ import annotations
+
+from tests.fixtures import cloud
+from tests.fixtures import cloud_views
+
+
+class InventoryTest(cloud.GpuCloud):
+    """One HGX server with eight H100."""
+
+    def test_group_whose_cards_vanish(self) -> None:
+        for device in self.devices('--host', 'gpu1', '--variant', 'H100'):
+            self.unplug('gpu1', device['address'])
+        self.look('gpu1')
+        self.wait_for(lambda: self.inventory()[0] == self.inventory()[1],
+                      'reserved = total, or the provider gone')
+        server = self.boot(self.flavor(H100=1), 'ERROR')
+        self.assertIn('No valid host', server['fault']['message'])
+
+    def test_assigned_card_that_vanishes(self) -> None:
+        server = self.boot(self.flavor(H100=1))
+        device, = self.devices('--used-by', server['id'])
+        for each in self.devices('--host', 'gpu1', '--variant', 'H100'):
+            self.unplug('gpu1', each['address'])
+        self.look('gpu1')
+
+        self.wait_for(lambda: not self.listing(
+            'device', 'show', device['uuid'])['present'], 'shown missing')
+        self.assertEqual({f'gpu1 {device["address"]}'}, self.held(server))
+        # Its provider stays while Placement shows usage on it; nothing of it
+        # is free: 7 of 8 reserved, the eighth used.
+        self.wait_inventory(8, 7)
+        self.assertEqual(1, self.usage())
+        self.boot(self.flavor(H100=1), 'ERROR')
+
+        self.delete(server)
+        self.wait_for(lambda: self.inventory()[0] == self.inventory()[1],
+                      'nothing offered after the delete')
+        self.assertNotIn('available', self.states())
+
+    def test_device_disabled_and_enabled_at_run_time(self) -> None:
+        device = self.devices('--host', 'gpu1', '--variant', 'H100')[0]
+        self.manage('device', 'set', device['uuid'], '--disable')
+        self.wait_inventory(8, 1)
+        self.boot(self.flavor(H100=8), 'ERROR')
+        server = self.boot(self.flavor(H100=7))
+        self.assertNotIn(f'gpu1 {device["address"]}', self.held(server))
+        self.manage('device', 'set', device['uuid'], '--enable')
+        self.wait_inventory(8, 0)
+        self.boot(self.flavor(H100=1))
+
+    def test_assigned_device_that_is_disabled_stays_with_its_holder(
+            self) -> None:
+        server = self.boot(self.flavor(H100=1))
+        device, = self.devices('--used-by', server['id'])
+        self.manage('device', 'set', device['uuid'], '--disable')
+        self.assertEqual({f'gpu1 {device["address"]}'}, self.held(server))
+        self.delete(server)
+        self.wait_inventory(8, 1)
+        self.wait_states(available=7, disabled=1)
+
+    def test_variant_in_use_is_not_deleted(self) -> None:
+        server = self.boot(self.flavor(H100=1))
+        refused = self.assertRaises(
+            cloud_views.CommandFailed, self.manage, 'variant', 'delete',
+            'H100')
+        self.assertIn('H100', str(refused))
+        self.delete(server)
+        self.wait_states(available=8)
+
+
+class VariantTest(cloud.GpuCloud):
+    """One HGX server, and nobody said yet which devices to offer."""
+
+    variants = ()
+
+    def test_variant_created_at_run_time(self) -> None:
+        self.assertEqual({'unmanaged'}, {
+            d['shown_state'] for d in self.devices('--host', 'gpu1')})
+        self.assertEqual((0, 0), self.inventory())
+        self.manage('variant', 'create', 'H100', '--vendor', '10de',
+                    '--device', '2330')
+        self.wait_inventory(8, 0)
+        self.assertLessEqual(
+            {'CUSTOM_GPU', 'CUSTOM_GPU_H100', 'OWNER_NOVA'},
+            set(self._get_provider_traits(self.provider())))
+        self.boot(self.flavor(H100=1))
+
+    def test_variant_deleted_at_run_time(self) -> None:
+        self.manage('variant', 'create', 'H100', '--vendor', '10de',
+                    '--device', '2330')
+        self.wait_inventory(8, 0)
+        self.manage('variant', 'delete', 'H100')
+        self.wait_for(lambda: self.inventory()[0] == self.inventory()[1],
+                      'nothing offered')
+
+    def test_tie_is_refused_and_nothing_is_written(self) -> None:
+        self.manage('variant', 'create', 'H100', '--vendor', '10de',
+                    '--device', '2330')
+        self.wait_inventory(8, 0)
+        refused = self.assertRaises(
+            cloud_views.CommandFailed, self.manage, 'variant', 'create',
+            'TWIN', '--vendor', '10de', '--device', '2330')
+        self.assertIn('H100', str(refused))
+        self.assertEqual(
+            ['H100'], [v['name'] for v in self.listing('variant', 'list')])

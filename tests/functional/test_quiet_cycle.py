@@ -1,0 +1,109 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""When nothing changed, a cycle of ours calls nobody.
+
+Counted where calls leave the process, not at our own wrappers: at the HTTP
+session, at the messaging transport and at the SQL cursor.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+import traceback
+import typing
+
+import fixtures
+import sqlalchemy
+from keystoneauth1 import session as ks_session
+from oslo_messaging import transport as messaging_transport
+
+import gpgpu_plugin
+from tests.fixtures import cloud
+
+OURS = gpgpu_plugin.__path__[0]
+
+
+class CallCounter(fixtures.Fixture):
+    """Calls by kind: of the whole process, and those from our code."""
+
+    def _setUp(self) -> None:
+        self.all: collections.Counter[str] = collections.Counter()
+        self.ours: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
+        self._wrap(ks_session.Session, 'request', 'http')
+        self._wrap(messaging_transport.Transport, '_send', 'rpc')
+        self._wrap(messaging_transport.Transport, '_send_notification', 'rpc')
+        sqlalchemy.event.listen(
+            sqlalchemy.Engine, 'before_cursor_execute', self._on_sql)
+        self.addCleanup(
+            sqlalchemy.event.remove, sqlalchemy.Engine,
+            'before_cursor_execute', self._on_sql)
+
+    def _on_sql(self, *args: object) -> None:
+        self._count('sql')
+
+    def _wrap(self, owner: typing.Any, name: str, kind: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+            self._count(kind)
+            return original(*args, **kwargs)
+        self.useFixture(fixtures.MonkeyPatch(
+            f'{owner.__module__}.{owner.__name__}.{name}', counted))
+
+    def _count(self, kind: str) -> None:
+        ours = any(frame.filename.startswith(OURS)
+                   for frame in traceback.extract_stack())
+        with self._lock:
+            self.all[kind] += 1
+            if ours:
+                self.ours[kind] += 1
+
+
+class QuietCycleTest(cloud.GpuCloud):
+    """One HGX server, with an instance on it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.boot(self.flavor(H100=2))
+        self.run_periodics('gpu1')
+        self.look('gpu1')
+        self.calls = self.useFixture(CallCounter())
+
+    def _settle(self) -> None:
+        # Work handed to the background has begun by then.
+        time.sleep(1)
+
+    def test_our_cycle_calls_nobody(self) -> None:
+        self.look('gpu1')
+        self._settle()
+        self.assertEqual({}, dict(self.calls.all))
+
+    def test_novas_cycle_makes_us_call_nobody(self) -> None:
+        self.run_periodics('gpu1')
+        self._settle()
+        self.assertEqual({}, dict(self.calls.ours))
+        # Nova itself calls: the counter counts.
+        self.assertGreater(self.calls.all['http'], 0)
+
+    def test_a_change_is_reported_and_pushed(self) -> None:
+        free = next(device for device in self.devices('--host', 'gpu1')
+                    if device['used_by'] is None)
+        self.calls.all.clear()
+        self.calls.ours.clear()
+        self.unplug('gpu1', free['address'])
+        self.look('gpu1')
+        self.wait_inventory(8, 1)
+        for kind in ('http', 'rpc', 'sql'):
+            self.assertGreater(self.calls.ours[kind], 0, kind)

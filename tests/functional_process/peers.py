@@ -1,0 +1,48 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The little of Glance and Neutron that Nova asks for: one image, no port."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable
+from collections.abc import Iterable
+
+IMAGE = {
+    'id': '11111111-2222-4333-8444-555555555555', 'name': 'tiny',
+    'status': 'active', 'visibility': 'public', 'disk_format': 'raw',
+    'container_format': 'bare', 'size': 1, 'min_ram': 0, 'min_disk': 0,
+    'checksum': '0' * 32, 'owner': None, 'protected': False, 'tags': [],
+    'created_at': '2026-01-01T00:00:00Z',
+    'updated_at': '2026-01-01T00:00:00Z'}
+
+
+def application(
+        environ: dict[str, typing.Any],
+        start_response: Callable[[str, list[tuple[str, str]]], object],
+) -> Iterable[bytes]:
+    """Answer anything; lists are empty."""
+    path = environ['PATH_INFO'].rstrip('/')
+    base = f'http://{environ["HTTP_HOST"]}'
+    last = path.rpartition('/')[2].removesuffix('.json').replace('-', '_')
+    body: dict[str, typing.Any] = {last: []}
+    if not path:
+        body = {'versions': [{
+            'id': 'v2.0', 'status': 'CURRENT',
+            'links': [{'rel': 'self', 'href': f'{base}/v2.0/'}]}]}
+    elif path.startswith('/v2/images/'):
+        body = IMAGE
+    answer = json.dumps(body).encode()
+    start_response('200 OK', [('Content-Type', 'application/json'),
+                              ('Content-Length', str(len(answer)))])
+    return [answer]

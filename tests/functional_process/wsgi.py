@@ -1,0 +1,49 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A program: serve one WSGI application on 127.0.0.1, a thread a request.
+
+    python -m tests.functional_process.wsgi MODULE PORT
+"""
+
+from __future__ import annotations
+
+import importlib
+import socketserver
+import sys
+from wsgiref import simple_server
+
+
+class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def server_bind(self) -> None:
+        # Without the look-up of the host's name.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = 'localhost', (
+            self.server_address[1])
+        self.setup_environ()
+
+
+def main() -> None:
+    """Serve until killed."""
+    module, port = sys.argv[1:3]
+    del sys.argv[1:]
+    application = importlib.import_module(module).application
+    server = _Server(('127.0.0.1', int(port)),
+                     simple_server.WSGIRequestHandler)
+    server.set_app(application)
+    server.serve_forever()
+
+
+if __name__ == '__main__':
+    main()
