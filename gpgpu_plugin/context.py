@@ -29,7 +29,7 @@ def admin(request_id: str | None = None) -> RequestContext:
                           overwrite=False)
 
 
-class ContextSerializer(oslo_messaging.NoOpSerializer):  # type: ignore[misc]
+class ContextSerializer(oslo_messaging.NoOpSerializer):
     """Carry the context; arguments are primitive already (objects.codec)."""
 
     def serialize_context(

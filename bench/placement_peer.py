@@ -1,0 +1,205 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The peer of our claims: Placement itself, one provider a device.
+
+That is how Nova models PCI devices in Placement: a nested provider for each
+device with a total of 1. Every client asks for candidates, writes the
+allocation, and on 409 goes on to another candidate. Placement's real WSGI
+application runs inside each client process on a shared database.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import multiprocessing
+import multiprocessing.synchronize
+import queue
+import random
+import threading
+import time
+import typing
+import uuid
+
+import webob
+from oslo_config import cfg
+from placement import conf as placement_conf
+from placement import db_api
+from placement import deploy
+
+RESOURCE_CLASS = 'CUSTOM_BENCH_GPU'
+# A client that loses this many times in a row has found everything taken.
+MAX_REFUSALS = 20
+_NAMESPACE = uuid.UUID('6f0b0f0e-3a55-4c3f-9a63-6a9a6c2f3b11')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PeerResult:
+    """What the clients saw.
+
+    :ivar latencies: seconds of each accepted claim, refusals before it
+        included
+    :ivar doubles: devices that were given to two consumers or more
+    :ivar errors: answers of 500 and above
+    """
+
+    accepted: int
+    seconds: float
+    latencies: tuple[float, ...]
+    doubles: int
+    errors: int
+
+
+class PlacementClient:
+    """Placement's application in this process.
+
+    :param sync: create the schema and load traits and classes; must be done
+        by exactly one process, before the others start
+    """
+
+    def __init__(self, url: str, *, sync: bool = False) -> None:
+        config = cfg.ConfigOpts()
+        placement_conf.register_opts(config)
+        config.set_override('connection', url, group='placement_database')
+        config([], project='placement', default_config_files=[])
+        config.set_override('auth_strategy', 'noauth2', group='api')
+        config.set_override('sync_on_startup', sync,
+                            group='placement_database')
+        # As its own documentation recommends for wide provider trees.
+        config.set_override('max_allocation_candidates', 1000,
+                            group='placement')
+        config.set_override('allocation_candidates_generation_strategy',
+                            'breadth-first', group='placement')
+        db_api.configure(config)
+        self._app = deploy.loadapp(config)
+
+    def call(self, method: str, path: str,
+             body: object = None) -> webob.Response:
+        """One request, as admin, at the newest microversion."""
+        request = webob.Request.blank(path, method=method, headers={
+            'X-Auth-Token': 'admin',
+            'OpenStack-API-Version': 'placement 1.39'})
+        if body is not None:
+            request.content_type = 'application/json'
+            request.json = body
+        return request.get_response(self._app)
+
+
+def provider(host: int, device: int | None = None) -> str:
+    """UUID of a host's root provider or of one device's."""
+    return str(uuid.uuid5(_NAMESPACE, f'{host}/{device}'))
+
+
+def set_up(url: str, hosts: int, devices: int) -> None:
+    """Create the schema and hosts × devices providers."""
+    client = PlacementClient(url, sync=True)
+
+    def ok(method: str, path: str, body: object = None) -> None:
+        response = client.call(method, path, body)
+        if response.status_int >= 300:
+            raise RuntimeError(f'{method} {path}: {response.text}')
+
+    ok('PUT', f'/resource_classes/{RESOURCE_CLASS}')
+    for host in range(hosts):
+        ok('POST', '/resource_providers',
+           {'name': f'host{host}', 'uuid': provider(host)})
+        for device in range(devices):
+            ok('POST', '/resource_providers', {
+                'name': f'host{host}_{device}',
+                'uuid': provider(host, device),
+                'parent_provider_uuid': provider(host)})
+            ok('PUT', f'/resource_providers/{provider(host, device)}'
+                      '/inventories',
+               {'resource_provider_generation': 0, 'inventories': {
+                   RESOURCE_CLASS: {'total': 1}}})
+
+
+def _claim(client: PlacementClient, outcome: collections.Counter[str],
+           ) -> str | None:
+    """Claim one device; its provider's UUID, None if nothing is left."""
+    for _ in range(MAX_REFUSALS):
+        answer = client.call(
+            'GET', '/allocation_candidates?limit=1000&resources='
+                   f'{RESOURCE_CLASS}:1')
+        if answer.status_int >= 500:
+            outcome['errors'] += 1
+            continue
+        candidates = answer.json['allocation_requests']
+        if not candidates:
+            return None
+        chosen = random.choice(candidates)
+        response = client.call(
+            'PUT', f'/allocations/{uuid.uuid4()}', {
+                **chosen, 'project_id': 'bench', 'user_id': 'bench',
+                'consumer_generation': None, 'consumer_type': 'INSTANCE'})
+        if response.status_int < 300:
+            return str(next(iter(chosen['allocations'])))
+        outcome['errors' if response.status_int >= 500 else 'refused'] += 1
+    return None
+
+
+def _work(url: str, threads: int,
+          barrier: multiprocessing.synchronize.Barrier,
+          results: queue.Queue[typing.Any]) -> None:
+    # It logs a warning for every lost race, which is what happens here.
+    logging.disable(logging.CRITICAL)
+    client = PlacementClient(url)
+    outcome: collections.Counter[str] = collections.Counter()
+    claims: list[tuple[str, float]] = []
+    barrier.wait()
+
+    def claimer() -> None:
+        while True:
+            began = time.perf_counter()
+            device = _claim(client, outcome)
+            if device is None:
+                return
+            claims.append((device, time.perf_counter() - began))
+
+    workers = [threading.Thread(target=claimer) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    results.put((claims, outcome['errors']))
+
+
+def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
+        threads: int = 8) -> PeerResult:
+    """Let all clients claim until nothing is left.
+
+    :param url: SQLAlchemy URL of an empty database
+    """
+    set_up(url, hosts, devices)
+    context = multiprocessing.get_context('spawn')
+    barrier = context.Barrier(processes + 1)
+    results = context.Queue()
+    children = [
+        context.Process(target=_work, args=(url, threads, barrier, results),
+                        daemon=True)
+        for _ in range(processes)]
+    for child in children:
+        child.start()
+    barrier.wait(timeout=60)
+    began = time.perf_counter()
+    answers = [results.get(timeout=300) for _ in children]
+    seconds = time.perf_counter() - began
+    for child in children:
+        child.join(timeout=30)
+    claims = [claim for each, _ in answers for claim in each]
+    owners = collections.Counter(device for device, _ in claims)
+    return PeerResult(
+        accepted=len(claims), seconds=seconds,
+        latencies=tuple(sorted(latency for _, latency in claims)),
+        doubles=sum(count > 1 for count in owners.values()),
+        errors=sum(errors for _, errors in answers))

@@ -1,0 +1,47 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage conductor ping``: who is alive, and in which version."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import typing
+
+from cliff import lister
+
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.conductor import ping
+from gpgpu_plugin import exception
+
+
+class ConductorPing(base.Command, lister.Lister):
+    """Ask all conductors; exit code 1 when none answers."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--wait', type=float, default=2.0,
+                            help='seconds to listen (default: 2)')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        # The same check of the transport as for every other command.
+        self.app.api  # noqa: B018
+        answers = ping.ping(self.app.conf, wait=parsed_args.wait)
+        if not answers:
+            raise exception.ConductorUnavailable(
+                method='ping', timeout=parsed_args.wait)
+        return (('Host', 'PID', 'Version', 'RPC Version', 'Started At'),
+                [(each.host, each.pid, each.version, each.rpc_version,
+                  datetime.datetime.fromtimestamp(
+                      each.started_at, datetime.UTC).isoformat(
+                          timespec='seconds')) for each in answers])

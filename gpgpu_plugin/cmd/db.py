@@ -1,0 +1,44 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage db``: the schema. The only commands that touch SQL."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+
+from cliff import command
+from cliff import show
+
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import migration
+
+
+class DBSync(base.Command, command.Command):
+    """Bring the database to the newest schema."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        engine = api.Database(self.app.conf).engine
+        migration.sync(engine)
+        print(f'schema is at revision {migration.version(engine)}',
+              file=self.app.stdout)
+
+
+class DBVersion(base.Command, show.ShowOne):
+    """Show the schema's revision, and the newest one."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        engine = api.Database(self.app.conf).engine
+        return (('Current', 'Newest'),
+                (migration.version(engine) or '-',
+                 migration.revisions()[-1]))

@@ -1,0 +1,104 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage device`` and ``instance``: devices and who holds them."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+
+from cliff import lister
+from cliff import show
+
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin import context as gpgpu_context
+
+_LIST = ('uuid', 'host', 'address', 'variant', 'shown_state', 'used_by',
+         'numa_node', 'slot', 'stable_id')
+
+
+class DeviceList(base.Command, lister.Lister):
+    """List devices."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', help='only of this host')
+        parser.add_argument('--variant', help='only of this variant')
+        parser.add_argument('--state', help='only in this shown state')
+        parser.add_argument('--used-by', metavar='INSTANCE',
+                            help='only those held by this instance')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.rows(
+            self.app.api.device_list(
+                gpgpu_context.admin(), host=parsed_args.host,
+                variant=parsed_args.variant, state=parsed_args.state,
+                used_by=parsed_args.used_by), _LIST)
+
+
+class _OneDevice(base.Command, show.ShowOne):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('device', help='UUID of the device')
+        return parser
+
+
+class DeviceShow(_OneDevice):
+    """Show all that is known of a device."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.one(self.app.api.device_show(
+            gpgpu_context.admin(), parsed_args.device))
+
+
+class DeviceSet(_OneDevice):
+    """Offer a device, or offer it no more; who holds it keeps it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        choice = parser.add_mutually_exclusive_group(required=True)
+        choice.add_argument('--enable', dest='enabled', action='store_true',
+                            default=None, help='offer it')
+        choice.add_argument('--disable', dest='enabled',
+                            action='store_false', help='do not offer it')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.one(self.app.api.device_set(
+            gpgpu_context.admin(), parsed_args.device,
+            enabled=parsed_args.enabled))
+
+
+class DeviceRelease(_OneDevice):
+    """Let a quarantined device be cleaned again."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.one(self.app.api.device_release(
+            gpgpu_context.admin(), parsed_args.device))
+
+
+class InstanceShow(base.Command, lister.Lister):
+    """List the devices that an instance holds."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('instance', help='UUID of the instance')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.rows(
+            self.app.api.instance_assignments(
+                gpgpu_context.admin(), parsed_args.instance),
+            ('uuid', 'host', 'slot', 'variant', 'address', 'state',
+             'device_uuid', 'stable_id'))

@@ -1,0 +1,86 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage group``: the cards of one variant on one host."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+
+from cliff import lister
+from cliff import show
+
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.domain import request
+from gpgpu_plugin import exception
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('host', help='name of the nova-compute service')
+    parser.add_argument('variant', help='name of the variant')
+
+
+class GroupList(base.Command, lister.Lister):
+    """List groups with their capacity: why does nothing fit?"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', help='only of this host')
+        parser.add_argument('--variant', help='only of this variant')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.rows(
+            self.app.api.group_list(
+                gpgpu_context.admin(), host=parsed_args.host,
+                variant=parsed_args.variant),
+            ('host', 'variant', 'resource_class', 'allocation_policy',
+             'total', 'reserved', 'remaining', 'assigned', 'states'))
+
+
+class GroupShow(base.Command, show.ShowOne):
+    """Show a group."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_key(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        found = self.app.api.group_list(
+            gpgpu_context.admin(), host=parsed_args.host,
+            variant=parsed_args.variant)
+        if not found:
+            raise exception.NotFound(
+                kind='group',
+                name=f'{parsed_args.variant} on {parsed_args.host}')
+        return columns.one(found[0])
+
+
+class GroupSet(base.Command, show.ShowOne):
+    """Change a group."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_key(parser)
+        parser.add_argument(
+            '--allocation-policy', required=True,
+            choices=[str(each) for each in request.AllocationPolicy],
+            help='use cards packed or spread, where topology does not tell')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.one(self.app.api.group_set(
+            gpgpu_context.admin(), parsed_args.host, parsed_args.variant,
+            parsed_args.allocation_policy))

@@ -1,0 +1,59 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage host``: compute hosts that report devices."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+
+from cliff import command
+from cliff import lister
+from cliff import show
+
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin import context as gpgpu_context
+
+
+class HostList(base.Command, lister.Lister):
+    """List the hosts and their devices by state."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.rows(
+            self.app.api.host_list(gpgpu_context.admin()),
+            ('host', 'node', 'node_uuid', 'devices', 'reported_at'))
+
+
+class HostShow(base.Command, show.ShowOne):
+    """Show a host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('host', help='name of the nova-compute service')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.one(self.app.api.host_show(
+            gpgpu_context.admin(), parsed_args.host))
+
+
+class HostDelete(base.Command, command.Command):
+    """Forget a host of which no instance holds a device."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('host', help='name of the nova-compute service')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.app.api.host_delete(gpgpu_context.admin(), parsed_args.host)

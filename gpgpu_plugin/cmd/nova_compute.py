@@ -1,0 +1,46 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""gpgpu-nova-compute: nova-compute where Nova is in another site folder.
+
+Python finds ``nova.virt.gpgpu`` only beside Nova itself. Where a
+distribution's packages put Nova elsewhere, this program adds the folder of
+the plugin's installation to the package's path before Nova starts.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import nova.virt
+
+import gpgpu_plugin
+
+
+def extend_path() -> None:
+    """Let ``nova.virt.gpgpu`` be found beside gpgpu_plugin."""
+    folder = str(pathlib.Path(gpgpu_plugin.__file__).parent.parent
+                 / 'nova' / 'virt')
+    if folder not in nova.virt.__path__:
+        nova.virt.__path__.append(folder)
+
+
+def main() -> int:
+    """Run nova-compute."""
+    extend_path()
+    # Nova sets up threads and logging when its program is imported.
+    from nova.cmd import compute
+    return int(compute.main() or 0)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

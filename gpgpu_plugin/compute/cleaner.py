@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cleaning of one device, told to the conductor step by step."""
+
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.host import base
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import inventory as inventory_obj
+
+LOG = logging.getLogger(__name__)
+
+
+def clean(api: rpcapi.ConductorAPI, backend: base.Backend,
+          task: claim_obj.CleanTask,
+          ) -> inventory_obj.HostInventory | None:
+    """Clean a dirty device; in doubt it ends quarantined.
+
+    :returns: what the host offers after it; None if the device is another
+        cleaning's by now
+    :raises ConductorUnavailable: the next look begins anew
+    """
+    context = gpgpu_context.admin()
+    try:
+        api.clean_started(context, task.device_uuid, task.token)
+    except exception.Conflict as exc:
+        LOG.info('%s', exc)
+        return None
+    verdict = _verdict(backend, task)
+    if not verdict.passed:
+        LOG.error('Device %s (%s) is quarantined: %s', task.device_uuid,
+                  task.address, verdict.evidence)
+    return api.clean_finished(
+        context, task.device_uuid, task.token, passed=verdict.passed,
+        evidence=verdict.evidence)
+
+
+def _verdict(backend: base.Backend,
+             task: claim_obj.CleanTask) -> base.CleanVerdict:
+    try:
+        return backend.clean(base.HostDevice(
+            assignment_uuid=task.token, stable_id=task.stable_id,
+            address=task.address))
+    except Exception as exc:
+        LOG.exception('Cleaning of device %s broke off', task.device_uuid)
+        return base.CleanVerdict(
+            passed=False, evidence=f'{type(exc).__name__}: {exc}')

@@ -1,0 +1,34 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The RPC endpoint that nova-compute serves for its host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import oslo_messaging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.compute import rpcapi
+
+
+class ComputeManager:
+    """Version 1.0 of the per-host API."""
+
+    target = oslo_messaging.Target(version=rpcapi.VERSION)
+
+    def __init__(self, refresh: Callable[[], None]) -> None:
+        self._refresh = refresh
+
+    def refresh(self, ctxt: gpgpu_context.RequestContext) -> None:
+        """Something of the host changed in the conductor."""
+        self._refresh()

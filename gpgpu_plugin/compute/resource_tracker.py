@@ -1,0 +1,290 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Keeps the conductor, Placement and this host's devices in step.
+
+``tick`` is one look: it delivers what is owed, scans when the hardware
+changed, fetches when the conductor said so, cleans what is dirty and pushes
+what Placement does not have yet. Where nothing happened it calls nobody.
+It runs in one worker thread; builds and deletes call the other methods.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import typing
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+
+from nova import context as nova_context
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import host_state
+from gpgpu_plugin.compute import placement
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.host import base
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import report as report_obj
+
+LOG = logging.getLogger(__name__)
+
+
+class ResourceTracker:
+    """Namespace ``gpgpu_plugin.resource_trackers``, entry ``pci``.
+
+    :param host: name of the nova-compute service
+    :param client: Nova's report client (``virtapi.reportclient``)
+    :param instance_is_gone: whether Nova deleted an instance; asked when
+        assignments are compared with instances
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, host: str,
+                 backend: base.Backend, api: rpcapi.ConductorAPI,
+                 client: typing.Any,
+                 instance_is_gone: Callable[[str], bool]) -> None:
+        self.host = host
+        self.backend = backend
+        self.api = api
+        self._client = client
+        self._instance_is_gone = instance_is_gone
+        self.state = host_state.HostState(
+            os.path.join(conf.gpgpu.state_path, f'{host}.json'))
+        self._lock = threading.Lock()
+        self._builds: set[str] = set()
+        self._inventory: inventory_obj.HostInventory | None = None
+        self._pushed: dict[str, str] = {}
+        self._node: tuple[str, str] | None = None
+        self._in_tree = False
+        self._report_due = True
+        self._fetch_due = False
+        self._clean_due = True
+        self._reconcile_due = True
+
+    # -- what others tell it ------------------------------------------------
+
+    def set_node(self, name: str, uuid: str) -> None:
+        """The compute node below which the groups are."""
+        self._node = (name, uuid)
+
+    def learn(self,
+              inventory: inventory_obj.HostInventory | None) -> None:
+        """Take over an answer of the conductor, unless a newer one came."""
+        if inventory is None:
+            return
+        with self._lock:
+            if (self._inventory is None or inventory.generation
+                    >= self._inventory.generation):
+                self._inventory = inventory
+
+    def refresh(self) -> None:
+        """The conductor says that something of the host changed."""
+        self._fetch_due = True
+        self._clean_due = True
+
+    def suspect(self) -> None:
+        """A call's outcome is unknown: compare with the conductor."""
+        self._reconcile_due = True
+
+    @contextlib.contextmanager
+    def building(self, instance_uuid: str) -> Iterator[None]:
+        """While an instance is built here, its claim is not dead."""
+        with self._lock:
+            self._builds.add(instance_uuid)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._builds.discard(instance_uuid)
+
+    # -- Nova's tree --------------------------------------------------------
+
+    def update_provider_tree(self, tree: typing.Any, node: str) -> None:
+        """Put the groups into Nova's tree: memory only, never raises."""
+        try:
+            placement.apply(tree, node, self._inventory)
+            self._in_tree = True
+        except Exception:
+            # Whatever it is, the host must stay usable without GPUs.
+            LOG.exception('The GPU groups of %s could not be put into the '
+                          'provider tree; Placement keeps what it has', node)
+
+    # -- the end of an assignment -------------------------------------------
+
+    def release(self, instance_uuid: str) -> None:
+        """Give back all that an instance holds here; never raises for want
+        of a conductor, but delivers the release later."""
+        assignments = self.state.held(instance_uuid)
+        if not assignments:
+            return
+        self.state.drop(instance_uuid)
+        self.end(assignments)
+
+    def end(self, assignments: Iterable[str]) -> None:
+        """Release assignments now, or later when no conductor answers."""
+        assignments = list(assignments)
+        # Written down first: a crash from here on loses nothing, and
+        # releasing twice does no harm.
+        self.state.postpone(assignments)
+        try:
+            self._deliver()
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('%s; the release of %s is delivered later', exc,
+                        assignments)
+        self._clean_due = True
+
+    def _deliver(self) -> None:
+        pending = self.state.pending()
+        if not pending:
+            return
+        self.learn(self.api.release(gpgpu_context.admin(), pending))
+        self.state.delivered(pending)
+        self._clean_due = True
+
+    # -- the worker's look --------------------------------------------------
+
+    def tick(self) -> None:
+        """One look; what fails is tried again by the next one."""
+        try:
+            self._deliver()
+            self._reconcile()
+            self._report()
+            self._fetch()
+            self._clean()
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('%s; tried again later', exc)
+        except exception.GpgpuException:
+            LOG.exception('The devices of %s could not be brought in step '
+                          'with the conductor; tried again later', self.host)
+        self.push()
+
+    def _report(self) -> None:
+        if self._node is None:
+            return
+        if not self._report_due and not self.backend.changed():
+            return
+        self._report_due = True
+        scan = self.backend.scan()
+        for problem in scan.problems:
+            LOG.warning('%s', problem)
+        node, node_uuid = self._node
+        self.learn(self.api.report(
+            gpgpu_context.admin(), report_obj.HostReport(
+                host=self.host, node=node, node_uuid=node_uuid,
+                functions=self.backend.discover(scan),
+                problems=scan.problems)))
+        self._report_due = False
+
+    def _fetch(self) -> None:
+        if not self._fetch_due:
+            return
+        self._fetch_due = False
+        try:
+            self.learn(self.api.host_inventory(
+                gpgpu_context.admin(), self.host))
+        except exception.NotFound:
+            # The host was deleted in the conductor; it reports anew.
+            self._report_due = True
+        except exception.ConductorUnavailable:
+            self._fetch_due = True
+            raise
+
+    def _clean(self) -> None:
+        if not self._clean_due:
+            return
+        self._clean_due = False
+        try:
+            for task in self.api.clean_tasks(
+                    gpgpu_context.admin(), self.host):
+                self.learn(cleaner.clean(self.api, self.backend, task))
+                self.push()
+        except exception.GpgpuException:
+            self._clean_due = True
+            raise
+
+    def _reconcile(self) -> None:
+        """End what is dead: claims that nobody builds, assignments of
+        instances that Nova deleted. In doubt they stay."""
+        if not self._reconcile_due:
+            return
+        listed = self.api.host_assignments(
+            gpgpu_context.admin(), self.host)
+        with self._lock:
+            # Read after the list: a claim in the list was made by a build
+            # that is in the set, or is over.
+            builds = set(self._builds)
+        pending = set(self.state.pending())
+        dead = [each for each in listed if each.uuid not in pending
+                and each.instance_uuid not in builds
+                and self._is_dead(each)]
+        self._remember(listed, builds, dead)
+        if dead:
+            LOG.warning('Ending assignments that nobody uses any more: %s',
+                        [(each.uuid, each.instance_uuid) for each in dead])
+            self.end(each.uuid for each in dead)
+        self._reconcile_due = False
+
+    def _is_dead(self, each: claim_obj.Assignment) -> bool:
+        return (each.state == device_states.DeviceState.PROVISIONING
+                or self._instance_is_gone(each.instance_uuid))
+
+    def _remember(self, listed: Iterable[claim_obj.Assignment],
+                  builds: set[str],
+                  dead: Iterable[claim_obj.Assignment]) -> None:
+        gone = {each.uuid for each in dead}
+        held: dict[str, list[str]] = {
+            uuid: self.state.held(uuid) for uuid in builds
+            if self.state.held(uuid)}
+        for each in listed:
+            if each.uuid not in gone and each.instance_uuid not in builds:
+                held.setdefault(each.instance_uuid, []).append(each.uuid)
+        self.state.replace_held(held)
+
+    # -- Placement ----------------------------------------------------------
+
+    def push(self) -> None:
+        """Write what Placement does not have yet.
+
+        Before Nova made the compute node's provider there is nothing to
+        write to; Nova's own update writes the groups then.
+        """
+        inventory = self._inventory
+        if inventory is None or not self._in_tree:
+            return
+        context = nova_context.get_admin_context()
+        try:
+            placement.push(context, self._client, inventory)
+            self._withdraw(context, inventory)
+        except Exception:
+            # Nova's exceptions and keystoneauth's have no common base. The
+            # report client's cache still differs, so the next look writes.
+            LOG.exception('The inventory of the GPU groups of %s could not '
+                          'be written to Placement; tried again later',
+                          self.host)
+
+    def _withdraw(self, context: typing.Any,
+                  inventory: inventory_obj.HostInventory) -> None:
+        now = {group.provider_uuid: group.provider_name
+               for group in inventory.groups}
+        for uuid, name in list(self._pushed.items()):
+            if uuid not in now:
+                placement.withdraw(context, self._client, uuid, name,
+                                   inventory.node_uuid)
+                del self._pushed[uuid]
+        self._pushed.update(now)

@@ -1,0 +1,42 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Filters for nova-scheduler, and what Nova calls to find them.
+
+``[filter_scheduler] available_filters`` names ``all_filters`` beside Nova's
+own value.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from stevedore import extension
+
+NAMESPACE = 'gpgpu_plugin.scheduler_filters'
+
+
+def _failed(manager: object, entry_point: typing.Any,
+            error: BaseException) -> None:
+    # A filter that silently does not filter would let anything pass.
+    raise RuntimeError(
+        f'scheduler filter {entry_point.name} ({entry_point.value}) of '
+        f'namespace {NAMESPACE} cannot be loaded: {error}') from error
+
+
+def all_filters() -> list[type]:
+    """The filter classes of the plugin and of those who extend it.
+
+    :raises RuntimeError: one of them cannot be loaded
+    """
+    manager: extension.ExtensionManager[type] = extension.ExtensionManager(
+        NAMESPACE, on_load_failure_callback=_failed)
+    return [each.plugin for each in manager]

@@ -1,0 +1,149 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GpuFilter: drops candidates whose group cannot satisfy the request."""
+
+from __future__ import annotations
+
+import collections
+import typing
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+import nova.conf
+from nova.scheduler import filters
+from nova.scheduler import utils
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import rpc
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain import allocator
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.scheduler_filters import host_view
+
+LOG = logging.getLogger(__name__)
+CONF = nova.conf.CONF
+
+
+class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
+    """Type, topology and room, decided on what the conductor says now.
+
+    Placement may be behind, and knows no topology. Requests that ask for
+    nothing of ours pass without a call; so do rebuilds, which keep their
+    devices. What passes here is checked again by the claim.
+    """
+
+    RUN_ON_REBUILD = False
+
+    def __init__(self, cache: host_view.HostViewCache | None = None) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def _refresh(self) -> host_view.HostView:
+        if self._cache is None:
+            # Not at import: the service may fork, and tests configure late.
+            conf_gpgpu.register_opts(CONF)
+            self._cache = host_view.HostViewCache(rpcapi.ConductorAPI(
+                CONF, rpc.transport(CONF),
+                timeout=CONF.gpgpu.scheduler_rpc_timeout))
+        return self._cache.refresh()
+
+    def filter_all(self, filter_obj_list: Iterable[typing.Any],
+                   spec_obj: typing.Any) -> Iterator[typing.Any]:
+        """Hosts with at least one candidate that the request fits on."""
+        hosts = list(filter_obj_list)
+        if utils.request_is_rebuild(spec_obj):
+            return iter(hosts)
+        try:
+            request = request_mod.from_extra_specs(
+                spec_obj.flavor.extra_specs)
+        except exception.Invalid as exc:
+            return self._refuse_all(spec_obj, hosts, allocator.Refusal(
+                reason=request_mod.Reason.EXTRA_SPEC_INVALID,
+                detail=str(exc)))
+        if not request:
+            return iter(hosts)
+        try:
+            view = self._refresh()
+        except exception.ConductorUnavailable as exc:
+            if not any(naming.is_reserved_class(demand.resource_class)
+                       or demand.resource_class in ('PGPU', 'VGPU')
+                       for demand in request.demands):
+                return iter(hosts)
+            return self._refuse_all(spec_obj, hosts, allocator.Refusal(
+                reason=request_mod.Reason.CONDUCTOR_UNAVAILABLE,
+                detail=str(exc)))
+        return self._filter(hosts, spec_obj, self._ours(request, view), view)
+
+    @staticmethod
+    def _ours(request: request_mod.Request,
+              view: host_view.HostView) -> request_mod.Request:
+        return request_mod.Request(
+            demands=tuple(
+                demand for demand in request.demands
+                if demand.resource_class in view.resource_classes
+                or naming.is_reserved_class(demand.resource_class)),
+            topology=request.topology,
+            allocation_policy=request.allocation_policy)
+
+    def _filter(self, hosts: list[typing.Any], spec_obj: typing.Any,
+                request: request_mod.Request,
+                view: host_view.HostView) -> Iterator[typing.Any]:
+        if not request:
+            return iter(hosts)
+        passed = []
+        reasons: collections.Counter[str] = collections.Counter()
+        for host in hosts:
+            refusal = self._refusal(host, request, view)
+            if refusal is None:
+                passed.append(host)
+                continue
+            reasons[refusal.reason] += 1
+            LOG.debug('GpuFilter refuses %(host)s: %(reason)s (%(detail)s)',
+                      {'host': host.host, 'reason': refusal.reason,
+                       'detail': refusal.detail})
+        if not passed:
+            self._log_refused(spec_obj, reasons)
+        return iter(passed)
+
+    def _refusal(self, host: typing.Any, request: request_mod.Request,
+                 view: host_view.HostView) -> allocator.Refusal | None:
+        """Why none of the host's candidates will do; keeps those that do."""
+        last: allocator.Refusal | None = None
+
+        def fits(candidate: typing.Any) -> bool:
+            nonlocal last
+            refusal = view.refusal(
+                host.uuid, frozenset(candidate['allocations']), request)
+            last = refusal or last
+            return refusal is None
+        # A forced host or a move to the same host has no candidates: the
+        # claim decides.
+        if not host.allocation_candidates:
+            return None
+        return None if self.filter_candidates(host, fits) else last
+
+    def _refuse_all(self, spec_obj: typing.Any, hosts: list[typing.Any],
+                    refusal: allocator.Refusal) -> Iterator[typing.Any]:
+        LOG.warning('GpuFilter: %s (%s)', refusal.reason, refusal.detail)
+        self._log_refused(spec_obj, {refusal.reason: len(hosts)})
+        return iter(())
+
+    @staticmethod
+    def _log_refused(spec_obj: typing.Any,
+                     reasons: typing.Mapping[str, int]) -> None:
+        LOG.info('GpuFilter refuses all hosts for instance %s: %s',
+                 spec_obj.instance_uuid,
+                 ', '.join(f'{reason} {count}'
+                           for reason, count in sorted(reasons.items())))

@@ -1,0 +1,183 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Spawning an instance with GPUs: a table of steps, each with its undo.
+
+The claim is in the database before hardware is touched. Whatever fails, the
+steps done so far are undone in reverse order; an undo that fails is logged
+and does not stop the others, and what it leaves is found by the comparison
+of assignments with instances.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.host import base
+from gpgpu_plugin.objects import claim as claim_obj
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Spawn:
+    """One spawn under way.
+
+    :ivar spawn: Nova's own spawn; ``destroy`` its undo
+    :ivar touched: hardware may have been changed
+    :ivar fault: what is wrong with the hardware
+    """
+
+    tracker: resource_tracker.ResourceTracker
+    request: claim_obj.ClaimRequest
+    spawn: Callable[[], None]
+    destroy: Callable[[], None]
+    assignments: tuple[claim_obj.Assignment, ...] = ()
+    was_assigned: bool = False
+    touched: bool = False
+    fault: str | None = None
+
+    @property
+    def uuids(self) -> list[str]:
+        """UUIDs of the assignments."""
+        return [each.uuid for each in self.assignments]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """``do`` may be half done when it raises; ``undo`` copes with that."""
+
+    name: str
+    do: Callable[[Spawn], None]
+    undo: Callable[[Spawn], None]
+
+
+def _claim(run: Spawn) -> None:
+    context = gpgpu_context.admin()
+    try:
+        claim = run.tracker.api.claim(context, run.request)
+    except exception.ConductorUnavailable:
+        # It may have been granted all the same.
+        run.tracker.suspect()
+        raise
+    run.assignments = claim.assignments
+    # Of a rebuild or a hard reboot: they are the instance's already.
+    run.was_assigned = bool(claim.assignments) and all(
+        each.state == 'assigned' for each in claim.assignments)
+    run.tracker.state.hold(run.request.instance_uuid, run.uuids)
+    run.tracker.learn(claim.inventory)
+
+
+def _unclaim(run: Spawn) -> None:
+    if run.was_assigned or not run.assignments:
+        return
+    tracker = run.tracker
+    tracker.state.drop(run.request.instance_uuid)
+    try:
+        tracker.learn(tracker.api.abort(
+            gpgpu_context.admin(), run.uuids, touched=run.touched,
+            fault=run.fault))
+    except exception.Conflict:
+        # Activated, though the answer did not arrive.
+        tracker.end(run.uuids)
+    except exception.ConductorUnavailable:
+        tracker.end(run.uuids)
+    tracker.refresh()
+
+
+def _devices(run: Spawn) -> list[base.HostDevice]:
+    return [base.HostDevice(assignment_uuid=each.uuid,
+                            stable_id=each.stable_id, address=each.address)
+            for each in run.assignments]
+
+
+def _prepare(run: Spawn) -> None:
+    run.touched = True
+    for device in _devices(run):
+        try:
+            run.tracker.backend.prepare(device)
+        except exception.HostError as exc:
+            run.fault = str(exc)
+            raise
+
+
+def _unprepare(run: Spawn) -> None:
+    if run.was_assigned:
+        return
+    for device in _devices(run):
+        try:
+            run.tracker.backend.release(device)
+        except exception.HostError:
+            # The device becomes dirty or quarantined, not free.
+            LOG.exception('Device %s could not be taken back',
+                          device.address)
+
+
+def _spawn(run: Spawn) -> None:
+    run.spawn()
+
+
+def _unspawn(run: Spawn) -> None:
+    run.destroy()
+
+
+def _activate(run: Spawn) -> None:
+    run.tracker.learn(run.tracker.api.activate(
+        gpgpu_context.admin(), run.uuids))
+
+
+def _nothing(run: Spawn) -> None:
+    """Undone by a later one in the order: _unclaim ends active ones too."""
+
+
+def _push(run: Spawn) -> None:
+    run.tracker.push()
+
+
+STEPS = (
+    Step('claim', _claim, _unclaim),
+    Step('prepare', _prepare, _unprepare),
+    Step('spawn', _spawn, _unspawn),
+    Step('activate', _activate, _nothing),
+    Step('push', _push, _nothing),
+)
+
+
+def execute(run: Spawn, steps: tuple[Step, ...] = STEPS) -> None:
+    """Do all steps, or undo those that were begun and raise what failed.
+
+    A BaseException that is no Exception is the end of the process: nothing
+    is undone, as nothing would be after a kill.
+    """
+    begun: list[Step] = []
+    try:
+        for step in steps:
+            begun.append(step)
+            step.do(run)
+    except Exception:
+        for step in reversed(begun):
+            _undo(step, run)
+        raise
+
+
+def _undo(step: Step, run: Spawn) -> None:
+    try:
+        step.undo(run)
+    except Exception:
+        LOG.exception('Step %s of instance %s could not be undone',
+                      step.name, run.request.instance_uuid)
+        run.tracker.suspect()
