@@ -83,6 +83,7 @@ class BootTest(cloud.GpuCloud):
         group, = self.listing('group', 'list', '--host', 'gpu1')
         self.assertEqual((8, 1), (group['total'], group['remaining']))
         self.delete(second, first)
+        self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=8))
 
     def test_delete_clean_and_boot_again_within_two_seconds(self) -> None:

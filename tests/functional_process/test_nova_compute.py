@@ -117,7 +117,7 @@ class NovaComputeProcessTest(base.BaseTestCase):
 
         self.manage('variant', 'create', 'H100', '--vendor', '10de',
                     '--device', '2330')
-        placement = self._client('placement', '', 'placement 1.40')
+        placement = self._client('placement', '', 'placement 1.39')
         group = self.wait_for(
             lambda: self._group(placement), 'the group in Placement')
         inventory = placement.get(
