@@ -1,0 +1,80 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The state table, written out a second time."""
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import device
+from gpgpu_plugin.domain import device_states
+
+LEGAL = {
+    ('available', 'claim'): 'provisioning',
+    ('available', 'suspect'): 'quarantined',
+    ('provisioning', 'activate'): 'assigned',
+    ('provisioning', 'abort_untouched'): 'available',
+    ('provisioning', 'abort_touched'): 'dirty',
+    ('provisioning', 'fault'): 'quarantined',
+    ('assigned', 'release'): 'dirty',
+    ('dirty', 'clean'): 'cleaning',
+    ('cleaning', 'clean_passed'): 'available',
+    ('cleaning', 'clean_failed'): 'quarantined',
+    ('cleaning', 'clean_interrupted'): 'dirty',
+    ('quarantined', 'operator_release'): 'dirty',
+}
+
+
+class DeviceStatesTest(base.BaseTestCase):
+
+    def test_every_pair(self):
+        legal = 0
+        for state in device_states.DeviceState:
+            for event in device_states.DeviceEvent:
+                if (state, event) in LEGAL:
+                    legal += 1
+                    self.assertEqual(
+                        LEGAL[state, event],
+                        device_states.next_state(state, event))
+                else:
+                    self.assertRaises(
+                        exception.InvalidTransition,
+                        device_states.next_state, state, event)
+        self.assertEqual(len(LEGAL), legal)
+
+    def test_table_cannot_be_changed(self):
+        with self.assertRaises(TypeError):
+            device_states.TRANSITIONS['a', 'b'] = 'c'
+
+    def test_only_a_free_healthy_device_is_offered(self):
+        for state in device_states.DeviceState:
+            for enabled in (True, False):
+                for present in (True, False):
+                    for managed in (True, False):
+                        self.assertEqual(
+                            state == 'available' and enabled and present
+                            and managed,
+                            device.offered(state, enabled=enabled,
+                                           present=present,
+                                           managed=managed))
+
+    def test_shown_states(self):
+        def shown(state, **facts):
+            return device.shown_state(state, **{
+                'enabled': True, 'present': True, 'managed': True, **facts})
+        self.assertEqual('available', shown('available'))
+        self.assertEqual('disabled', shown('available', enabled=False))
+        self.assertEqual('missing', shown('available', present=False))
+        self.assertEqual('unmanaged', shown('available', managed=False))
+        self.assertEqual('dirty', shown('dirty', enabled=False))
+        # Who holds a card is never hidden.
+        self.assertEqual('assigned', shown(
+            'assigned', present=False, enabled=False, managed=False))

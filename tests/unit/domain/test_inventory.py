@@ -1,0 +1,42 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Placement offers exactly what a claim could take."""
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin.domain import inventory
+
+
+class DesiredTest(base.BaseTestCase):
+
+    @settings(max_examples=500, derandomize=True, deadline=None)
+    @given(st.integers(0, 16), st.integers(0, 16), st.integers(0, 16),
+           st.integers(0, 16))
+    def test_exact(self, remaining, backed, unbacked, out_of_use):
+        cards = remaining + backed + unbacked + out_of_use
+        got = inventory.desired(
+            cards=cards, remaining=remaining, backed=backed)
+        if cards == 0:
+            self.assertIsNone(got)
+            return
+        self.assertEqual(remaining, got.total - got.reserved - backed)
+        self.assertEqual(cards, got.total)
+        self.assertTrue(0 <= got.reserved <= got.total)
+        self.assertEqual(got.total, got.max_unit)
+
+    def test_never_below_a_live_allocation(self):
+        got = inventory.desired(
+            cards=0, remaining=0, backed=3, largest_allocation=4)
+        self.assertEqual((4, 4), (got.total, got.max_unit))

@@ -1,0 +1,57 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""PCI addresses and ids."""
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+
+
+class AddressTest(base.BaseTestCase):
+
+    @settings(max_examples=200, derandomize=True, deadline=None)
+    @given(st.integers(0, 2**40), st.integers(0, 255), st.integers(0, 31),
+           st.integers(0, 7))
+    def test_round_trip(self, domain, bus, device, function):
+        address = pci.PCIAddress(domain, bus, device, function)
+        self.assertEqual(address, pci.PCIAddress.parse(str(address)))
+
+    def test_wide_domain(self):
+        self.assertEqual(
+            0x10000, pci.PCIAddress.parse('10000:e1:00.0').domain)
+
+    def test_malformed(self):
+        for text in ('', '3b:00.0', '0000:3b:00', '0000:3b:20.0',
+                     '0000:3b:00.8', '0000:3b:00.0 ', 'gggg:00:00.0'):
+            exc = self.assertRaises(
+                exception.Invalid, pci.PCIAddress.parse, text)
+            self.assertIn(repr(text), str(exc))
+            self.assertIn('0000:3b:00.0', str(exc))
+
+
+class NormalizeTest(base.BaseTestCase):
+
+    def test_one_form(self):
+        for text in ('10DE', '0x10de', '10de'):
+            self.assertEqual('10de', pci.normalize_id('vendor', text))
+        self.assertEqual('030200', pci.normalize_id('class', '0x030200', 6))
+
+    def test_refused(self):
+        for text, digits in (('10d', 4), ('10deg', 4), ('', 4), ('ffff', 4),
+                             ('0000', 4), ('a', 2), ('0302', 6)):
+            exc = self.assertRaises(
+                exception.Invalid, pci.normalize_id, 'vendor', text, digits)
+            self.assertEqual('vendor', exc.kwargs['field'])

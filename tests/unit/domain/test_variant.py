@@ -1,0 +1,133 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Variants: most specific match wins, a tie is refused."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import variant
+
+FUNCTION = pci.PCIFunction(
+    id='/devices/pci0000:00/01.0', address='0000:01:00.0', vendor='10de',
+    device='2330', subsystem_vendor='10de', subsystem='16c1', revision='a1')
+
+
+def make(name='V', **ids):
+    return variant.Variant(
+        name=name, **{'vendor': '10de', 'device': '2330', **ids})
+
+
+class CheckTest(base.BaseTestCase):
+
+    def test_ids_and_class_get_their_one_form(self):
+        checked = variant.check(make('nv-h100', vendor='0x10DE',
+                                     revision='A1'))
+        self.assertEqual(('10de', '2330', 'a1', 'CUSTOM_GPU_NV_H100'), (
+            checked.vendor, checked.device, checked.revision,
+            checked.resource_class))
+
+    def test_refused(self):
+        for wrong, field in (
+                (make(vendor='10dg'), 'vendor'),
+                (make(device='233'), 'device'),
+                (make(device='ffff'), 'device'),
+                (make(vendor='0000'), 'vendor'),
+                (make(revision='a'), 'revision'),
+                (make(subsystem='16c1'), 'subsystem'),
+                (make(type='fpga'), 'variant type'),
+                (make(''), 'variant name'),
+                (make('a b'), 'variant name'),
+                (make('x' * 65), 'variant name'),
+                (make(resource_class='GPU'), 'resource class'),
+                (make(traits=('HW_NONSENSE',)), 'trait')):
+            exc = self.assertRaises(exception.Invalid, variant.check, wrong)
+            self.assertEqual(field, exc.kwargs['field'])
+            self.assertTrue(exc.kwargs['expected'])
+
+
+class MatchTest(base.BaseTestCase):
+
+    def test_most_specific_wins(self):
+        broad, board = make('A'), make(
+            'B', subsystem_vendor='10de', subsystem='16c1')
+        for order in ((broad, board), (board, broad)):
+            self.assertEqual(board, variant.match(order, FUNCTION))
+
+    def test_tie_names_both(self):
+        exc = self.assertRaises(
+            exception.VariantTie, variant.match,
+            [make('A', revision='a1'), make('B', subsystem_vendor='10de')],
+            FUNCTION)
+        self.assertEqual({'A', 'B'}, {
+            exc.kwargs['first'], exc.kwargs['second']})
+
+    def test_unknown_id_matches_no_variant_that_names_it(self):
+        function = dataclasses.replace(FUNCTION, revision=None)
+        self.assertIsNone(variant.match([make(revision='a1')], function))
+        self.assertIsNotNone(variant.match([make()], function))
+
+    def test_broken_function_has_no_variant(self):
+        function = dataclasses.replace(FUNCTION, fault='dead')
+        self.assertIsNone(variant.match([make()], function))
+
+    def test_names_collide_after_normalisation(self):
+        self.assertEqual('h100-sxm', variant.collides(
+            'H100_SXM', ['l4', 'h100-sxm']))
+        self.assertIsNone(variant.collides('H100', ['H200']))
+
+    @settings(max_examples=300, derandomize=True, deadline=None)
+    @given(*[st.fixed_dictionaries({
+        'vendor': st.sampled_from(['10de', '1002']),
+        'device': st.sampled_from(['0001', '0002']),
+        'subsystem_vendor': st.sampled_from([None, '1043', '10de']),
+        'revision': st.sampled_from([None, 'a1', 'a2'])})] * 2)
+    def test_overlap_is_exactly_a_possible_tie(self, one, other):
+        one, other = variant.Variant(name='A', **one), variant.Variant(
+            name='B', **other)
+        tie = False
+        for vendor in ('10de', '1002'):
+            for device in ('0001', '0002'):
+                for board in ('1043', '10de', 'aaaa'):
+                    for revision in ('a1', 'a2', 'a3'):
+                        try:
+                            variant.match([one, other], pci.PCIFunction(
+                                id='x', address='y', vendor=vendor,
+                                device=device, subsystem_vendor=board,
+                                revision=revision))
+                        except exception.VariantTie:
+                            tie = True
+        self.assertEqual(tie, variant.overlaps(one, other))
+
+
+class NamingTest(base.BaseTestCase):
+
+    def test_provider_uuid_is_stable_and_own_to_node_and_variant(self):
+        uuids = {naming.provider_uuid(node, name)
+                 for node in ('n1', 'n2') for name in ('A', 'B')}
+        self.assertEqual(4, len(uuids))
+        self.assertIn(naming.provider_uuid('n1', 'A'), uuids)
+
+    def test_traits(self):
+        self.assertEqual(
+            {'CUSTOM_GPU', 'CUSTOM_GPU_NV_H100', 'OWNER_NOVA', 'CUSTOM_X'},
+            naming.traits('nv-h100', ('CUSTOM_X',)))
+
+    def test_vgpu_class(self):
+        self.assertEqual('CUSTOM_VGPU_A40_NVIDIA_558', naming.resource_class(
+            'a40', 'nvidia-558'))
