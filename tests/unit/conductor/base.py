@@ -1,0 +1,113 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A conductor's database with a host, without RPC."""
+
+import dataclasses
+import uuid
+
+from oslotest import base
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import operators
+from gpgpu_plugin.conductor import report
+from gpgpu_plugin.conductor import variants
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import request
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import view
+from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import database
+
+NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
+
+
+def function(number, **facts):
+    """Card ``number`` of an eight-GPU machine with two nodes."""
+    return pci.PCIFunction(**{
+        'id': f'/devices/pci0000:0{number}/01.0/00.0',
+        'address': f'0000:{number:02x}:00.0', 'vendor': '10de',
+        'device': '2330', 'subsystem_vendor': '10de', 'subsystem': '16c1',
+        'revision': 'a1', 'class_code': '030200', 'numa_node': number // 4,
+        'dsn': f'00-00-00-00-00-00-00-{number:02x}', **facts})
+
+
+def scan(functions, host='h1', node_uuid=NODE, problems=()):
+    return report_obj.HostReport(
+        host=host, node=host, node_uuid=node_uuid,
+        functions=tuple(functions), problems=problems)
+
+
+EIGHT = tuple(function(number) for number in range(8))
+
+
+class ConductorTestCase(base.BaseTestCase):
+
+    cards = EIGHT
+    variant = True
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.db = self.useFixture(self.database()).db
+        if self.variant:
+            variants.create(self.db, view.VariantView(
+                name='H100', vendor='10de', device='2330'))
+        if self.cards:
+            report.report(self.db, scan(self.cards))
+
+    def database(self):
+        return database.Database(self.conf)
+
+    def request(self, count=1, instance='i1', host='h1', backed=None,
+                variant='H100', **kwargs):
+        name = naming.resource_class(variant)
+        return claim_obj.ClaimRequest(
+            instance_uuid=instance, host=host,
+            request=request.Request(
+                demands=(request.Demand(resource_class=name, count=count),),
+                **kwargs),
+            allocated={naming.provider_uuid(NODE, variant): {
+                name: count if backed is None else backed}})
+
+    def claim(self, count=1, instance='i1', **kwargs):
+        return claims.claim(
+            self.db, self.request(count, instance, **kwargs), lease=60)
+
+    def boot(self, count=1, instance='i1', **kwargs):
+        granted = self.claim(count, instance, **kwargs)
+        claims.activate(self.db, uuids(granted))
+        return granted
+
+    def clean_all(self, passed=True):
+        for task in cleaning.tasks(self.db, 'h1'):
+            cleaning.started(self.db, task.device_uuid, task.token)
+            cleaning.finished(self.db, task.device_uuid, task.token,
+                              passed=passed, evidence='looked at')
+
+    def states(self):
+        return operators.host_list(self.db)[0].devices
+
+    def offered(self, inventory):
+        """(total, reserved) of the only group."""
+        [group] = inventory.groups
+        return group.types[0].total, group.types[0].reserved
+
+
+def uuids(claim):
+    return [each.uuid for each in claim.assignments]
+
+
+def replace(number, **facts):
+    return dataclasses.replace(function(number), **facts)

@@ -1,0 +1,287 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Claims: granted once, refused by name, undone whole."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import operators
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import request
+from tests.unit.conductor import base
+
+
+class ClaimTest(base.ConductorTestCase):
+
+    def test_life_of_a_claim(self):
+        granted = self.claim(2)
+        self.assertEqual(2, len({
+            each.device_uuid for each in granted.assignments}))
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
+        for each in granted.assignments:
+            self.assertIsNotNone(each.lease_expires_at)
+        # Backed by an allocation: Placement counts them as used.
+        self.assertEqual((8, 0), self.offered(granted.inventory))
+
+        claims.activate(self.db, base.uuids(granted))
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.assertEqual({None}, {
+            each.lease_expires_at for each in claims.of_instance(
+                self.db, 'i1')})
+
+        inventory = claims.release(self.db, base.uuids(granted))
+        self.assertEqual({'dirty': 2, 'available': 6}, self.states())
+        self.assertEqual((8, 2), self.offered(inventory))
+        self.assertEqual((), claims.of_host(self.db, 'h1'))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_same_request_again_gives_the_same_devices(self):
+        first, again = self.claim(3), self.claim(3)
+        self.assertEqual(first.assignments, again.assignments)
+        self.assertEqual(first.inventory, again.inventory)
+        claims.activate(self.db, base.uuids(first))
+        self.assertEqual(base.uuids(first), base.uuids(self.claim(3)))
+
+    def test_other_request_under_the_same_key_is_refused(self):
+        self.claim(3)
+        exc = self.assertRaises(exception.ClaimDenied, self.claim, 2)
+        self.assertEqual('request_changed', exc.reason)
+
+    def test_two_sides_of_one_instance(self):
+        other = self.request(2)
+        first = self.claim(2)
+        second = claims.claim(
+            self.db, type(other)(**{
+                name: getattr(other, name)
+                for name in other.__dataclass_fields__} | {
+                    'slot': 'migration-1'}), lease=60)
+        self.assertEqual(4, len({
+            each.device_uuid for each in
+            first.assignments + second.assignments}))
+
+    def test_refusals(self):
+        self.boot(5)
+        for kwargs, reason, number in (
+                ({'count': 4}, 'not_enough_available', '3 available'),
+                ({'count': 1, 'host': 'h9'}, 'host_unknown', 'never'),
+                ({'count': 1, 'variant': 'L40S'}, 'no_such_group',
+                 'CUSTOM_GPU_L40S'),
+                ({'count': 3, 'topology': request.Topology.SAME_SWITCH},
+                 'topology_same_switch', '3 of')):
+            exc = self.assertRaises(
+                exception.ClaimDenied, self.claim,
+                instance='i2', **kwargs)
+            self.assertEqual(reason, exc.reason)
+            self.assertIn(number, exc.kwargs['detail'])
+        self.assertEqual({'assigned': 5, 'available': 3}, self.states())
+
+    def test_class_of_somebody_else_is_not_ours(self):
+        self.assertEqual((), claims.claim(self.db, type(self.request())(
+            instance_uuid='i1', host='h1', request=request.Request(
+                demands=(request.Demand(
+                    resource_class='CUSTOM_FPGA', count=1),))),
+            lease=60).assignments)
+
+    def test_unbacked_units_vanish_from_placement(self):
+        granted = self.claim(2, backed=1)
+        self.assertEqual((8, 1), self.offered(granted.inventory))
+
+    def test_disabled_missing_and_unmanaged_are_never_given(self):
+        devices = operators.device_list(self.db)
+        operators.device_set(self.db, devices[0].uuid, enabled=False)
+        base.report.report(self.db, base.scan(
+            each for each in base.EIGHT if each.id != devices[1].stable_id))
+        given = {each.device_uuid for each in self.claim(6).assignments}
+        self.assertEqual(
+            {each.uuid for each in devices[2:]}, given)
+        self.assertRaises(
+            exception.ClaimDenied, self.claim, 1, instance='i2')
+
+    def test_topology_is_kept(self):
+        granted = self.claim(4, topology=request.Topology.SAME_NUMA)
+        rows = {each.uuid: each for each in operators.device_list(self.db)}
+        self.assertEqual(1, len({
+            rows[each.device_uuid].numa_node
+            for each in granted.assignments}))
+
+    def test_crash_inside_leaves_nothing(self):
+        # After each flush of the transaction.
+        for name in ('transition', 'add'):
+            target = (claims.device_db if name == 'transition'
+                      else claims.event_db)
+            original = getattr(target, name)
+            calls = []
+
+            def broken(*args, original=original, calls=calls, **kwargs):
+                calls.append(1)
+                if len(calls) == 2:
+                    raise RuntimeError('power cut')
+                return original(*args, **kwargs)
+            self.patch_object(target, name, broken)
+            self.assertRaises(RuntimeError, self.claim, 3)
+            self.patch_object(target, name, original)
+            self.assertEqual(2, len(calls))
+            self.assertEqual({'available': 8}, self.states())
+            self.assertEqual((), claims.of_host(self.db, 'h1'))
+        self.assertEqual(3, len(self.claim(3).assignments))
+
+    def patch_object(self, target, name, value):
+        setattr(target, name, value)
+
+    def test_statements_do_not_grow_with_the_devices_of_the_host(self):
+        def count(claimed):
+            statements = []
+
+            def note(conn, cursor, statement, *args):
+                statements.append(statement)
+            sa.event.listen(self.db.engine, 'before_cursor_execute', note)
+            self.claim(1, instance=f'c{claimed}')
+            sa.event.remove(self.db.engine, 'before_cursor_execute', note)
+            return len(statements)
+        count(0)
+        one = count(1)
+        base.report.report(self.db, base.scan(
+            [base.function(number, id=f'/devices/pci0000:00/{number:02x}')
+             for number in range(64)]))
+        self.assertEqual(one, count(2))
+        self.assertLessEqual(one, 26)
+
+    def test_ledger(self):
+        claims.release(self.db, base.uuids(self.boot(1)))
+        self.clean_all()
+        with self.db.reader() as session:
+            kinds = [each.kind for each in session.scalars(
+                sa.select(models.Event).where(
+                    models.Event.kind != 'appeared')
+                .order_by(models.Event.id))]
+        self.assertEqual(
+            ['variant_create', 'claim', 'activate', 'release',
+             'clean_started', 'clean_passed'], kinds)
+
+
+class EndTest(base.ConductorTestCase):
+
+    def test_abort(self):
+        for touched, state in ((False, 'available'), (True, 'dirty')):
+            granted = self.claim(1, instance=f'i-{touched}')
+            claims.abort(self.db, base.uuids(granted), touched=touched,
+                         fault=None)
+            self.assertEqual(8, self.states().get(state, 0)
+                             + (7 if touched else 0))
+        granted = self.claim(1, instance='i3')
+        claims.abort(self.db, base.uuids(granted), touched=True,
+                     fault='bind failed')
+        [device] = operators.device_list(self.db, state='quarantined')
+        self.assertEqual('bind failed', device.reason)
+
+    def test_late_end_never_touches_the_next_owner(self):
+        old = base.uuids(self.boot(8))
+        claims.release(self.db, old)
+        self.clean_all()
+        new = self.boot(8, instance='i2')
+        for _ in range(2):
+            claims.release(self.db, old)
+            claims.abort(self.db, old, touched=True, fault='late')
+        self.assertEqual({'assigned': 8}, self.states())
+        self.assertEqual(len(new.assignments),
+                         len(claims.of_instance(self.db, 'i2')))
+
+    def test_unknown_assignments(self):
+        self.assertIsNone(claims.release(self.db, ['nobody']))
+        self.assertIsNone(claims.abort(
+            self.db, ['nobody'], touched=False, fault=None))
+        self.assertRaises(
+            exception.NotFound, claims.activate, self.db, ['nobody'])
+
+    def test_activate_of_an_ended_claim(self):
+        granted = base.uuids(self.claim(1))
+        claims.abort(self.db, granted, touched=False, fault=None)
+        self.assertRaises(
+            exception.NotFound, claims.activate, self.db, granted)
+
+    def test_abort_of_an_active_one_is_refused(self):
+        granted = base.uuids(self.boot(1))
+        self.assertRaises(
+            exception.Conflict, claims.abort, self.db, granted,
+            touched=False, fault=None)
+        self.assertEqual({'assigned': 1, 'available': 7}, self.states())
+
+
+class CleaningTest(base.ConductorTestCase):
+
+    def _dirty(self):
+        claims.release(self.db, base.uuids(self.boot(1)))
+        [task] = cleaning.tasks(self.db, 'h1')
+        return task
+
+    def test_failed_is_quarantine_until_the_operator_says(self):
+        self._dirty()
+        self.clean_all(passed=False)
+        [device] = operators.device_list(self.db, state='quarantined')
+        self.assertIn('looked at', device.reason)
+        self.assertEqual(
+            'h1', cleaning.operator_release(self.db, device.uuid))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_interrupted_begins_anew(self):
+        task = self._dirty()
+        cleaning.started(self.db, task.device_uuid, task.token)
+        self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_verdict_of_another_cleaning_is_refused(self):
+        task = self._dirty()
+        self.assertRaises(
+            exception.Conflict, cleaning.finished, self.db,
+            task.device_uuid, task.token, passed=True, evidence='')
+        cleaning.started(self.db, task.device_uuid, task.token)
+        self.assertRaises(
+            exception.Conflict, cleaning.finished, self.db,
+            task.device_uuid, 'other', passed=True, evidence='')
+        self.assertEqual({'cleaning': 1, 'available': 7}, self.states())
+
+    def test_only_quarantined_can_be_released_by_hand(self):
+        device = operators.device_list(self.db)[0]
+        self.assertRaises(
+            exception.InvalidTransition, cleaning.operator_release,
+            self.db, device.uuid)
+
+    def test_missing_device_is_not_cleaned(self):
+        task = self._dirty()
+        base.report.report(self.db, base.scan(
+            each for each in base.EIGHT if each.id != task.stable_id))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+
+
+class UniqueKeyTest(base.ConductorTestCase):
+
+    def test_database_itself_refuses_a_second_holder(self):
+        [held] = self.boot(1).assignments
+
+        def second(session):
+            device = session.scalars(sa.select(models.Device).where(
+                models.Device.uuid == held.device_uuid)).one()
+            session.add(models.Assignment(
+                uuid='second', device=device, host_id=device.host_id,
+                instance_uuid='i2', slot='build', ordinal=0, active=1,
+                vgpu_type='passthrough', resource_class='X', request='{}',
+                claimed_at=event_db.now()))
+            session.flush()
+        with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
+            with self.db.writer() as session:
+                second(session)

@@ -1,0 +1,67 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Migrations make what the models say; see functional_db for the servers."""
+
+from alembic import autogenerate
+from alembic import migration as alembic_migration
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import models
+from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import database
+
+
+class MigrationMixin:
+    """Run on every kind of database."""
+
+    def test_models_are_what_migrations_make(self):
+        with self.db.engine.connect() as connection:
+            context = alembic_migration.MigrationContext.configure(
+                connection, opts={'compare_type': True,
+                                  'compare_server_default': True})
+            self.assertEqual([], autogenerate.compare_metadata(
+                context, models.Base.metadata))
+
+    def test_from_every_revision(self):
+        with self.db.engine.begin() as connection:
+            models.Base.metadata.drop_all(connection)
+            connection.exec_driver_sql('DROP TABLE alembic_version')
+        self.assertIsNone(migration.version(self.db.engine))
+        for revision in migration.revisions():
+            migration.sync(self.db.engine, revision)
+            self.assertEqual(revision, migration.version(self.db.engine))
+        migration.sync(self.db.engine)
+        self.assertTrue(migration.is_current(self.db.engine))
+        self.test_models_are_what_migrations_make()
+
+
+class SQLiteTest(MigrationMixin, base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.db = self.useFixture(database.Database(self.conf)).db
+
+    def test_conductor_refuses_another_schema(self):
+        empty = self.useFixture(database.Database(self.conf, sync=False)).db
+        exc = self.assertRaises(
+            exception.ConfigInvalid, service.ConductorService, self.conf,
+            database=empty)
+        self.assertIn('gpgpu-manage db sync', str(exc))
+
+    def test_constraints_are_named(self):
+        for table in models.Base.metadata.tables.values():
+            for constraint in table.constraints:
+                self.assertTrue(constraint.name, constraint)
