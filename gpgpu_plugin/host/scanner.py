@@ -143,7 +143,10 @@ class _Scanner:
                 'virtfn', lambda: self._index(pf, address))
             if values['vf_index'] is None:
                 unreadable.append('vf_index')
-            values['pf'] = self._stable(self._hops(pf))
+            pf_hops = attempt('path of physfn', lambda: self._hops(pf))
+            if pf_hops is None:
+                return None
+            values['pf'] = self._stable(pf_hops)
         values['numa_node'] = attempt(
             'numa_node', lambda: self._number(folder, 'numa_node'))
         values['driver'] = attempt(
@@ -175,8 +178,10 @@ class _Scanner:
         if address not in self._paths:
             target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
             parts = target.split('/')
-            start = next(index for index, part in enumerate(parts)
-                         if part.startswith('pci'))
+            start = next((index for index, part in enumerate(parts)
+                          if part.startswith('pci')), None)
+            if start is None:
+                raise ValueError(f'{target} is not below a host bridge')
             self._paths[address] = parts[start:]
         return self._paths[address]
 
