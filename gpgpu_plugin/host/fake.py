@@ -100,9 +100,7 @@ class FakeBackend(base.Backend):
 
         :raises HostError: another device, or none, is at the address
         """
-        found = {function.address: function
-                 for function in scanner.scan(self._sysfs).functions}
-        function = found.get(device.address)
+        function = scanner.look(self._sysfs, device.address)
         if function is None or function.id != device.stable_id:
             raise exception.HostError(
                 path=device.address,

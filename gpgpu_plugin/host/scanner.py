@@ -68,6 +68,14 @@ def scan(sysfs: sysfs_mod.Sysfs) -> Scan:
     return _Scanner(sysfs).scan()
 
 
+def look(sysfs: sysfs_mod.Sysfs, address: str) -> pci.PCIFunction | None:
+    """Look at one function, without its relation to others.
+
+    :returns: None if it is not there or its path cannot be read
+    """
+    return _Scanner(sysfs).function(address)
+
+
 class _Scanner:
     """One look: caches what several functions share."""
 
@@ -85,7 +93,7 @@ class _Scanner:
         cards: dict[str, list[str]] = collections.defaultdict(list)
         found = []
         for address in addresses:
-            function = self._function(address)
+            function = self.function(address)
             if function is None:
                 continue
             found.append(function)
@@ -117,7 +125,7 @@ class _Scanner:
             companions=tuple(c for c in companions if c != address),
             iommu_group_members=tuple(m for m in members if m != address))
 
-    def _function(self, address: str) -> pci.PCIFunction | None:
+    def function(self, address: str) -> pci.PCIFunction | None:
         folder = f'{self._sysfs.devices}/{address}'
         unreadable: list[str] = []
 

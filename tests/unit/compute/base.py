@@ -1,0 +1,146 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A host with a fake machine, a real conductor and a recording Placement."""
+
+import os
+import uuid
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import rpc
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import request
+from gpgpu_plugin.host import fake
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import view
+from nova import exception as nova_exception
+from nova.compute import provider_tree
+from tests.fixtures import conductor as conductor_fixture
+
+NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
+
+
+class FakeReportClient:
+    """Keeps what Nova's report client would have written to Placement.
+
+    :ivar writes: provider UUIDs, one each write
+    :ivar conflicts: how many next writes meet another generation
+    """
+
+    def __init__(self):
+        self.tree = provider_tree.ProviderTree()
+        self.tree.new_root('h1', NODE)
+        self.writes = []
+        self.fetches = []
+        self.conflicts = 0
+        self.error = None
+
+    def get_provider_tree_and_ensure_root(
+            self, ctxt, rp_uuid, name=None, parent_provider_uuid=None):
+        self.fetches.append(rp_uuid)
+        if not self.tree.exists(rp_uuid):
+            self.tree.new_child(name, parent_provider_uuid, uuid=rp_uuid)
+        return self.tree
+
+    def set_inventory_for_provider(self, ctxt, rp_uuid, records):
+        if not self.tree.has_inventory_changed(rp_uuid, records):
+            return
+        if self.error is not None:
+            raise self.error
+        if self.conflicts:
+            self.conflicts -= 1
+            raise nova_exception.ResourceProviderUpdateConflict(
+                uuid=rp_uuid, generation=0, error='')
+        self.writes.append(rp_uuid)
+        self.tree.update_inventory(rp_uuid, records)
+
+    def set_traits_for_provider(self, ctxt, rp_uuid, traits):
+        self.tree.update_traits(rp_uuid, traits)
+
+    def invalidate_resource_provider(self, rp_uuid):
+        self.tree.remove(rp_uuid)
+
+
+class ComputeTestCase(base.BaseTestCase):
+
+    machine = 'hgx-h100-8'
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf.set_override('rpc_timeout', 1, 'gpgpu')
+        self.state_path = self.useFixture(fixtures.TempDir()).path
+        self.conf.set_override('state_path', self.state_path, 'gpgpu')
+        self.conductor = self.useFixture(
+            conductor_fixture.ConductorFixture(self.conf))
+        self.api = rpcapi.ConductorAPI(
+            self.conf, rpc.transport(self.conf))
+        self.api.variant_create(context.admin(), view.VariantView(
+            name='H100', vendor='10de', device='2330'))
+        self.client = FakeReportClient()
+        self.gone = set()
+        self.tracker = self.make_tracker()
+        self.tracker.tick()
+        self.update_tree()
+        self.tracker.tick()
+
+    def make_tracker(self):
+        tracker = resource_tracker.ResourceTracker(
+            self.conf, 'h1', fake.FakeBackend.for_machine(
+                self.machine, os.path.join(self.state_path, 'sys')),
+            self.api, self.client, lambda uuid: uuid in self.gone)
+        tracker.set_node('h1', NODE)
+        return tracker
+
+    def update_tree(self):
+        """What Nova does: its copy changed by us, then written."""
+        self.tracker.update_provider_tree(self.client.tree, 'h1')
+
+    def request(self, count=2, instance='i1'):
+        name = naming.resource_class('H100')
+        return claim_obj.ClaimRequest(
+            instance_uuid=instance, host='h1', request=request.Request(
+                demands=(request.Demand(
+                    resource_class=name, count=count),)),
+            allocated={self.provider: {name: count}})
+
+    @property
+    def provider(self):
+        return naming.provider_uuid(NODE, 'H100')
+
+    def placement(self):
+        """(total, reserved) as Placement has it."""
+        record = self.client.tree.data(self.provider).inventory[
+            'CUSTOM_GPU_H100']
+        return record['total'], record['reserved']
+
+    def states(self):
+        result = {}
+        for each in self.api.device_list(context.admin(), variant='H100'):
+            result[each.shown_state] = result.get(each.shown_state, 0) + 1
+        return result
+
+    def drivers(self):
+        return {each.driver for each in self.tracker.backend.scan().functions
+                if each.device == '2330'}
+
+    def boot(self, count=2, instance='i1'):
+        claim = self.api.claim(
+            context.admin(), self.request(count, instance))
+        uuids = [each.uuid for each in claim.assignments]
+        self.api.activate(context.admin(), uuids)
+        self.tracker.state.hold(instance, uuids)
+        return uuids

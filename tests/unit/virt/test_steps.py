@@ -1,0 +1,172 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Every step of a spawn fails once: all is undone, everywhere.
+
+A step that has no case here fails the suite.
+"""
+
+import errno
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.virt import steps
+from tests.unit.compute import base
+
+
+class StepsTest(base.ComputeTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.guests = []
+        self.before = (self.states(), self.placement(), self.drivers())
+
+    def run_steps(self, table=steps.STEPS, count=2):
+        run = steps.Spawn(
+            tracker=self.tracker, request=self.request(count),
+            spawn=lambda: self.guests.append('guest'),
+            destroy=self.guests.clear)
+        with self.tracker.building('i1'):
+            steps.execute(run, table)
+        return run
+
+    def settled(self):
+        self.tracker.tick()
+        return (self.states(), self.placement(), self.drivers())
+
+    # -- one case a step: what fails, and what is different afterwards ------
+
+    def fail_claim(self):
+        self.api.claim(context.admin(), self.request(8, 'other'))
+        exc = self.assertRaises(exception.ClaimDenied, self.run_steps)
+        self.assertEqual('not_enough_available', exc.reason)
+        self.assertEqual([], self.guests)
+        self.assertEqual((), self.api.instance_assignments(
+            context.admin(), 'i1'))
+        self.tracker.suspect()
+        self.assertEqual(self.before, self.settled())
+
+    def fail_prepare(self):
+        self.tracker.backend.kernel.faults['vfio-pci/bind'] = errno.EBUSY
+        self.assertRaises(exception.HostError, self.run_steps)
+        self.tracker.backend.kernel.faults.clear()
+        states, placement, drivers = self.settled()
+        # Hardware that does not do what it is asked is nobody's.
+        self.assertEqual({'available': 6, 'quarantined': 2}, states)
+        self.assertEqual(((8, 2), {None}), (placement, drivers))
+
+    def fail_spawn(self):
+        self._fail_after('spawn')
+
+    def fail_activate(self):
+        self._fail_after('activate')
+
+    def fail_push(self):
+        self._fail_after('push')
+
+    def _fail_after(self, name):
+        """The step does all it does, and fails then."""
+        def broken(run):
+            [step] = [each for each in steps.STEPS if each.name == name]
+            step.do(run)
+            raise RuntimeError(name)
+        self.assertRaises(RuntimeError, self.run_steps, tuple(
+            each if each.name != name
+            else steps.Step(name, broken, each.undo)
+            for each in steps.STEPS))
+        self.assertEqual([], self.guests)
+        self.assertEqual(self.before, self.settled())
+
+    def test_every_step_has_its_fault_case(self):
+        for step in steps.STEPS:
+            with self.subTest(step.name):
+                getattr(self, f'fail_{step.name}')()
+                if step.name == 'prepare':
+                    for device in self.api.device_list(
+                            context.admin(), state='quarantined'):
+                        self.api.device_release(context.admin(), device.uuid)
+                    self.tracker.refresh()
+                self.assertEqual(self.before, self.settled())
+                self.assertEqual([], self.tracker.state.held('i1'))
+
+    # -- the rest -----------------------------------------------------------
+
+    def test_all_well(self):
+        run = self.run_steps()
+        self.assertEqual(['guest'], self.guests)
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.assertEqual((8, 0), self.placement())
+        self.assertEqual({'vfio-pci', None}, self.drivers())
+        self.assertEqual(sorted(run.uuids), self.tracker.state.held('i1'))
+
+    def test_spawn_again_keeps_the_devices(self):
+        first = self.run_steps().uuids
+        self.assertEqual(first, self.run_steps().uuids)
+
+    def test_spawn_again_that_fails_keeps_the_devices(self):
+        first = self.run_steps().uuids
+
+        def broken(run):
+            raise RuntimeError('spawn')
+        self.assertRaises(RuntimeError, self.run_steps, tuple(
+            each if each.name != 'spawn'
+            else steps.Step('spawn', broken, each.undo)
+            for each in steps.STEPS))
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.assertEqual(first, [
+            each.uuid for each in self.api.instance_assignments(
+                context.admin(), 'i1')])
+
+    def test_conductor_goes_away_before_activation(self):
+        def away(run):
+            self.conductor.stop()
+            raise exception.ConductorUnavailable(method='x', timeout=1)
+        self.assertRaises(
+            exception.ConductorUnavailable, self.run_steps, tuple(
+                each if each.name != 'activate'
+                else steps.Step('activate', away, each.undo)
+                for each in steps.STEPS))
+        self.assertEqual([], self.guests)
+        self.conductor.start()
+        self.assertEqual(self.before, self.settled())
+
+    def test_claim_whose_answer_is_lost(self):
+        def lost(run):
+            self.api.claim(context.admin(), run.request)
+            self.tracker.suspect()
+            raise exception.ConductorUnavailable(method='claim', timeout=1)
+        self.assertRaises(
+            exception.ConductorUnavailable, self.run_steps,
+            (steps.Step('claim', lost, steps.STEPS[0].undo),
+             *steps.STEPS[1:]))
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
+        self.assertEqual(self.before, self.settled())
+
+    def test_undo_that_fails_does_not_stop_the_others(self):
+        def broken(run):
+            raise ValueError('undo')
+
+        def fails(run):
+            raise RuntimeError('spawn')
+        self.assertRaises(RuntimeError, self.run_steps, (
+            *steps.STEPS[:2], steps.Step('spawn', fails, broken)))
+        self.assertEqual(self.before, self.settled())
+
+    def test_end_of_the_process_undoes_nothing(self):
+        def killed(run):
+            raise SystemExit
+        self.assertRaises(SystemExit, self.run_steps, (
+            *steps.STEPS[:2], steps.Step('spawn', killed, killed)))
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
+        self.tracker = self.make_tracker()
+        self.tracker.tick()
+        self.update_tree()
+        self.assertEqual(self.before, self.settled())
