@@ -59,7 +59,7 @@ class Database:
             name: conf.database[name] for name in (
                 'connection', 'max_pool_size', 'max_overflow',
                 'pool_timeout', 'connection_recycle_time', 'max_retries',
-                'retry_interval')}
+                'retry_interval', 'sqlite_synchronous')}
         if url:
             settings['connection'] = url
         self._context = enginefacade.transaction_context()
