@@ -13,20 +13,33 @@
 
 ``apply`` changes Nova's copy of the tree and calls nobody; ``push`` writes
 our providers alone, through the report client of nova-compute, whose cache
-says what Placement has: where nothing differs, nothing is sent.
+says what Placement has: where nothing differs, nothing is sent. Callers of
+``push`` and ``withdraw`` hold Nova's own lock (``under_novas_lock``): Nova
+compares its copy of the tree with that cache and writes under it.
 """
 
 from __future__ import annotations
 
 import typing
+from collections.abc import Callable
 
 from nova import exception as nova_exception
+from nova import utils
+from nova.compute import resource_tracker
 from oslo_log import log as logging
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import inventory as inventory_obj
 
 LOG = logging.getLogger(__name__)
+
+_F = typing.TypeVar('_F', bound=Callable[..., typing.Any])
+
+
+def under_novas_lock(function: _F) -> _F:
+    """Run under the lock under which Nova's resource tracker writes."""
+    return typing.cast(_F, utils.synchronized(
+        resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)(function))
 
 _ATTEMPTS = 4
 
@@ -88,10 +101,11 @@ def push(context: typing.Any, client: typing.Any,
     for group in inventory.groups:
         for attempt in range(_ATTEMPTS):
             try:
-                client.set_inventory_for_provider(
-                    context, group.provider_uuid, _records(group))
+                # Traits first: what is offered is described.
                 client.set_traits_for_provider(
                     context, group.provider_uuid, list(group.traits))
+                client.set_inventory_for_provider(
+                    context, group.provider_uuid, _records(group))
                 break
             except ValueError:
                 # Nova's cache does not have the provider (yet).
@@ -99,7 +113,9 @@ def push(context: typing.Any, client: typing.Any,
             except nova_exception.ResourceProviderUpdateConflict:
                 if attempt == _ATTEMPTS - 1:
                     raise
-                client.invalidate_resource_provider(group.provider_uuid)
+                # Marked stale, not removed: Nova may be about to write it.
+                client.invalidate_resource_provider(
+                    group.provider_uuid, cacheonly=True)
                 _fetch(context, client, inventory, group)
         else:
             raise nova_exception.ResourceProviderUpdateFailed(

@@ -264,19 +264,25 @@ class ResourceTracker:
         Before Nova made the compute node's provider there is nothing to
         write to; Nova's own update writes the groups then.
         """
-        inventory = self._inventory
-        if inventory is None or not self._in_tree:
+        if self._inventory is None or not self._in_tree:
             return
-        context = nova_context.get_admin_context()
         try:
-            placement.push(context, self._client, inventory)
-            self._withdraw(context, inventory)
+            self._write()
         except Exception:
             # Nova's exceptions and keystoneauth's have no common base. The
             # report client's cache still differs, so the next look writes.
             LOG.exception('The inventory of the GPU groups of %s could not '
                           'be written to Placement; tried again later',
                           self.host)
+
+    @placement.under_novas_lock
+    def _write(self) -> None:
+        # Read under the lock: Nova writes what it was given under it.
+        inventory = self._inventory
+        assert inventory is not None
+        context = nova_context.get_admin_context()
+        placement.push(context, self._client, inventory)
+        self._withdraw(context, inventory)
 
     def _withdraw(self, context: typing.Any,
                   inventory: inventory_obj.HostInventory) -> None:

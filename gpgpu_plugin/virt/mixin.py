@@ -250,6 +250,15 @@ class GpuMixin:
         return super().migrate_disk_and_power_off(  # type: ignore[misc]
             context, instance, dest, flavor, *args, **kwargs)
 
+    def suspend(self, context: typing.Any,
+                instance: typing.Any) -> typing.Any:
+        """A whole GPU's state cannot be saved; refused before any work."""
+        if self._gpu_asked(instance.flavor):
+            raise nova_exception.InstanceFaultRollback(
+                virt_exception.GPUOperationUnsupported(
+                    operation='Suspend', instance=instance.uuid))
+        return super().suspend(context, instance)  # type: ignore[misc]
+
     def check_can_live_migrate_source(self, context: typing.Any,
                                       instance: typing.Any,
                                       *args: typing.Any,

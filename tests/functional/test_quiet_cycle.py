@@ -98,7 +98,7 @@ class QuietCycleTest(cloud.GpuCloud):
         self.assertGreater(self.calls.all['http'], 0)
 
     def test_a_change_is_reported_and_pushed(self) -> None:
-        free = next(device for device in self.devices('--host', 'gpu1')
+        free = next(device for device in self.devices('--variant', 'H100')
                     if device['used_by'] is None)
         self.calls.all.clear()
         self.calls.ours.clear()

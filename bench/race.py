@@ -1,0 +1,314 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Many claimers at once, through the whole path of a claim.
+
+Conductors and claimers are processes of their own and talk over RabbitMQ;
+the test of exactness and the benchmark run the same race. Each claimer takes
+devices until a few refusals in a row tell it that nothing is left.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import multiprocessing
+import queue
+import random
+import threading
+import time
+import typing
+import uuid
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import orm
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin import rpc
+from gpgpu_plugin.conductor import report
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conductor import variants
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import request
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import view
+
+VARIANT = 'BENCH'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One race.
+
+    :ivar transport: URL; ``fake:/`` keeps everything in this process
+    :ivar exchange: keeps the race apart from others on the same broker
+    :ivar unsafe: without the host's lock and the unique key, to show that
+        the race would find what they prevent
+    """
+
+    database: str
+    transport: str
+    hosts: int = 25
+    devices: int = 8
+    conductors: int = 2
+    processes: int = 8
+    threads: int = 8
+    unsafe: bool = False
+    exchange: str = dataclasses.field(
+        default_factory=lambda: f'race-{uuid.uuid4().hex[:8]}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What claimers were told, and what the database says afterwards.
+
+    :ivar doubles: devices that two claimers were given, or that have two
+        active assignments
+    :ivar lost: claims that were granted but are not in the database
+    :ivar errors: errors other than the named refusal
+    """
+
+    granted: int
+    seconds: float
+    latencies: tuple[float, ...]
+    doubles: int
+    lost: int
+    errors: tuple[str, ...]
+
+
+def configuration(setting: Setting) -> cfg.ConfigOpts:
+    """A configuration of its own for one process of the race."""
+    conf = cfg.ConfigOpts()
+    conf_gpgpu.register_opts(conf)
+    api.register_opts(conf)
+    conf([], project='gpgpu', default_config_files=[])
+    conf.set_override('transport_url', setting.transport, 'gpgpu')
+    conf.set_override('rpc_timeout', 60, 'gpgpu')
+    conf.set_override('max_pool_size', 20, 'database')
+    conf.set_override('max_overflow', 50, 'database')
+    return conf
+
+
+def set_up(setting: Setting) -> api.Database:
+    """Schema, one variant and hosts × devices cards."""
+    db = api.Database(configuration(setting), setting.database)
+    migration.sync(db.engine)
+    for number in range(setting.hosts):
+        report.report(db, report_obj.HostReport(
+            host=f'h{number}', node=f'h{number}',
+            node_uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, f'h{number}')),
+            functions=tuple(
+                pci.PCIFunction(
+                    id=f'/devices/pci0000:00/{card:02x}.0',
+                    address=f'0000:{card:02x}:00.0', vendor='10de',
+                    device='2330', numa_node=card * 2 // setting.devices)
+                for card in range(setting.devices))))
+    variants.create(db, view.VariantView(
+        name=VARIANT, vendor='10de', device='2330'))
+    if setting.unsafe:
+        _drop_unique_key(db)
+    return db
+
+
+def _drop_unique_key(db: api.Database) -> None:
+    kind = 'INDEX' if db.engine.dialect.name == 'mysql' else 'CONSTRAINT'
+    with db.engine.begin() as connection:
+        if kind == 'INDEX':
+            # The foreign key uses the unique index; give it another one.
+            connection.execute(sa.text(
+                'CREATE INDEX ix_race ON assignments (device_id)'))
+        connection.execute(sa.text(
+            f'ALTER TABLE assignments DROP {kind} '
+            'uq_assignments_device_id_active'))
+
+
+def _lock_nothing(session: orm.Session, name: str) -> models.Host | None:
+    return host_db.find(session, name)
+
+
+def _swap_anyway(session: orm.Session, device: models.Device,
+                 event: object) -> None:
+    """A state change that does not look whether somebody was faster."""
+    # Wide enough open for a second claimer on any machine.
+    time.sleep(0.01)
+    session.execute(sa.update(models.Device).where(
+        models.Device.id == device.id).values(state='provisioning'))
+
+
+def _conduct(setting: Setting, ready: typing.Any, stop: typing.Any) -> None:
+    if setting.unsafe:
+        host_db.lock = _lock_nothing
+        # All three guards: lock, unique key, compare-and-swap.
+        service.manager.claims.device_db.transition = _swap_anyway
+    conf = configuration(setting)
+    conductor = service.ConductorService(
+        conf, _transport(conf, setting), api.Database(conf, setting.database))
+    conductor.start()
+    ready.set()
+    stop.wait()
+    conductor.stop()
+
+
+def _transport(conf: cfg.ConfigOpts, setting: Setting) -> typing.Any:
+    # Its own queues: another race's leftovers, or a cloud's, are not ours.
+    rpc.EXCHANGE = setting.exchange
+    return rpc.transport(conf)
+
+
+def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
+               told: list[tuple[str, str, float]],
+               errors: list[str]) -> None:
+    hosts = list(range(setting.hosts))
+    random.shuffle(hosts)
+    demand = request.Demand(
+        resource_class=naming.resource_class(VARIANT), count=1)
+    number = 0
+    while hosts:
+        number += 1
+        began = time.perf_counter()
+        try:
+            granted = calls.claim(
+                gpgpu_context.admin(), claim_obj.ClaimRequest(
+                    instance_uuid=f'{claimer}-{number}',
+                    host=f'h{hosts[0]}',
+                    request=request.Request(demands=(demand,))))
+        except exception.ClaimDenied as exc:
+            if exc.reason != request.Reason.NOT_ENOUGH_AVAILABLE:
+                errors.append(str(exc)[:300])
+            hosts.pop(0)
+            continue
+        except Exception as exc:
+            errors.append(f'{type(exc).__name__}: {exc}'[:300])
+            hosts.pop(0)
+            continue
+        seconds = time.perf_counter() - began
+        for each in granted.assignments:
+            told.append((each.device_uuid, each.uuid, seconds))
+        hosts.append(hosts.pop(0))
+
+
+def _compete(setting: Setting, name: str, barrier: typing.Any,
+             results: typing.Any) -> None:
+    conf = configuration(setting)
+    calls = rpcapi.ConductorAPI(conf, _transport(conf, setting))
+    # Connections and queues exist before the race begins.
+    calls.variant_list(gpgpu_context.admin())
+    told: list[tuple[str, str, float]] = []
+    errors: list[str] = []
+    threads = [
+        threading.Thread(target=_claim_all, args=(
+            setting, f'{name}-{number}', calls, told, errors))
+        for number in range(setting.threads)]
+    barrier.wait()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    results.put((told, errors))
+
+
+def run(setting: Setting) -> Outcome:
+    """Hold the race on an empty database."""
+    db = set_up(setting)
+    if setting.transport.startswith('fake'):
+        seconds, answers = _run_here(setting, db)
+    else:
+        seconds, answers = _run_processes(setting)
+    return _judge(db, seconds, answers)
+
+
+def _run_here(setting: Setting, db: api.Database) -> tuple[float, list[
+        tuple[list[tuple[str, str, float]], list[str]]]]:
+    conf = configuration(setting)
+    conductor = service.ConductorService(
+        conf, _transport(conf, setting), db)
+    conductor.start()
+    results: queue.Queue[typing.Any] = queue.Queue()
+    began: list[float] = []
+    barrier = threading.Barrier(
+        setting.processes, action=lambda: began.append(time.perf_counter()))
+    claimers = [
+        threading.Thread(target=_compete, args=(
+            setting, f'p{number}', barrier, results))
+        for number in range(setting.processes)]
+    try:
+        for claimer in claimers:
+            claimer.start()
+        answers = [results.get(timeout=240) for _ in claimers]
+    finally:
+        conductor.stop()
+    return time.perf_counter() - began[0], answers
+
+
+def _run_processes(setting: Setting) -> tuple[float, list[
+        tuple[list[tuple[str, str, float]], list[str]]]]:
+    # Imports once, not once a child.
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(['bench.race'])
+    stop = context.Event()
+    ready = [context.Event() for _ in range(setting.conductors)]
+    barrier = context.Barrier(setting.processes + 1)
+    results = context.Queue()
+    children = [context.Process(
+        target=_conduct, args=(setting, each, stop)) for each in ready]
+    children += [context.Process(
+        target=_compete, args=(setting, f'p{number}', barrier, results))
+        for number in range(setting.processes)]
+    try:
+        for child in children:
+            child.start()
+        for each in ready:
+            if not each.wait(60):
+                raise RuntimeError('a conductor did not start')
+        barrier.wait(timeout=90)
+        began = time.perf_counter()
+        answers = [results.get(timeout=300)
+                   for _ in range(setting.processes)]
+        return time.perf_counter() - began, answers
+    finally:
+        stop.set()
+        for child in children:
+            child.join(20)
+            if child.is_alive():
+                child.kill()
+                child.join()
+
+
+def _judge(db: api.Database, seconds: float, answers: list[
+        tuple[list[tuple[str, str, float]], list[str]]]) -> Outcome:
+    told = [each for part, _ in answers for each in part]
+    with db.reader() as session:
+        active = list(session.execute(
+            sa.select(models.Device.uuid, models.Assignment.uuid)
+            .join(models.Assignment)
+            .where(models.Assignment.active == 1)))
+    doubles = {
+        device for owners in (
+            collections.Counter(device for device, _, _ in told),
+            collections.Counter(device for device, _ in active))
+        for device, count in owners.items() if count > 1}
+    known = {assignment for _, assignment in active}
+    return Outcome(
+        granted=len(told), seconds=seconds,
+        latencies=tuple(sorted(latency for _, _, latency in told)),
+        doubles=len(doubles),
+        lost=sum(assignment not in known for _, assignment, _ in told),
+        errors=tuple(error for _, part in answers for error in part))
