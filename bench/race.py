@@ -260,9 +260,7 @@ def _run_here(setting: Setting, db: api.Database) -> tuple[float, list[
 
 def _run_processes(setting: Setting) -> tuple[float, list[
         tuple[list[tuple[str, str, float]], list[str]]]]:
-    # Imports once, not once a child.
-    context = multiprocessing.get_context('forkserver')
-    context.set_forkserver_preload(['bench.race'])
+    context = multiprocessing.get_context('spawn')
     stop = context.Event()
     ready = [context.Event() for _ in range(setting.conductors)]
     barrier = context.Barrier(setting.processes + 1)
@@ -276,9 +274,9 @@ def _run_processes(setting: Setting) -> tuple[float, list[
         for child in children:
             child.start()
         for each in ready:
-            if not each.wait(60):
+            if not each.wait(240):
                 raise RuntimeError('a conductor did not start')
-        barrier.wait(timeout=90)
+        barrier.wait(timeout=240)
         began = time.perf_counter()
         answers = [results.get(timeout=300)
                    for _ in range(setting.processes)]

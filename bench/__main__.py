@@ -1,0 +1,51 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``python -m bench [NAME ...] [--json FILE]``: no name runs all."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+
+from bench import claims
+from bench import report
+from bench import scan
+
+BENCHMARKS = {'claims': claims.run, 'scan': scan.run}
+
+
+def main() -> int:
+    """Print the table; 1 when something was wrong, not when it was slow."""
+    parser = argparse.ArgumentParser(prog='python -m bench')
+    parser.add_argument('names', nargs='*', metavar='NAME',
+                        help='one of ' + ', '.join(sorted(BENCHMARKS)))
+    parser.add_argument('--json', type=pathlib.Path, metavar='FILE')
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in BENCHMARKS:
+            parser.error(f'no benchmark {name!r}; there are: '
+                         + ', '.join(sorted(BENCHMARKS)))
+    results = [BENCHMARKS[name]()
+               for name in arguments.names or sorted(BENCHMARKS)]
+    print(report.table(results))
+    if arguments.json:
+        report.write_json(results, arguments.json)
+    wrong = [f'{result.name}: {each}' for result in results
+             for each in result.wrong]
+    for each in wrong:
+        print(f'WRONG {each}', file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,103 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A scan of 8 PFs and 256 VFs beside lspci, and the no-change check.
+
+lspci is a whole process, as its users run it; ours runs inside nova-compute
+and is measured there. Both read the same tree, page cache warm.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+
+from bench import report
+from gpgpu_plugin.host import fake_kernel
+from gpgpu_plugin.host import machine
+from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs as sysfs_mod
+from gpgpu_plugin.host import watch
+
+ROUNDS = 9
+
+
+def _median(work: Callable[[], object]) -> float:
+    """Seconds of the middle one of some rounds, after one that warms up."""
+    work()
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def run() -> report.Result:
+    """Measure, and check that a change is noticed."""
+    with tempfile.TemporaryDirectory() as root:
+        machine.build(machine.synthetic(), root)
+        kernel = fake_kernel.FakeKernel(root)
+        sysfs = sysfs_mod.Sysfs(root)
+        pfs = [each for each in scanner.scan(sysfs).functions
+               if each.sriov_totalvfs]
+        for pf in pfs:
+            kernel.write(f'bus/pci/devices/{pf.address}/sriov_numvfs', '32')
+        functions = scanner.scan(sysfs).functions
+        look = watch.Watch(sysfs, functions)
+        rows = (
+            report.Row(
+                what=f'scan of {len(functions)} functions', unit='ms',
+                ours=_median(lambda: scanner.scan(sysfs)) * 1e3,
+                peer=_lspci(root), limit='<= 2 x lspci (goal 1 x)',
+                note='' if shutil.which('lspci') else 'lspci not installed'),
+            report.Row(what='no-change check', unit='ms',
+                       ours=_median(look.changed) * 1e3,
+                       limit='<= 1 ms (goal 0.5)'))
+        look.close()
+        return report.Result(
+            name='scan', rows=rows,
+            wrong=_wrong(sysfs, kernel, pfs[0].address))
+
+
+def _lspci(root: str) -> float | None:
+    if shutil.which('lspci') is None:
+        return None
+    command = ['lspci', '-A', 'linux-sysfs', '-O',
+               f'sysfs.path={root}/bus/pci']
+    return 1e3 * _median(lambda: subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL))
+
+
+def _wrong(sysfs: sysfs_mod.Sysfs, kernel: fake_kernel.FakeKernel,
+           pf: str) -> tuple[str, ...]:
+    """Changes that the check does not notice."""
+    changes = {
+        'a driver unbound': ('bus/pci/drivers/gim/unbind', pf),
+        'a driver bound': ('bus/pci/drivers/gim/bind', pf),
+        'sriov_numvfs changed': (
+            f'bus/pci/devices/{pf}/sriov_numvfs', '0'),
+        'a function removed': (f'bus/pci/devices/{pf}/remove', '1'),
+    }
+    missed = []
+    for what, (path, value) in changes.items():
+        look = watch.Watch(sysfs, scanner.scan(sysfs).functions)
+        if look.changed():
+            missed.append(f'a change is seen before {what}')
+        kernel.write(path, value)
+        if not look.changed():
+            missed.append(f'{what} is not noticed')
+        look.close()
+    return tuple(missed)

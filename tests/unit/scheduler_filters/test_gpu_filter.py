@@ -1,0 +1,181 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GpuFilter: one call a decision, a named reason for each refusal."""
+
+import logging
+import types
+
+import fixtures
+from nova import objects
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import scheduler_filters
+from gpgpu_plugin.objects import inventory
+from gpgpu_plugin.scheduler_filters import gpu_filter
+from gpgpu_plugin.scheduler_filters import host_view
+
+objects.register_all()
+
+RC = 'CUSTOM_GPU_A'
+
+
+def groups(node, free=0b1111, generation=1, **kwargs):
+    return inventory.HostGroups(
+        host=node, node_uuid=node, generation=generation,
+        groups=(inventory.GroupView(
+            variant='A', provider_uuid=f'{node}-rp', resource_class=RC,
+            free=free, numa=(0b0011, 0b1100), switches=(0b0001, 0b0010)),),
+        **kwargs)
+
+
+class FakeAPI:
+
+    def __init__(self, *changes):
+        self.changes = list(changes)
+        self.asked = []
+
+    def changes_since(self, context, generation):
+        self.asked.append(generation)
+        change = self.changes.pop(0)
+        if isinstance(change, Exception):
+            raise change
+        return change
+
+
+def host(node, candidates=None):
+    return types.SimpleNamespace(
+        host=node, nodename=node, uuid=node,
+        allocation_candidates=candidates if candidates is not None else [
+            {'allocations': {node: {}, f'{node}-rp': {}}, 'mappings': {}}])
+
+
+class GpuFilterTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.scheduler_filters', level=logging.DEBUG))
+
+    def spec(self, rebuild=False, **specs):
+        hints = {'_nova_check_type': ['rebuild']} if rebuild else {}
+        return objects.RequestSpec(
+            instance_uuid='11111111-1111-1111-1111-111111111111',
+            flavor=objects.Flavor(extra_specs={
+                key.replace('__', ':'): value
+                for key, value in specs.items()}), scheduler_hints=hints)
+
+    def passed(self, api, spec, *hosts):
+        made = gpu_filter.GpuFilter(host_view.HostViewCache(api))
+        return [each.host for each in made.filter_all(hosts, spec)]
+
+    def view(self, *hosts, generation=1):
+        return FakeAPI(inventory.Changes(generation=generation, hosts=hosts))
+
+    def test_room_decides_and_one_call_is_made(self):
+        api = self.view(groups('h1'), groups('h2', free=0b1))
+        self.assertEqual(['h1'], self.passed(
+            api, self.spec(resources__CUSTOM_GPU_A='2'),
+            host('h1'), host('h2')))
+        self.assertEqual([0], api.asked)
+        self.assertIn('GpuFilter refuses h2: not_enough_available '
+                      '(asked 2 of CUSTOM_GPU_A, 1 available)',
+                      self.log.output)
+
+    def test_topology(self):
+        spec = self.spec(resources__CUSTOM_GPU_A='2',
+                         gpgpu__topology='same_numa')
+        self.assertEqual(['h2'], self.passed(
+            self.view(groups('h1', free=0b0101), groups('h2', free=0b0011)),
+            spec, host('h1'), host('h2')))
+        self.assertIn('topology_same_numa', self.log.output)
+
+    def test_all_refused_is_said_with_counts(self):
+        self.assertEqual([], self.passed(
+            self.view(groups('h1', free=0)),
+            self.spec(resources__CUSTOM_GPU_A='1'), host('h1'), host('h9')))
+        self.assertIn('host_unknown 1, not_enough_available 1',
+                      self.log.output)
+
+    def test_without_gpu_no_call(self):
+        api = FakeAPI()
+        for spec in (self.spec(), self.spec(hw__cpu_policy='dedicated')):
+            self.assertEqual(['h1'], self.passed(api, spec, host('h1')))
+        self.assertEqual([], api.asked)
+
+    def test_class_of_somebody_else_passes(self):
+        self.assertEqual(['h1'], self.passed(
+            self.view(groups('h1')), self.spec(resources__CUSTOM_FPGA='1'),
+            host('h1')))
+
+    def test_rebuild_and_forced_hosts_pass(self):
+        api = FakeAPI()
+        self.assertEqual(['h1'], self.passed(
+            api, self.spec(rebuild=True, resources__CUSTOM_GPU_A='9'),
+            host('h1', [])))
+        self.assertEqual([], api.asked)
+        self.assertEqual(['h1'], self.passed(
+            self.view(groups('h1', free=0)),
+            self.spec(resources__CUSTOM_GPU_A='1'), host('h1', [])))
+
+    def test_no_conductor(self):
+        def api():
+            return FakeAPI(exception.ConductorUnavailable(
+                method='changes_since', timeout=1))
+        self.assertEqual([], self.passed(
+            api(), self.spec(resources__CUSTOM_GPU_A='1'), host('h1')))
+        self.assertIn('conductor_unavailable', self.log.output)
+        self.assertEqual(['h1'], self.passed(
+            api(), self.spec(resources__CUSTOM_FPGA='1'), host('h1')))
+
+    def test_wrong_extra_spec_is_refused(self):
+        self.assertEqual([], self.passed(
+            FakeAPI(), self.spec(gpgpu__topology='linked'), host('h1')))
+        self.assertIn('extra_spec_invalid', self.log.output)
+
+    def test_only_fitting_candidates_stay(self):
+        good = {'allocations': {'h1-rp': {}}}
+        each = host('h1', [{'allocations': {'other-rp': {}}}, good])
+        self.assertEqual(['h1'], self.passed(
+            self.view(groups('h1')), self.spec(
+                resources__CUSTOM_GPU_A='1'), each))
+        self.assertEqual([good], each.allocation_candidates)
+
+    def test_enumerated_for_nova(self):
+        self.assertIn(gpu_filter.GpuFilter, scheduler_filters.all_filters())
+
+
+class HostViewTest(base.BaseTestCase):
+
+    def test_changes_are_applied_by_generation(self):
+        api = FakeAPI(
+            inventory.Changes(generation=2, hosts=(
+                groups('h1', generation=5), groups('h2'))),
+            inventory.Changes(generation=4, hosts=(
+                groups('h1', free=0, generation=4),
+                groups('h2', deleted=True))))
+        cache = host_view.HostViewCache(api)
+        cache.refresh()
+        view = cache.refresh()
+        self.assertEqual([0, 2], api.asked)
+        self.assertEqual({'h1'}, set(view.hosts))
+        self.assertEqual(0b1111, view.hosts['h1'].groups[0].free)
+
+    def test_database_set_up_anew(self):
+        api = FakeAPI(
+            inventory.Changes(generation=9, hosts=(groups('h1'),)),
+            inventory.Changes(generation=1),
+            inventory.Changes(generation=1, hosts=(groups('h2'),)))
+        cache = host_view.HostViewCache(api)
+        cache.refresh()
+        self.assertEqual({'h2'}, set(cache.refresh().hosts))
+        self.assertEqual([0, 9, 0], api.asked)
