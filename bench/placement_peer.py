@@ -101,7 +101,7 @@ def provider(host: int, device: int | None = None) -> str:
 
 
 def set_up(url: str, hosts: int, devices: int) -> None:
-    """Create the schema and hosts × devices providers."""
+    """Create the schema and hosts x devices providers."""
     client = PlacementClient(url, sync=True)
 
     def ok(method: str, path: str, body: object = None) -> None:

@@ -108,7 +108,7 @@ def configuration(setting: Setting) -> cfg.ConfigOpts:
 
 
 def set_up(setting: Setting) -> api.Database:
-    """Schema, one variant and hosts × devices cards."""
+    """Schema, one variant and hosts x devices cards."""
     db = api.Database(configuration(setting), setting.database)
     migration.sync(db.engine)
     for number in range(setting.hosts):
@@ -195,7 +195,7 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
                 errors.append(str(exc)[:300])
             hosts.pop(0)
             continue
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - the race reports it
             errors.append(f'{type(exc).__name__}: {exc}'[:300])
             hosts.pop(0)
             continue

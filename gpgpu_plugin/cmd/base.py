@@ -23,3 +23,7 @@ class Command:
     """
 
     app: typing.Any
+
+    def note(self, text: str) -> None:
+        """Say something that is not part of the answer."""
+        self.app.stderr.write(f'{self.app.NAME}: {text}\n')

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 
 from cliff import columns
 
+_INITIALISMS = ('dsn', 'id', 'iommu', 'numa', 'uuid')
+
 
 class Cell(columns.FormattableColumn[typing.Any]):
     """People read ``-`` for none, lists and counts without brackets;
@@ -40,15 +42,14 @@ class Cell(columns.FormattableColumn[typing.Any]):
         return str(value)
 
     def machine_readable(self) -> typing.Any:
-        # A list or a mapping in one cell of JSON; csv and value want text.
+        # Plain lists and strings: YAML would tag a tuple or an enum.
         return json.loads(json.dumps(self._value))
 
 
 def title(name: str) -> str:
-    """``shown_state`` is headed ``Shown State``."""
-    special = {'uuid': 'UUID', 'numa_node': 'NUMA Node',
-               'iommu_group': 'IOMMU Group', 'dsn': 'DSN'}
-    return special.get(name, name.replace('_', ' ').title())
+    """``node_uuid`` is headed ``Node UUID``."""
+    return ' '.join(word.upper() if word in _INITIALISMS else word.title()
+                    for word in name.split('_'))
 
 
 def rows(values: Iterable[typing.Any], names: Sequence[str],

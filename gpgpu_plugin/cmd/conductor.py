@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         conf = prepare(sys.argv[1:] if argv is None else argv)
         conductor = service.ConductorService(conf)
     except (cfg.Error, exception.GpgpuException) as exc:
-        print(f'gpgpu-conductor: {exc}', file=sys.stderr)
+        sys.stderr.write(f'gpgpu-conductor: {exc}\n')
         return 1
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

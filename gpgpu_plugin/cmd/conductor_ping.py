@@ -19,9 +19,17 @@ import typing
 
 from cliff import lister
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.conductor import ping
-from gpgpu_plugin import exception
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: expected seconds, more than 0 and at most 3600')
+    return seconds
 
 
 class ConductorPing(base.Command, lister.Lister):
@@ -29,14 +37,14 @@ class ConductorPing(base.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--wait', type=float, default=2.0,
-                            help='seconds to listen (default: 2)')
+        parser.add_argument('--wait', type=_seconds, default=2.0,
+                            metavar='SECONDS',
+                            help='how long to listen (default: 2)')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        # The same check of the transport as for every other command.
-        self.app.api  # noqa: B018
-        answers = ping.ping(self.app.conf, wait=parsed_args.wait)
+        answers = ping.ping(self.app.rpc_conf, self.app.transport,
+                            wait=parsed_args.wait)
         if not answers:
             raise exception.ConductorUnavailable(
                 method='ping', timeout=parsed_args.wait)

@@ -28,17 +28,17 @@ class DBSync(base.Command, command.Command):
     """Bring the database to the newest schema."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        engine = api.Database(self.app.conf).engine
+        engine = api.Database(self.app.database_conf).engine
         migration.sync(engine)
-        print(f'schema is at revision {migration.version(engine)}',
-              file=self.app.stdout)
+        self.app.stdout.write(
+            f'schema is at revision {migration.version(engine)}\n')
 
 
 class DBVersion(base.Command, show.ShowOne):
     """Show the schema's revision, and the newest one."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        engine = api.Database(self.app.conf).engine
+        engine = api.Database(self.app.database_conf).engine
         return (('Current', 'Newest'),
                 (migration.version(engine) or '-',
                  migration.revisions()[-1]))

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import argparse
 import typing
+import uuid
 
 from cliff import lister
 from cliff import show
 
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin import context as gpgpu_context
 
 _LIST = ('uuid', 'host', 'address', 'variant', 'shown_state', 'used_by',
          'numa_node', 'slot', 'stable_id')
@@ -40,11 +42,15 @@ class DeviceList(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        api, context = self.app.api, gpgpu_context.admin()
+        if parsed_args.variant:
+            api.variant_show(context, parsed_args.variant)
         return columns.rows(
-            self.app.api.device_list(
-                gpgpu_context.admin(), host=parsed_args.host,
+            api.device_list(
+                context, host=parsed_args.host,
                 variant=parsed_args.variant, state=parsed_args.state,
-                used_by=parsed_args.used_by), _LIST)
+                used_by=_instance(parsed_args.used_by)
+                if parsed_args.used_by else None), _LIST)
 
 
 class _OneDevice(base.Command, show.ShowOne):
@@ -97,8 +103,20 @@ class InstanceShow(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        found = self.app.api.instance_assignments(
+            gpgpu_context.admin(), _instance(parsed_args.instance))
+        if not found:
+            self.note(f'instance {parsed_args.instance} holds no device')
         return columns.rows(
-            self.app.api.instance_assignments(
-                gpgpu_context.admin(), parsed_args.instance),
-            ('uuid', 'host', 'slot', 'variant', 'address', 'state',
-             'device_uuid', 'stable_id'))
+            found, ('uuid', 'host', 'slot', 'variant', 'address', 'state',
+                    'device_uuid', 'stable_id'))
+
+
+def _instance(text: str) -> str:
+    """The UUID as Nova writes it; a name would silently match nothing."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise exception.Invalid(
+            field='instance', value=text,
+            expected='the UUID of a server') from None

@@ -16,13 +16,15 @@ from __future__ import annotations
 import argparse
 import typing
 
-import openstack
 from cliff import show
+from keystoneauth1 import exceptions as keystone_exceptions
+from openstack import exceptions as sdk_exceptions
 
-from gpgpu_plugin.cmd import base
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.domain import request
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import request
 
 # The first microversion that lets Nova check extra specs.
 MICROVERSION = '2.86'
@@ -43,7 +45,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
         '--gpu', action='append', type=_gpu, default=[],
         metavar='VARIANT=COUNT', help='GPUs of a variant, repeatable')
     parser.add_argument('--variant', help='the variant, if it is only one')
-    parser.add_argument('--count', type=int, default=1,
+    parser.add_argument('--count', type=int,
                         help='how many of --variant (default: 1)')
     for key, values in request.EXTRA_SPECS.items():
         parser.add_argument(
@@ -59,19 +61,12 @@ def render(parsed_args: argparse.Namespace,
     :raises NotFound: no such variant
     :raises Invalid: no GPU is asked for, a variant twice or a wrong count
     """
-    gpus = list(parsed_args.gpu)
-    if parsed_args.variant:
-        gpus.append((parsed_args.variant, parsed_args.count))
-    if not gpus:
-        raise exception.Invalid(
-            field='GPUs', value='none', expected='--variant V --count N, or '
-                                                 '--gpu VARIANT=COUNT')
     specs: dict[str, str] = {}
-    for name, count in gpus:
+    for name, count in _gpus(parsed_args):
         if name not in classes:
+            known = ', '.join(sorted(classes)) or 'none'
             raise exception.NotFound(
-                kind='variant',
-                name=f'{name} (there are: {", ".join(sorted(classes))})')
+                kind='variant', name=f'{name} (there are: {known})')
         key = f'resources:{classes[name]}'
         if key in specs or count < 1:
             raise exception.Invalid(
@@ -83,6 +78,18 @@ def render(parsed_args: argparse.Namespace,
         if value is not None:
             specs[key] = value
     return specs
+
+
+def _gpus(parsed_args: argparse.Namespace) -> list[tuple[str, int]]:
+    gpus: list[tuple[str, int]] = list(parsed_args.gpu)
+    if parsed_args.variant:
+        count = 1 if parsed_args.count is None else parsed_args.count
+        return [*gpus, (parsed_args.variant, count)]
+    if not gpus or parsed_args.count is not None:
+        raise exception.Invalid(
+            field='GPUs', value='none' if not gpus else '--count alone',
+            expected='--variant V --count N, or --gpu VARIANT=COUNT')
+    return gpus
 
 
 class _Flavor(base.Command, show.ShowOne):
@@ -118,25 +125,40 @@ class FlavorSet(_Flavor):
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
         specs, classes = self._specs(parsed_args)
-        compute = connect(self.app.options.os_cloud).compute
-        compute.default_microversion = MICROVERSION
         try:
-            flavor = compute.find_flavor(
-                parsed_args.flavor, ignore_missing=False,
-                get_extra_specs=True)
-            compute.create_flavor_extra_specs(flavor, specs)
-            ours = {f'resources:{name}' for name in classes.values()}
-            for key in flavor.extra_specs or {}:
-                if key not in specs and (
-                        key in ours or key.startswith('gpgpu:')):
-                    compute.delete_flavor_extra_specs_property(flavor, key)
-        except openstack.exceptions.SDKException as exc:
+            compute = self.app.connect(
+                cloud=self.app.options.os_cloud).compute
+            apply(compute, parsed_args.flavor, specs, set(classes.values()))
+        except (sdk_exceptions.SDKException,
+                keystone_exceptions.ClientException) as exc:
             raise exception.Conflict(
                 kind='flavor', name=parsed_args.flavor,
-                reason=str(exc)) from None
+                reason=str(exc)) from exc
         return tuple(specs), tuple(specs.values())
 
 
-def connect(cloud: str | None) -> typing.Any:
-    """A connection to a cloud of clouds.yaml, or of the OS_ variables."""
-    return openstack.connect(cloud=cloud)
+def apply(compute: typing.Any, name: str, specs: dict[str, str],
+          classes: set[str]) -> None:
+    """Make a flavor ask for just these GPUs; other keys stay.
+
+    :param compute: compute proxy of openstacksdk
+    :param classes: resource classes of all variants
+    """
+    flavor = compute.find_flavor(
+        name, ignore_missing=False, get_extra_specs=True)
+    before = flavor.extra_specs or {}
+    if any(before.get(key) != value for key, value in specs.items()):
+        # The SDK's own method asks for 2.61, where Nova checks nothing.
+        sdk_exceptions.raise_from_response(compute.post(
+            f'/flavors/{flavor.id}/os-extra_specs',
+            json={'extra_specs': specs}, microversion=MICROVERSION))
+    for key in sorted(before.keys() - specs.keys()):
+        if _is_ours(key, classes):
+            compute.delete_flavor_extra_specs_property(flavor, key)
+
+
+def _is_ours(key: str, classes: set[str]) -> bool:
+    # Also classes of variants that are gone.
+    scope, _, name = key.partition(':')
+    return scope == 'gpgpu' or (scope == 'resources' and (
+        name in classes or naming.is_reserved_class(name)))

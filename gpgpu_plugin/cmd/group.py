@@ -19,11 +19,11 @@ import typing
 from cliff import lister
 from cliff import show
 
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.domain import request
-from gpgpu_plugin import exception
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +41,15 @@ class GroupList(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        api, context = self.app.api, gpgpu_context.admin()
+        # A wrong name would look like a kind that is nowhere.
+        if parsed_args.host:
+            api.host_show(context, parsed_args.host)
+        if parsed_args.variant:
+            api.variant_show(context, parsed_args.variant)
         return columns.rows(
-            self.app.api.group_list(
-                gpgpu_context.admin(), host=parsed_args.host,
+            api.group_list(
+                context, host=parsed_args.host,
                 variant=parsed_args.variant),
             ('host', 'variant', 'resource_class', 'allocation_policy',
              'total', 'reserved', 'remaining', 'assigned', 'states'))

@@ -20,9 +20,9 @@ from cliff import command
 from cliff import lister
 from cliff import show
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin import context as gpgpu_context
 
 
 class HostList(base.Command, lister.Lister):

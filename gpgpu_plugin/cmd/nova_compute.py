@@ -21,9 +21,8 @@ from __future__ import annotations
 import pathlib
 import sys
 
-import nova.virt
-
 import gpgpu_plugin
+import nova.virt
 
 
 def extend_path() -> None:
@@ -38,7 +37,7 @@ def main() -> int:
     """Run nova-compute."""
     extend_path()
     # Nova sets up threads and logging when its program is imported.
-    from nova.cmd import compute
+    from nova.cmd import compute  # noqa: PLC0415
     return int(compute.main() or 0)
 
 

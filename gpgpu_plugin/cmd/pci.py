@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import typing
 
 from cliff import columns
@@ -56,7 +55,7 @@ class PCIList(lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
         scan = scanner.scan(sysfs_mod.Sysfs(parsed_args.sysfs_root))
         for problem in scan.problems:
-            print(f'gpgpu-manage: {problem}', file=sys.stderr)
+            self.app.stderr.write(f'gpgpu-manage: {problem}\n')
         self._rows = [
             {name: getattr(function,
                            'class_code' if name == 'class' else name)

@@ -16,25 +16,25 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
 import typing
+from collections.abc import Mapping
+from collections.abc import Sequence
 
-import yaml
 from cliff import command
 from cliff import lister
 from cliff import show
 
-from gpgpu_plugin.cmd import base
-from gpgpu_plugin.cmd import columns
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import catalogue
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import view
 
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
            'type', 'resource_class')
 _COLUMNS = ('name', *_FIELDS, 'traits', 'devices')
-_CATALOGUE = 'etc/gpgpu/variants.yaml'
 
 
 def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
@@ -71,8 +71,8 @@ class VariantCreate(base.Command, show.ShowOne):
             gpgpu_context.admin(),
             view.VariantView(name=parsed_args.name, **_given(parsed_args)))
         if not created.devices:
-            print(f'gpgpu-manage: variant {created.name} matches no device '
-                  f'that a host reported so far', file=sys.stderr)
+            self.note(f'variant {created.name} matches no device that a '
+                      f'host reported so far')
         return columns.one(created)
 
 
@@ -124,38 +124,6 @@ class VariantDelete(base.Command, command.Command):
         self.app.api.variant_delete(gpgpu_context.admin(), parsed_args.name)
 
 
-def catalogue_path() -> pathlib.Path:
-    """Where the shipped catalogue is: /etc, the installation, the checkout.
-
-    :raises NotFound: in none of them
-    """
-    folders = (pathlib.Path('/'), pathlib.Path(sys.prefix),
-               pathlib.Path(__file__).parents[2])
-    for folder in folders:
-        if (folder / _CATALOGUE).is_file():
-            return folder / _CATALOGUE
-    raise exception.NotFound(
-        kind='catalogue', name=', '.join(
-            str(folder / _CATALOGUE) for folder in folders))
-
-
-def read_catalogue(path: pathlib.Path) -> list[rules.Variant]:
-    """The variants of a file, each checked.
-
-    :raises Invalid: the file has another form, or an entry is wrong
-    """
-    try:
-        entries = yaml.safe_load(path.read_text())['variants']
-        return [rules.check(rules.Variant(
-            **{**entry, 'traits': tuple(entry.get('traits', ()))}))
-            for entry in entries]
-    except (OSError, yaml.YAMLError, TypeError, KeyError) as exc:
-        raise exception.Invalid(
-            field='catalogue', value=str(path),
-            expected=f'a YAML mapping with a list "variants": {exc}',
-        ) from None
-
-
 class VariantImport(base.Command, lister.Lister):
     """Create the variants of a catalogue; those that exist stay."""
 
@@ -168,45 +136,42 @@ class VariantImport(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        wanted = read_catalogue(parsed_args.file or catalogue_path())
+        wanted = catalogue.read(parsed_args.file or catalogue.shipped())
         if parsed_args.only:
-            _check_only(parsed_args.only, wanted)
-            wanted = [each for each in wanted
-                      if each.name in parsed_args.only]
+            wanted = catalogue.only(wanted, parsed_args.only)
         api, context = self.app.api, gpgpu_context.admin()
         known = {each.name: each for each in api.variant_list(context)}
-        _check_same(wanted, known)
-        result = []
-        for each in wanted:
-            if each.name in known:
-                result.append((each.name, 'unchanged',
-                               known[each.name].devices))
-                continue
-            created = api.variant_create(
-                context, view.VariantView(**dataclasses.asdict(each)))
-            result.append((each.name, 'created', created.devices))
-        return ('Name', 'Result', 'Devices'), result
+        missing = _missing(wanted, known)
+        created = {each.name: api.variant_create(
+            context, view.VariantView(**dataclasses.asdict(each)))
+            for each in missing}
+        return ('Name', 'Result', 'Devices'), [
+            (each.name,
+             'created' if each.name in created else 'unchanged',
+             (created.get(each.name) or known[each.name]).devices)
+            for each in wanted]
 
 
-def _check_only(only: list[str], wanted: list[rules.Variant]) -> None:
-    names = {each.name for each in wanted}
-    for name in only:
-        if name not in names:
-            raise exception.NotFound(
-                kind='variant of the catalogue',
-                name=f'{name} (there are: {", ".join(sorted(names))})')
+def _missing(wanted: Sequence[rules.Variant],
+             known: Mapping[str, view.VariantView],
+             ) -> list[rules.Variant]:
+    """Those to create; refuses the whole import before any is created."""
+    different = [each.name for each in wanted if each.name in known
+                 and each != _to_rules(known[each.name])]
+    if different:
+        raise exception.Conflict(
+            kind='variant', name=', '.join(different),
+            reason='it exists with other ids, class or traits; nothing was '
+                   'imported (change it by "variant set", or name the '
+                   'others by --only)')
+    missing = [each for each in wanted if each.name not in known]
+    for each in missing:
+        catalogue.check_beside(each, [
+            _to_rules(other) for other in known.values()])
+    return missing
 
 
-def _check_same(wanted: list[rules.Variant],
-                known: dict[str, view.VariantView]) -> None:
-    """Refuse the whole import before anything is created."""
-    for each in wanted:
-        other = known.get(each.name)
-        if other is not None and any(
-                getattr(each, name) != getattr(other, name)
-                for name in (*_FIELDS, 'traits')):
-            raise exception.Conflict(
-                kind='variant', name=each.name,
-                reason='it exists with other ids, class or traits; nothing '
-                       'was imported (change it by "variant set", or leave '
-                       'it out by --only)')
+def _to_rules(known: view.VariantView) -> rules.Variant:
+    return rules.Variant(**{
+        field.name: getattr(known, field.name)
+        for field in dataclasses.fields(rules.Variant)})

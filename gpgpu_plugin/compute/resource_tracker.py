@@ -19,15 +19,14 @@ It runs in one worker thread; builds and deletes call the other methods.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import typing
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
-import contextlib
 
-from nova import context as nova_context
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -42,6 +41,7 @@ from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from nova import context as nova_context
 
 LOG = logging.getLogger(__name__)
 

@@ -139,8 +139,8 @@ def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
             for device in states[demand.resource_class].offered()]
         for demand in ours.demands}
     policies = {
-        name: request_mod.AllocationPolicy(states[name].group.allocation_policy)
-        for name in offers}
+        name: request_mod.AllocationPolicy(
+            states[name].group.allocation_policy) for name in offers}
     try:
         return allocator.allocate(offers, ours, policies)
     except allocator.Unsatisfiable as exc:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Variants applied to a host's devices: which group each is in, and why not."""
+"""Variants applied to a host's devices: the group of each, or why none."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ import oslo_messaging
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from gpgpu_plugin import compute_rpcapi
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import rpcapi as compute_rpcapi
 from gpgpu_plugin.conductor import changes
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning

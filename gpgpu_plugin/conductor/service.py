@@ -20,9 +20,9 @@ import uuid
 
 from oslo_config import cfg
 
+from gpgpu_plugin import compute_rpcapi
 from gpgpu_plugin import exception
 from gpgpu_plugin import rpc
-from gpgpu_plugin.compute import rpcapi as compute_rpcapi
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import ping
 from gpgpu_plugin.db import api

@@ -68,10 +68,10 @@ FAKE_OPTS = [
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the groups; harmless when done before."""
-    conf.register_group(GROUP)
-    conf.register_opts(OPTS, group=GROUP)
-    conf.register_group(FAKE_GROUP)
-    conf.register_opts(FAKE_OPTS, group=FAKE_GROUP)
+    # By name: oslo.config copies a group that it is given but not the table
+    # of options in it, so overrides in one configuration would be the next's.
+    conf.register_opts(OPTS, group=GROUP.name)
+    conf.register_opts(FAKE_OPTS, group=FAKE_GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

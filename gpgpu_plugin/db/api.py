@@ -86,7 +86,7 @@ class Database:
     @contextlib.contextmanager
     def writer(self) -> Iterator[orm.Session]:
         """A transaction that commits, or leaves nothing behind."""
-        with self._sqlite_writer:  # noqa: SIM117
+        with self._sqlite_writer:
             with self._context.writer.using(_Scope()) as session:
                 yield session
 

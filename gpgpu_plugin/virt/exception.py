@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
-from nova import exception
 from nova.i18n import _
+
+from nova import exception
 
 
 class GPUClaimDenied(exception.GroupAffinityViolation):

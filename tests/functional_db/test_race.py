@@ -37,8 +37,6 @@ class RaceMixin:
 
     def test_two_conductors_and_64_claimers_in_eight_processes(self):
         outcome = self.race(hosts=25)
-        print(f'{outcome.granted} claims in {outcome.seconds:.1f} s, '
-              f'{outcome.doubles} doubles, {outcome.lost} lost')
         self.assertEqual((), outcome.errors)
         self.assertEqual((200, 0, 0), (
             outcome.granted, outcome.doubles, outcome.lost))

@@ -12,4 +12,4 @@
 """Lets ``compute_driver = gpgpu.<class>`` resolve: Nova imports
 ``nova.virt.<compute_driver>`` and knows no entry point for drivers."""
 
-from gpgpu_plugin.virt.fake import GpuFakeDriver  # noqa: F401,H301
+from gpgpu_plugin.virt.fake import GpuFakeDriver  # noqa: F401

@@ -1,0 +1,136 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Files of variants, such as the shipped ``etc/gpgpu/variants.yaml``."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+import yaml
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import variant as rules
+from gpgpu_plugin.objects import codec
+
+_NAME = 'etc/gpgpu/variants.yaml'
+_FIELDS = frozenset(field.name for field in dataclasses.fields(rules.Variant))
+
+
+def shipped() -> pathlib.Path:
+    """Where the shipped catalogue is: /etc, the installation, the checkout.
+
+    :raises NotFound: in none of them
+    """
+    folders = (pathlib.Path('/'), pathlib.Path(sys.prefix),
+               pathlib.Path(__file__).parents[2])
+    for folder in folders:
+        if (folder / _NAME).is_file():
+            return folder / _NAME
+    raise exception.NotFound(
+        kind='catalogue', name=', '.join(
+            str(folder / _NAME) for folder in folders))
+
+
+def read(path: pathlib.Path) -> tuple[rules.Variant, ...]:
+    """The variants of a file, each in its one form.
+
+    :raises NotFound: there is no such file
+    :raises Invalid: the file has another form, or an entry is wrong
+    :raises Conflict: two entries cannot both exist
+    """
+    variants = tuple(_variant(path, number, entry) for number, entry
+                     in enumerate(_entries(path), start=1))
+    for number, each in enumerate(variants):
+        check_beside(each, variants[:number])
+    return variants
+
+
+def _entries(path: pathlib.Path) -> list[object]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding='utf-8'))
+    except FileNotFoundError:
+        raise exception.NotFound(kind='file', name=path) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        raise _invalid(path, f'a file of YAML text: {exc}') from None
+    if not isinstance(content, dict) or not isinstance(
+            content.get('variants'), list):
+        raise _invalid(path, 'a mapping with a list "variants"')
+    return list(content['variants'])
+
+
+def _variant(path: pathlib.Path, number: int,
+             entry: object) -> rules.Variant:
+    unknown = sorted(map(str, entry.keys() - _FIELDS)) if isinstance(
+        entry, dict) else []
+    if unknown:
+        raise _invalid(path, f'in entry {number} only '
+                             f'{", ".join(sorted(_FIELDS))}, not '
+                             f'{", ".join(unknown)}')
+    try:
+        return rules.check(codec.from_primitive(rules.Variant, entry))
+    except exception.Invalid as exc:
+        # YAML takes 0001 for 1 and 10e0 for 10.0.
+        raise _invalid(
+            path, f'entry {number} to be right, ids in quotes: '
+                  f'{exc.args[0]}') from None
+
+
+def _invalid(path: pathlib.Path, expected: str) -> exception.Invalid:
+    return exception.Invalid(field='catalogue', value=str(path),
+                             expected=expected)
+
+
+def check_beside(variant: rules.Variant,
+                 others: Sequence[rules.Variant]) -> None:
+    """Refuse a variant that cannot exist beside the others.
+
+    The conductor has the last word; this is so that nothing is created of
+    a file of which one entry is refused.
+
+    :raises Conflict: same name, same class or a tie
+    """
+    same = rules.collides(variant.name, [each.name for each in others])
+    reasons = [f'it has the same name as {same} in Placement'] if same else []
+    reasons += [reason for other in others
+                if (reason := _clash(variant, other))]
+    if reasons:
+        raise exception.Conflict(
+            kind='variant', name=variant.name,
+            reason=f'{reasons[0]}; nothing was imported')
+
+
+def _clash(one: rules.Variant, other: rules.Variant) -> str | None:
+    if rules.overlaps(one, other):
+        return (f'a device can match it and {other.name} equally well; name '
+                f'more ids in one')
+    if one.resource_class == other.resource_class:
+        return f'{other.name} has the resource class {one.resource_class} too'
+    return None
+
+
+def only(variants: Iterable[rules.Variant],
+         names: Sequence[str]) -> tuple[rules.Variant, ...]:
+    """The named ones.
+
+    :raises NotFound: a name that none of them has
+    """
+    known = {each.name: each for each in variants}
+    for name in names:
+        if name not in known:
+            raise exception.NotFound(
+                kind='variant of the catalogue',
+                name=f'{name} (there are: {", ".join(sorted(known))})')
+    return tuple(known[name] for name in dict.fromkeys(names))

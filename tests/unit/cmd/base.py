@@ -1,0 +1,118 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""gpgpu-manage in the process of a conductor on SQLite."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin.cmd import manage
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import request
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import view
+from tests.fixtures import conductor as conductor_fixture
+from tests.unit.conductor import base as machine
+
+INSTANCE = 'd9428888-122b-41e1-b85c-5d3b8d7d4f2e'
+H100 = ('H100', '--vendor', '10de', '--device', '2330')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments, **kwargs):
+    """Run gpgpu-manage; kwargs as of manage.run."""
+    out, err = io.StringIO(), io.StringIO()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = manage.run(arguments, **kwargs)
+    finally:
+        # cliff logs to the stderr of the command, which is gone.
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    return Result(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+class CommandTestCase(base.BaseTestCase):
+    """One host h1 with eight cards of 10de:2330.
+
+    :cvar variants: those that a test starts with
+    """
+
+    variants = ('H100',)
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conductor = self.useFixture(
+            conductor_fixture.ConductorFixture(self.conf))
+        self.api = rpcapi.ConductorAPI(self.conf)
+        self.context = context.admin()
+        for name in self.variants:
+            self.api.variant_create(self.context, view.VariantView(
+                name=name, vendor='10de', device='2330'))
+        self.report()
+
+    def report(self, functions=machine.EIGHT, host='h1', **kwargs):
+        return self.api.report(
+            self.context, machine.scan(functions, host, **kwargs))
+
+    def claim(self, count=1, instance=INSTANCE):
+        granted = self.api.claim(self.context, claim_obj.ClaimRequest(
+            instance_uuid=instance, host='h1', request=request.Request(
+                demands=(request.Demand(
+                    resource_class=naming.resource_class('H100'),
+                    count=count),))))
+        self.api.activate(self.context, machine.uuids(granted))
+        return granted.assignments
+
+    def manage(self, *arguments, **kwargs):
+        return run(*arguments, conf=self.conf, **kwargs)
+
+    def done(self, *arguments, **kwargs):
+        """What a command that must succeed prints."""
+        result = self.manage(*arguments, **kwargs)
+        self.assertEqual((0, ''), (result.code, result.err))
+        return result.out
+
+    def json(self, *arguments, **kwargs):
+        return json.loads(self.done(*arguments, '-f', 'json', **kwargs))
+
+    def refused(self, *arguments, **kwargs):
+        """The one line that a refused command leaves on stderr."""
+        result = self.manage(*arguments, **kwargs)
+        self.assertEqual((1, ''), (result.code, result.out), result.err)
+        self.assertRegex(result.err, r'\Agpgpu-manage: .+\n\Z')
+        self.assertNotIn('Traceback', result.err)
+        return result.err
+
+    def misused(self, *arguments):
+        """The end of what a wrongly called command leaves on stderr."""
+        result = self.manage(*arguments)
+        self.assertEqual((2, ''), (result.code, result.out))
+        self.assertIn('usage: gpgpu-manage', result.err)
+        return result.err.splitlines()[-1]

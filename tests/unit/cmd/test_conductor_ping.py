@@ -1,0 +1,41 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``conductor ping``."""
+
+import os
+
+from gpgpu_plugin import version
+from gpgpu_plugin.conductor import rpcapi
+from tests.unit.cmd import base
+
+
+class ConductorPingTest(base.CommandTestCase):
+
+    variants = ()
+
+    def test_who_answers(self):
+        [row] = self.json('conductor', 'ping', '--wait', '0.3')
+        self.assertEqual(
+            (os.getpid(), version.VERSION, rpcapi.VERSION),
+            (row['PID'], row['Version'], row['RPC Version']))
+        self.assertRegex(row['Started At'], r'^20\d\d-.+\+00:00$')
+
+    def test_nobody(self):
+        self.conductor.stop()
+        self.assertEqual(
+            'gpgpu-manage: No gpgpu-conductor answered ping within 0.1 s\n',
+            self.refused('conductor', 'ping', '--wait', '0.1'))
+
+    def test_wait_of_nonsense(self):
+        for wait in ('0', '-1', 'nan', '1e9'):
+            self.assertIn('expected seconds', self.misused(
+                'conductor', 'ping', f'--wait={wait}'))

@@ -1,0 +1,58 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``db sync`` and ``db version``."""
+
+import json
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.db import migration
+from tests.unit.cmd import base as cmd_base
+
+
+class DBTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        self.path = f'{self.folder}/x.conf'
+        self.write(f'sqlite:///{self.folder}/gpgpu.sqlite')
+
+    def write(self, url):
+        with open(self.path, 'w', encoding='utf-8') as file:
+            file.write(f'[database]\nconnection = {url}\n')
+
+    def manage(self, *arguments):
+        return cmd_base.run('--config-file', self.path, *arguments)
+
+    def version(self):
+        return json.loads(self.manage('db', 'version', '-f', 'json').out)
+
+    def test_sync_and_version(self):
+        newest = migration.revisions()[-1]
+        self.assertEqual({'Current': '-', 'Newest': newest}, self.version())
+        for _ in ('from empty', 'again'):
+            result = self.manage('db', 'sync')
+            self.assertEqual(
+                (0, f'schema is at revision {newest}\n', ''),
+                (result.code, result.out, result.err))
+        self.assertEqual({'Current': newest, 'Newest': newest},
+                         self.version())
+
+    def test_database_that_cannot_be_opened(self):
+        self.write('sqlite:////nowhere/gpgpu.sqlite')
+        result = self.manage('db', 'sync')
+        self.assertEqual((1, ''), (result.code, result.out))
+        self.assertIn('unable to open database file', result.err)
+        self.assertNotIn('Traceback', result.err)
+        self.assertEqual(1, result.err.count('\n'))

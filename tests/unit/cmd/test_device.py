@@ -1,0 +1,141 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``device`` and ``instance``."""
+
+import uuid
+
+from gpgpu_plugin.conductor import cleaning
+from tests.unit.cmd import base
+from tests.unit.conductor import base as machine
+
+
+class DeviceTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.report((*machine.EIGHT, machine.function(
+            8, vendor='8086', device='56c0')))
+
+    def addresses(self, *filters):
+        return [row['Address'] for row in self.json(
+            'device', 'list', *filters)]
+
+    def first(self):
+        return self.json('device', 'list')[0]['UUID']
+
+    def test_filters(self):
+        [held] = self.claim()
+        everything = set(self.addresses())
+        self.assertEqual(9, len(everything))
+        self.assertEqual(everything, set(self.addresses('--host', 'h1')))
+        self.assertEqual(
+            {f'0000:0{n}:00.0' for n in range(8)},
+            set(self.addresses('--variant', 'H100')))
+        self.assertEqual(['0000:08:00.0'],
+                         self.addresses('--state', 'unmanaged'))
+        self.assertEqual([held.address], self.addresses('--state', 'assigned'))
+        self.assertEqual([held.address],
+                         self.addresses('--used-by', base.INSTANCE))
+        self.assertEqual([], self.addresses('--used-by', str(uuid.uuid4())))
+        self.assertEqual([], self.addresses(
+            '--used-by', base.INSTANCE, '--state', 'available'))
+
+    def test_filters_of_nonsense(self):
+        self.assertIn('quarantined', self.refused(
+            'device', 'list', '--state', 'broken'))
+        self.assertIn('variant H9 does not exist', self.refused(
+            'device', 'list', '--variant', 'H9'))
+        self.assertIn('host h9 does not exist', self.refused(
+            'device', 'list', '--host', 'h9'))
+        self.assertIn("'my-server' is not valid", self.refused(
+            'device', 'list', '--used-by', 'my-server'))
+
+    def test_show(self):
+        [held] = self.claim()
+        shown = self.json('device', 'show', held.device_uuid)
+        self.assertEqual(
+            ('assigned', base.INSTANCE, '10de', '2330', 0),
+            (shown['Shown State'], shown['Used By'], shown['Vendor'],
+             shown['Device'], shown['NUMA Node']))
+        self.assertEqual(held.stable_id, shown['Stable ID'])
+
+    def test_disable_and_enable(self):
+        device = self.first()
+        shown = self.json('device', 'set', device, '--disable')
+        self.assertEqual((False, 'disabled'),
+                         (shown['Enabled'], shown['Shown State']))
+        shown = self.json('device', 'set', device, '--enable')
+        self.assertEqual((True, 'available'),
+                         (shown['Enabled'], shown['Shown State']))
+
+    def test_set_says_one_of_two(self):
+        self.assertIn('--enable', self.misused('device', 'set', self.first()))
+        self.assertIn('not allowed with', self.misused(
+            'device', 'set', self.first(), '--enable', '--disable'))
+
+    def test_release_of_a_quarantined_device(self):
+        [held] = self.claim()
+        self.api.release(self.context, [held.uuid])
+        db = self.conductor.db
+        [task] = cleaning.tasks(db, 'h1')
+        cleaning.started(db, task.device_uuid, task.token)
+        cleaning.finished(db, task.device_uuid, task.token, passed=False,
+                          evidence='option ROM differs')
+        shown = self.json('device', 'show', held.device_uuid)
+        self.assertEqual('quarantined', shown['Shown State'])
+        self.assertIn('option ROM differs', shown['Reason'])
+        shown = self.json('device', 'release', held.device_uuid)
+        self.assertEqual('dirty', shown['Shown State'])
+
+    def test_release_of_any_other_device(self):
+        device = self.first()
+        self.assertIn('is available cannot take the event operator_release',
+                      self.refused('device', 'release', device))
+        self.assertEqual('available', self.json(
+            'device', 'show', device)['Shown State'])
+
+    def test_unknown(self):
+        for arguments in (('show', 'x'), ('set', 'x', '--enable'),
+                          ('release', 'x')):
+            self.assertEqual('gpgpu-manage: device x does not exist\n',
+                             self.refused('device', *arguments))
+
+
+class InstanceTest(base.CommandTestCase):
+
+    def test_show(self):
+        held = self.claim(2)
+        rows = self.json('instance', 'show', base.INSTANCE)
+        self.assertEqual(
+            sorted((each.uuid, each.device_uuid, each.address)
+                   for each in held),
+            sorted((row['UUID'], row['Device UUID'], row['Address'])
+                   for row in rows))
+        self.assertEqual({('h1', 'build', 'H100', 'assigned')}, {
+            (row['Host'], row['Slot'], row['Variant'], row['State'])
+            for row in rows})
+
+    def test_uuid_in_another_form(self):
+        self.claim()
+        self.assertEqual(1, len(self.json(
+            'instance', 'show', base.INSTANCE.replace('-', '').upper())))
+
+    def test_none(self):
+        unknown = str(uuid.uuid4())
+        result = self.manage('instance', 'show', unknown, '-f', 'json')
+        self.assertEqual(
+            (0, '[]', f'gpgpu-manage: instance {unknown} holds no device\n'),
+            (result.code, result.out.strip(), result.err))
+
+    def test_name(self):
+        self.assertIn('the UUID of a server',
+                      self.refused('instance', 'show', 'my-server'))

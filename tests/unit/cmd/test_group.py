@@ -1,0 +1,70 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``group``."""
+
+from tests.unit.cmd import base
+
+
+class GroupTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.claim(2)
+        self.manage('device', 'set', self.device('available'), '--disable')
+
+    def device(self, state):
+        return self.json('device', 'list', '--state', state)[0]['UUID']
+
+    def test_list_says_why_nothing_fits(self):
+        [row] = self.json('group', 'list')
+        # Held without a Placement allocation, so reserved there.
+        self.assertEqual({
+            'Host': 'h1', 'Variant': 'H100',
+            'Resource Class': 'CUSTOM_GPU_H100',
+            'Allocation Policy': 'depth_first', 'Total': 8, 'Reserved': 3,
+            'Remaining': 5, 'Assigned': 2, 'States': {
+                'assigned': 2, 'available': 5, 'disabled': 1}}, row)
+
+    def test_show(self):
+        shown = self.json('group', 'show', 'h1', 'H100')
+        self.assertEqual(
+            (5, 'CUSTOM_GPU_H100'),
+            (shown['Remaining'], shown['Resource Class']))
+        self.assertIn('available 5', self.done('group', 'show', 'h1', 'H100'))
+
+    def test_set(self):
+        shown = self.json('group', 'set', 'h1', 'H100',
+                          '--allocation-policy', 'breadth_first')
+        self.assertEqual('breadth_first', shown['Allocation Policy'])
+        self.assertEqual('breadth_first', self.json(
+            'group', 'list')[0]['Allocation Policy'])
+
+    def test_unknown(self):
+        self.assertEqual('gpgpu-manage: group H9 on h1 does not exist\n',
+                         self.refused('group', 'show', 'h1', 'H9'))
+        self.assertIn('group H100 on h9 does not exist',
+                      self.refused('group', 'show', 'h9', 'H100'))
+        self.assertIn('group H9 on h1 does not exist', self.refused(
+            'group', 'set', 'h1', 'H9', '--allocation-policy',
+            'depth_first'))
+        self.assertIn('host h9 does not exist', self.refused(
+            'group', 'list', '--host', 'h9'))
+        self.assertIn('variant H9 does not exist', self.refused(
+            'group', 'list', '--variant', 'H9'))
+
+    def test_wrong_policy(self):
+        self.assertIn('breadth_first', self.misused(
+            'group', 'set', 'h1', 'H100', '--allocation-policy', 'sideways'))
+
+    def test_filters(self):
+        self.assertEqual(1, len(self.json(
+            'group', 'list', '--host', 'h1', '--variant', 'H100')))
