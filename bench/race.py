@@ -27,6 +27,8 @@ import threading
 import time
 import typing
 import uuid
+from collections.abc import Callable
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -59,7 +61,7 @@ class Setting:
     """One race.
 
     :ivar transport: URL; ``fake:/`` keeps everything in this process
-    :ivar exchange: keeps the race apart from others on the same broker
+    :ivar topic: keeps the race apart from others on the same broker
     :ivar unsafe: without the host's lock and the unique key, to show that
         the race would find what they prevent
     """
@@ -72,7 +74,7 @@ class Setting:
     processes: int = 8
     threads: int = 8
     unsafe: bool = False
-    exchange: str = dataclasses.field(
+    topic: str = dataclasses.field(
         default_factory=lambda: f'race-{uuid.uuid4().hex[:8]}')
 
 
@@ -163,13 +165,17 @@ def _conduct(setting: Setting, ready: typing.Any, stop: typing.Any) -> None:
         conf, _transport(conf, setting), api.Database(conf, setting.database))
     conductor.start()
     ready.set()
-    stop.wait()
+    parent = multiprocessing.parent_process()
+    # Not left behind when whoever held the race was killed.
+    while not stop.wait(1) and parent is not None and parent.is_alive():
+        pass
     conductor.stop()
 
 
 def _transport(conf: cfg.ConfigOpts, setting: Setting) -> typing.Any:
-    # Its own queues: another race's leftovers, or a cloud's, are not ours.
-    rpc.EXCHANGE = setting.exchange
+    # Its own queue: RabbitMQ knows queues by the topic alone, and another
+    # race's conductors, or a cloud's, would take the calls.
+    rpc.CONDUCTOR_TOPIC = setting.topic
     return rpc.transport(conf)
 
 
@@ -265,29 +271,56 @@ def _run_processes(setting: Setting) -> tuple[float, list[
     ready = [context.Event() for _ in range(setting.conductors)]
     barrier = context.Barrier(setting.processes + 1)
     results = context.Queue()
-    children = [context.Process(
+    conductors = [context.Process(
         target=_conduct, args=(setting, each, stop)) for each in ready]
-    children += [context.Process(
+    claimers = [context.Process(
         target=_compete, args=(setting, f'p{number}', barrier, results))
         for number in range(setting.processes)]
     try:
-        for child in children:
+        for child in conductors:
             child.start()
+        # A call that is sent before the first conductor has made its queue
+        # is lost, and its sender waits in vain.
         for each in ready:
-            if not each.wait(240):
-                raise RuntimeError('a conductor did not start')
-        barrier.wait(timeout=240)
+            _until(each.is_set, conductors, 'a conductor to serve')
+        for child in claimers:
+            child.start()
+        _until(lambda: barrier.n_waiting == setting.processes,
+               [*conductors, *claimers], 'the claimers')
         began = time.perf_counter()
-        answers = [results.get(timeout=300)
-                   for _ in range(setting.processes)]
+        barrier.wait(timeout=60)
+        answers: list[typing.Any] = []
+        while len(answers) < setting.processes:
+            _until(lambda: not results.empty(), conductors, 'an answer')
+            answers.append(results.get(timeout=60))
         return time.perf_counter() - began, answers
     finally:
         stop.set()
-        for child in children:
-            child.join(20)
-            if child.is_alive():
-                child.kill()
-                child.join()
+        _end([*claimers, *conductors])
+
+
+def _until(done: Callable[[], bool], children: Sequence[typing.Any],
+           what: str) -> None:
+    """Wait for something that needs all the children alive."""
+    for _ in range(24000):
+        if done():
+            return
+        if any(child.exitcode is not None for child in children):
+            raise RuntimeError(f'a process of the race died; see above. '
+                               f'Waited for {what}')
+        time.sleep(0.01)
+    raise RuntimeError(f'waited in vain for {what}')
+
+
+def _end(children: Sequence[typing.Any]) -> None:
+    until = time.monotonic() + 10
+    for child in children:
+        if child.pid is None:
+            continue
+        child.join(max(0, until - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+            child.join()
 
 
 def _judge(db: api.Database, seconds: float, answers: list[
