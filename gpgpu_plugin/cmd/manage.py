@@ -19,6 +19,7 @@ makes of every error one line on stderr and an exit code.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
@@ -86,6 +87,12 @@ class GpgpuManage(app.App):
             '--os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
             help='cloud of clouds.yaml, for "flavor set" (env: OS_CLOUD)')
         return parser
+
+    def configure_logging(self) -> None:
+        """Warnings go to stderr, but for those about a broker's channels."""
+        super().configure_logging()
+        if self._given is None:
+            logging.getLogger('amqp').setLevel(logging.ERROR)
 
     @property
     def database_conf(self) -> cfg.ConfigOpts:

@@ -1,0 +1,93 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The flavors of Nova's REST API, as far as openstacksdk asks for them."""
+
+import json
+import re
+import uuid
+
+import fixtures
+import openstack
+from wsgi_intercept import interceptor
+
+
+class FakeNova(fixtures.Fixture):
+    """One flavor ``gpu`` behind http://nova.test.
+
+    :ivar specs: its extra specs
+    :ivar changes: (method, path, microversion) of what changed something
+    :ivar refusal: message of the HTTP 400 that a POST gets
+    """
+
+    HOST = 'nova.test'
+
+    def __init__(self):
+        self.flavor_id = str(uuid.uuid4())
+        self.specs = {}
+        self.changes = []
+        self.refusal = None
+
+    def _setUp(self):
+        self.useFixture(fixtures.EnvironmentVariable('NO_PROXY', '*'))
+        server = interceptor.RequestsInterceptor(
+            lambda: self._serve, host=self.HOST, port=80)
+        self.url = server.__enter__()
+        self.addCleanup(server.__exit__, None, None, None)
+
+    def connect(self, cloud=None):
+        """As openstack.connect."""
+        self.cloud = cloud
+        return openstack.connect(
+            load_yaml_config=False, load_envvars=False,
+            auth_type='admin_token', auth={
+                'endpoint': f'http://{self.HOST}/v2.1', 'token': 'x'})
+
+    def _serve(self, environ, start_response):
+        method, path = environ['REQUEST_METHOD'], environ['PATH_INFO']
+        status, body = self._answer(method, path, environ)
+        if method != 'GET':
+            self.changes.append((method, path, environ.get(
+                'HTTP_OPENSTACK_API_VERSION')))
+        start_response(status, [('Content-Type', 'application/json')])
+        return [json.dumps(body).encode()]
+
+    def _answer(self, method, path, environ):
+        specs = f'/v2.1/flavors/{self.flavor_id}/os-extra_specs'
+        flavor = {'id': self.flavor_id, 'name': 'gpu',
+                  'extra_specs': self.specs}
+        if re.fullmatch('/v2.1/?', path):
+            return '200 OK', {'version': {
+                'id': 'v2.1', 'status': 'CURRENT', 'version': '2.96',
+                'min_version': '2.1', 'links': [{
+                    'rel': 'self', 'href': f'http://{self.HOST}/v2.1/'}]}}
+        if path == '/v2.1/flavors/detail':
+            return '200 OK', {'flavors': [flavor]}
+        if path == f'/v2.1/flavors/{self.flavor_id}':
+            return '200 OK', {'flavor': flavor}
+        if method == 'GET' and path == specs:
+            return '200 OK', {'extra_specs': self.specs}
+        if method == 'POST' and path == specs:
+            return self._add(environ)
+        if method == 'DELETE' and path.startswith(f'{specs}/'):
+            del self.specs[path.removeprefix(f'{specs}/')]
+            return '200 OK', {}
+        return '404 Not Found', {'itemNotFound': {
+            'code': 404, 'message': f'{path} could not be found.'}}
+
+    def _add(self, environ):
+        if self.refusal:
+            return '400 Bad Request', {'badRequest': {
+                'code': 400, 'message': self.refusal}}
+        length = int(environ['CONTENT_LENGTH'])
+        body = json.loads(environ['wsgi.input'].read(length))
+        self.specs.update(body['extra_specs'])
+        return '200 OK', body

@@ -1,0 +1,203 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``variant import`` and the shipped catalogue."""
+
+import itertools
+import os
+import pathlib
+import sys
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import catalogue
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import variant as rules
+from tests.unit.cmd import base as cmd_base
+
+CHECKOUT = pathlib.Path(__file__).parents[3]
+TWO = """
+variants:
+  - {name: H100, vendor: "10DE", device: "2330", traits: [CUSTOM_HOPPER]}
+  - {name: A100, vendor: "10de", device: "20b0"}
+"""
+
+
+class ShippedTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.variants = catalogue.read(
+            CHECKOUT / 'etc' / 'gpgpu' / 'variants.yaml')
+
+    def test_every_entry_is_in_its_one_form(self):
+        self.assertGreater(len(self.variants), 40)
+        for each in self.variants:
+            self.assertEqual(each, rules.check(each))
+
+    def test_no_two_meet(self):
+        for one, other in itertools.combinations(self.variants, 2):
+            self.assertFalse(rules.overlaps(one, other), (one, other))
+            self.assertNotEqual(one.resource_class, other.resource_class)
+        for number, each in enumerate(self.variants):
+            self.assertIsNone(rules.collides(each.name, [
+                other.name for other in self.variants[:number]]))
+
+    def test_every_entry_matches_just_itself(self):
+        for each in self.variants:
+            function = pci.PCIFunction(
+                id='/devices/x', address='0000:01:00.0', vendor=each.vendor,
+                device=each.device, subsystem_vendor=each.subsystem_vendor,
+                subsystem=each.subsystem)
+            self.assertEqual(each, rules.match(self.variants, function))
+
+    def test_of_the_three_makers(self):
+        self.assertEqual({
+            'NVIDIA': '10de', 'AMD': '1002', 'INTEL': '8086'}, {
+            each.name.partition('_')[0]: each.vendor
+            for each in self.variants})
+
+    def test_where_it_is(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'sys.prefix', self.useFixture(fixtures.TempDir()).path))
+        if not os.path.exists('/etc/gpgpu/variants.yaml'):
+            self.assertEqual(CHECKOUT / 'etc/gpgpu/variants.yaml',
+                             catalogue.shipped())
+        folder = pathlib.Path(sys.prefix, 'etc', 'gpgpu')
+        folder.mkdir(parents=True)
+        (folder / 'variants.yaml').write_text(TWO, encoding='utf-8')
+        if not os.path.exists('/etc/gpgpu/variants.yaml'):
+            self.assertEqual(folder / 'variants.yaml', catalogue.shipped())
+
+
+class ReadTest(base.BaseTestCase):
+
+    def read(self, text):
+        path = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'x.yaml')
+        path.write_text(text, encoding='utf-8')
+        return catalogue.read(path)
+
+    def test_normal_form(self):
+        first = self.read(TWO)[0]
+        self.assertEqual(('10de', 'CUSTOM_GPU_H100', ('CUSTOM_HOPPER',)),
+                         (first.vendor, first.resource_class, first.traits))
+
+    def test_wrong_form(self):
+        for text, expected in (
+                ('', 'a mapping with a list "variants"'),
+                ('[]', 'a mapping with a list "variants"'),
+                ('variants: 3', 'a mapping with a list "variants"'),
+                ('variants: {a: b}', 'a mapping with a list "variants"'),
+                ('variants: [', 'a file of YAML text'),
+                ('variants: [3]', 'entry 1'),
+                ('variants: [{name: A, vendor: "10de"}]', '`device`'),
+                ('variants: [{name: A, vendor: 1002, device: "74a1"}]',
+                 'ids in quotes'),
+                ('variants: [{name: A, vendor: "10de", device: "1eb8", '
+                 'colour: red, devices: 3}]', 'not colour, devices'),
+                ('variants: [{name: A, vendor: "10de", device: "1eb8", '
+                 'traits: CUSTOM_A}]', '$.traits'),
+                ('variants: [{name: A, vendor: "10de", device: "1eb"}]',
+                 "device: '1eb' is not valid: 4 hex digits")):
+            error = self.assertRaises(exception.Invalid, self.read, text)
+            self.assertIn(expected, str(error))
+            self.assertIn('x.yaml', str(error))
+
+    def test_entries_that_cannot_both_exist(self):
+        for second, expected in (
+                ('{name: t4, vendor: "10de", device: "1eb9"}',
+                 'the same name as T4'),
+                ('{name: B, vendor: "10de", device: "1eb8"}', 'equally well'),
+                ('{name: B, vendor: "10de", device: "1eb9", '
+                 'resource_class: CUSTOM_GPU_T4}', 'CUSTOM_GPU_T4 too')):
+            error = self.assertRaises(
+                exception.Conflict, self.read,
+                'variants: [{name: T4, vendor: "10de", device: "1eb8"}, '
+                f'{second}]')
+            self.assertIn(expected, str(error))
+
+
+class ImportTest(cmd_base.CommandTestCase):
+
+    variants = ()
+
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(
+            self.useFixture(fixtures.TempDir()).path, 'x.yaml')
+        self.write(TWO)
+
+    def write(self, text):
+        pathlib.Path(self.path).write_text(text, encoding='utf-8')
+
+    def imported(self, *arguments):
+        return [(row['Name'], row['Result'], row['Devices']) for row in
+                self.json('variant', 'import', *arguments)]
+
+    def names(self):
+        return [row['Name'] for row in self.json('variant', 'list')]
+
+    def test_twice(self):
+        self.assertEqual(
+            [('H100', 'created', 8), ('A100', 'created', 0)],
+            self.imported(self.path))
+        self.assertEqual(
+            [('H100', 'unchanged', 8), ('A100', 'unchanged', 0)],
+            self.imported(self.path))
+        self.assertEqual(['CUSTOM_HOPPER'], self.json(
+            'variant', 'show', 'H100')['Traits'])
+
+    def test_only(self):
+        self.assertEqual([('A100', 'created', 0)],
+                         self.imported(self.path, '--only', 'A100'))
+        self.assertEqual(['A100'], self.names())
+        self.assertIn('H9 (there are: A100, H100) does not exist',
+                      self.refused('variant', 'import', self.path,
+                                   '--only', 'H9'))
+
+    def test_the_shipped_one(self):
+        self.assertEqual([
+            ('NVIDIA_H100_SXM5_80GB', 'created', 8),
+            ('AMD_MI300X', 'created', 0)], self.imported(
+                '--only', 'NVIDIA_H100_SXM5_80GB', '--only', 'AMD_MI300X'))
+
+    def test_different_of_the_same_name(self):
+        self.manage('variant', 'create', 'A100', '--vendor', '10de',
+                    '--device', '20b2')
+        err = self.refused('variant', 'import', self.path)
+        self.assertIn('variant A100: it exists with other ids', err)
+        self.assertIn('nothing was imported', err)
+        self.assertEqual(['A100'], self.names())
+
+    def test_tie_with_one_that_exists(self):
+        self.manage('variant', 'create', 'MINE', '--vendor', '10de',
+                    '--device', '20b0')
+        err = self.refused('variant', 'import', self.path)
+        self.assertIn('variant A100: a device can match it and MINE', err)
+        self.assertEqual(['MINE'], self.names())
+
+    def test_same_name_to_placement(self):
+        self.manage('variant', 'create', 'a100', '--vendor', '10de',
+                    '--device', '20b5')
+        self.assertIn('variant A100: it has the same name as a100',
+                      self.refused('variant', 'import', self.path))
+        self.assertEqual(['a100'], self.names())
+
+    def test_bad_file(self):
+        self.write('variants: [{name: A}]')
+        self.assertIn(self.path, self.refused(
+            'variant', 'import', self.path))
+        self.assertIn('/nowhere/x.yaml does not exist', self.refused(
+            'variant', 'import', '/nowhere/x.yaml'))
+        self.assertEqual([], self.names())

@@ -1,0 +1,154 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``flavor``, the real openstacksdk in front of a fake Nova."""
+
+from gpgpu_plugin.cmd import flavor
+from gpgpu_plugin.objects import view
+from tests.unit.cmd import base
+from tests.unit.cmd import fake_nova
+
+
+class RenderTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.api.variant_create(self.context, view.VariantView(
+            name='a100-80', vendor='10de', device='20b2'))
+
+    def test_one_kind(self):
+        self.assertEqual(
+            {'resources:CUSTOM_GPU_H100': '4'},
+            self.json('flavor', 'render', '--variant', 'H100', '--count',
+                      '4'))
+        self.assertEqual(
+            {'resources:CUSTOM_GPU_H100': '1'},
+            self.json('flavor', 'render', '--variant', 'H100'))
+
+    def test_two_kinds_and_how(self):
+        self.assertEqual({
+            'resources:CUSTOM_GPU_H100': '2',
+            'resources:CUSTOM_GPU_A100_80': '1',
+            'gpgpu:topology': 'same_numa',
+            'gpgpu:allocation_policy': 'breadth_first'}, self.json(
+                'flavor', 'render', '--gpu', 'H100=2', '--gpu', 'a100-80',
+                '--topology', 'same_numa', '--allocation-policy',
+                'breadth_first'))
+
+    def test_table(self):
+        self.assertRegex(
+            self.done('flavor', 'render', '--gpu', 'H100=2'),
+            r'\| resources:CUSTOM_GPU_H100 +\| 2 +\|')
+
+    def test_refused(self):
+        for arguments, expected in (
+                (('--gpu', 'H9=1'),
+                 'variant H9 (there are: H100, a100-80) does not exist'),
+                ((), '--variant V --count N, or --gpu VARIANT=COUNT'),
+                (('--gpu', 'H100=1', '--count', '2'), '--count alone'),
+                (('--variant', 'H100', '--count', '0'), 'from 1 on'),
+                (('--variant', 'H100', '--count', '-1'), 'from 1 on'),
+                (('--gpu', 'H100=1', '--gpu', 'H100=2'),
+                 'each variant once')):
+            self.assertIn(expected, self.refused(
+                'flavor', 'render', *arguments))
+
+    def test_no_variant_at_all(self):
+        for name in ('H100', 'a100-80'):
+            self.done('variant', 'delete', name)
+        self.assertIn('variant H100 (there are: none) does not exist',
+                      self.refused('flavor', 'render', '--gpu', 'H100=1'))
+
+    def test_misused(self):
+        for arguments, expected in (
+                (('--gpu', 'H100=0'), 'count from 1 on'),
+                (('--gpu', 'H100=two'), 'count from 1 on'),
+                (('--gpu', '=2'), 'VARIANT=COUNT'),
+                (('--gpu', 'H100', '--topology', 'round'), 'same_switch'),
+                (('--variant', 'H100', '--count', 'two'), 'two')):
+            self.assertIn(expected, self.misused(
+                'flavor', 'render', *arguments))
+
+
+class SetTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.api.variant_create(self.context, view.VariantView(
+            name='MINE', vendor='10de', device='20b2',
+            resource_class='PGPU'))
+        self.nova = self.useFixture(fake_nova.FakeNova())
+
+    def set(self, *arguments, name='gpu'):
+        return self.json('flavor', 'set', name, *arguments,
+                         connect=self.nova.connect)
+
+    def refused(self, *arguments, name='gpu'):
+        return super().refused('flavor', 'set', name, *arguments,
+                               connect=self.nova.connect)
+
+    def test_nova_checks_what_is_written(self):
+        shown = self.set('--gpu', 'H100=2', '--topology', 'same_numa')
+        expected = {'resources:CUSTOM_GPU_H100': '2',
+                    'gpgpu:topology': 'same_numa'}
+        self.assertEqual((expected, expected), (shown, self.nova.specs))
+        [(method, path, microversion)] = self.nova.changes
+        self.assertEqual(('POST', f'compute {flavor.MICROVERSION}'),
+                         (method, microversion))
+        self.assertIn(self.nova.flavor_id, path)
+
+    def test_by_id(self):
+        self.set('--gpu', 'H100=2', name=self.nova.flavor_id)
+        self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
+
+    def test_other_gpus_and_rules_go_and_the_rest_stays(self):
+        rest = {'hw:cpu_policy': 'dedicated', 'resources:VGPU': '1',
+                'resources:CUSTOM_FPGA': '1', 'trait:CUSTOM_GPU': 'required'}
+        self.nova.specs.update({
+            **rest, 'resources:PGPU': '1', 'resources:CUSTOM_GPU_GONE': '3',
+            'gpgpu:topology': 'same_switch'})
+        self.set('--gpu', 'H100=2')
+        self.assertEqual({**rest, 'resources:CUSTOM_GPU_H100': '2'},
+                         self.nova.specs)
+
+    def test_again_changes_nothing(self):
+        self.set('--gpu', 'H100=2')
+        del self.nova.changes[:]
+        self.set('--gpu', 'H100=2')
+        self.assertEqual([], self.nova.changes)
+
+    def test_another_count(self):
+        self.set('--gpu', 'H100=2')
+        self.set('--gpu', 'H100=4')
+        self.assertEqual({'resources:CUSTOM_GPU_H100': '4'}, self.nova.specs)
+
+    def test_unknown_flavor(self):
+        err = self.refused('--gpu', 'H100=2', name='none')
+        self.assertIn('flavor none: ', err)
+        self.assertEqual({}, self.nova.specs)
+
+    def test_unknown_variant_asks_no_cloud(self):
+        self.assertIn('there are: H100, MINE',
+                      self.refused('--gpu', 'H9=2'))
+        self.assertFalse(hasattr(self.nova, 'cloud'))
+
+    def test_refused_by_nova(self):
+        self.nova.specs['gpgpu:topology'] = 'same_switch'
+        self.nova.refusal = 'Validation failed; extra spec is wrong'
+        self.assertIn('Validation failed; extra spec is wrong',
+                      self.refused('--gpu', 'H100=2'))
+        # Nothing half done: what goes goes last.
+        self.assertEqual({'gpgpu:topology': 'same_switch'}, self.nova.specs)
+
+    def test_cloud(self):
+        self.manage('--os-cloud', 'west', 'flavor', 'set', 'gpu', '--gpu',
+                    'H100=1', connect=self.nova.connect)
+        self.assertEqual('west', self.nova.cloud)

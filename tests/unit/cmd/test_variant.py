@@ -1,0 +1,131 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``variant``, but for its import."""
+
+from tests.unit.cmd import base
+
+
+class VariantTest(base.CommandTestCase):
+
+    variants = ()
+
+    def names(self):
+        return [row['Name'] for row in self.json('variant', 'list')]
+
+    def test_create_says_how_many_devices_match(self):
+        shown = self.json('variant', 'create', *base.H100)
+        self.assertEqual(
+            ('H100', '10de', '2330', 'gpu', 'CUSTOM_GPU_H100', [], 8),
+            tuple(shown[key] for key in (
+                'Name', 'Vendor', 'Device', 'Type', 'Resource Class',
+                'Traits', 'Devices')))
+        self.assertEqual({'available': 8}, self.json(
+            'host', 'show', 'h1')['Devices'])
+
+    def test_create_with_everything(self):
+        shown = self.json(
+            'variant', 'create', 'big', '--vendor', '0x10DE', '--device',
+            '2330', '--subsystem-vendor', '10de', '--subsystem', '16C1',
+            '--revision', 'A1', '--type', 'gpu', '--resource-class', 'PGPU',
+            '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN')
+        self.assertEqual({
+            'Name': 'big', 'Vendor': '10de', 'Device': '2330',
+            'Subsystem Vendor': '10de', 'Subsystem': '16c1',
+            'Revision': 'a1', 'Type': 'gpu', 'Resource Class': 'PGPU',
+            'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'], 'Devices': 8},
+            shown)
+
+    def test_create_that_matches_nothing_yet(self):
+        result = self.manage('variant', 'create', 'A100', '--vendor',
+                             '10de', '--device', '20b0')
+        self.assertEqual(0, result.code)
+        self.assertEqual(
+            'gpgpu-manage: variant A100 matches no device that a host '
+            'reported so far\n', result.err)
+        self.assertEqual(['A100'], self.names())
+
+    def test_create_refused(self):
+        self.manage('variant', 'create', *base.H100)
+        for wrong, expected in (
+                (('a b', '--vendor', '10de', '--device', '20b0'),
+                 "variant name: 'a b' is not valid"),
+                (('X', '--vendor', '10deg', '--device', '20b0'),
+                 "vendor: '10deg' is not valid: 4 hex digits"),
+                (('X', '--vendor', '10de', '--device', 'ffff'),
+                 "device: 'ffff' is not valid"),
+                (('X', '--vendor', '10de', '--device', '20b0',
+                  '--revision', 'a'), "revision: 'a' is not valid: 2 hex"),
+                (('X', '--vendor', '10de', '--device', '20b0',
+                  '--subsystem', '16c1'), 'a subsystem vendor beside it'),
+                (('X', '--vendor', '10de', '--device', '20b0',
+                  '--trait', 'FAST'), "trait: 'FAST' is not valid"),
+                (('X', '--vendor', '10de', '--device', '20b0',
+                  '--resource-class', 'VCPU'),
+                 "resource class: 'VCPU' is not valid"),
+                (('X', '--vendor', '10de', '--device', '20b0',
+                  '--type', 'disk'), "variant type: 'disk' is not valid"),
+                (base.H100, 'variant H100: it exists already'),
+                (('h100', *base.H100[1:]), 'the same name in Placement'),
+                (('X', *base.H100[1:]), 'it ties with variant H100'),
+                (('X', '--vendor', '10de', '--device', '20b0',
+                  '--resource-class', 'CUSTOM_GPU_H100'),
+                 'has the resource class')):
+            self.assertIn(expected, self.refused('variant', 'create', *wrong))
+        self.assertEqual(['H100'], self.names())
+
+    def test_create_misused(self):
+        self.assertIn('--device', self.misused(
+            'variant', 'create', 'X', '--vendor', '10de'))
+
+    def test_list_and_show(self):
+        self.done('variant', 'create', *base.H100)
+        self.manage('variant', 'create', 'A100', '--vendor', '10de',
+                    '--device', '20b0')
+        self.assertEqual(['A100', 'H100'], self.names())
+        self.assertEqual(
+            self.json('variant', 'list')[1],
+            self.json('variant', 'show', 'H100'))
+
+    def test_set_changes_what_is_given(self):
+        self.done('variant', 'create', *base.H100, '--trait', 'CUSTOM_A')
+        shown = self.json('variant', 'set', 'H100', '--subsystem-vendor',
+                          '10de', '--subsystem', '16c2')
+        self.assertEqual(
+            ('2330', '16c2', ['CUSTOM_A'], 0),
+            (shown['Device'], shown['Subsystem'], shown['Traits'],
+             shown['Devices']))
+        shown = self.json('variant', 'set', 'H100', '--trait', 'CUSTOM_B')
+        self.assertEqual(['CUSTOM_B'], shown['Traits'])
+
+    def test_in_use(self):
+        self.done('variant', 'create', *base.H100)
+        self.claim()
+        for command in (('delete', 'H100'),
+                        ('set', 'H100', '--device', '2331')):
+            self.assertIn(
+                f'variant H100: instance {base.INSTANCE} holds a device',
+                self.refused('variant', *command))
+        self.assertEqual('2330', self.json(
+            'variant', 'show', 'H100')['Device'])
+
+    def test_delete(self):
+        self.done('variant', 'create', *base.H100)
+        self.assertEqual('', self.done('variant', 'delete', 'H100'))
+        self.assertEqual([], self.names())
+        self.assertEqual({'unmanaged': 8}, self.json(
+            'host', 'show', 'h1')['Devices'])
+
+    def test_unknown(self):
+        for command in (('show', 'X'), ('delete', 'X'),
+                        ('set', 'X', '--device', '2330')):
+            self.assertEqual('gpgpu-manage: variant X does not exist\n',
+                             self.refused('variant', *command))
