@@ -86,14 +86,15 @@ class BootTest(cloud.GpuCloud):
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=8))
 
-    def test_delete_clean_and_boot_again_within_two_seconds(self) -> None:
+    def test_delete_clean_and_boot_again_without_a_periodic_run(self) -> None:
         flavor = self.flavor(H100=8)
         server = self.boot(flavor)
         self.delete(server)
         begin = time.monotonic()
         self.wait_inventory(8, 0)
         self.wait_states(available=8)
-        self.assertLess(time.monotonic() - begin, 2)
+        # Two seconds on an idle machine; a periodic run is 60 s away.
+        self.assertLess(time.monotonic() - begin, 20)
         self.assertEqual(8, len(self.held(self.boot(flavor))))
 
     def test_image_trait(self) -> None:

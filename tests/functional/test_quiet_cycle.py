@@ -88,7 +88,8 @@ class QuietCycleTest(cloud.GpuCloud):
     def test_our_cycle_calls_nobody(self) -> None:
         self.look('gpu1')
         self._settle()
-        self.assertEqual({}, dict(self.calls.all))
+        # Nova's own services beat in the background meanwhile.
+        self.assertEqual({}, dict(self.calls.ours))
 
     def test_novas_cycle_makes_us_call_nobody(self) -> None:
         self.run_periodics('gpu1')
