@@ -21,8 +21,9 @@ from __future__ import annotations
 import pathlib
 import sys
 
-import gpgpu_plugin
 import nova.virt
+
+import gpgpu_plugin
 
 
 def extend_path() -> None:

@@ -23,13 +23,13 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 
+from nova import exception as nova_exception
+from nova import utils
 from nova.compute import resource_tracker
 from oslo_log import log as logging
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import inventory as inventory_obj
-from nova import exception as nova_exception
-from nova import utils
 
 LOG = logging.getLogger(__name__)
 

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 
+from nova import context as nova_context
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -41,7 +42,6 @@ from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
-from nova import context as nova_context
 
 LOG = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ refused by the filter and the claim.
 
 from __future__ import annotations
 
+from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import request
-from nova import exception as nova_exception
 
 
 class _OnlyEnforced(base.ExtraSpecValidator):

@@ -13,9 +13,8 @@
 
 from __future__ import annotations
 
-from nova.i18n import _
-
 from nova import exception
+from nova.i18n import _
 
 
 class GPUClaimDenied(exception.GroupAffinityViolation):

@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 
 import nova.conf
+from nova.virt import fake
 
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import fake as fake_backend
 from gpgpu_plugin.virt import mixin
-from nova.virt import fake
 
 CONF = nova.conf.CONF
 

@@ -23,6 +23,9 @@ import importlib.metadata
 import typing
 
 import nova.conf
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
 from nova.compute import task_states
 from oslo_log import log as logging
 
@@ -39,9 +42,6 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import release
 from gpgpu_plugin.virt import steps
-from nova import context as nova_context
-from nova import exception as nova_exception
-from nova import objects
 
 LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF

@@ -17,8 +17,8 @@ import threading
 import typing
 
 import fixtures
-
 from nova import exception as nova_exception
+
 from tests.fixtures import cloud
 
 SPAWN = 'nova.virt.fake.FakeDriver.spawn'

@@ -15,6 +15,7 @@ import os
 import uuid
 
 import fixtures
+from nova import exception as nova_exception
 from nova.compute import provider_tree
 from oslotest import base
 
@@ -27,7 +28,6 @@ from gpgpu_plugin.domain import request
 from gpgpu_plugin.host import fake
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import view
-from nova import exception as nova_exception
 from tests.fixtures import conductor as conductor_fixture
 
 NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))

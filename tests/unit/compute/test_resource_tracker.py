@@ -11,9 +11,10 @@
 #    under the License.
 """The look of nova-compute: what it does, and that it does nothing."""
 
+from nova import exception as nova_exception
+
 from gpgpu_plugin import context
 from gpgpu_plugin.compute import host_state
-from nova import exception as nova_exception
 from tests.unit.compute import base
 
 

@@ -15,6 +15,7 @@ import logging
 import types
 
 import fixtures
+from nova import objects
 from oslotest import base
 
 from gpgpu_plugin import exception
@@ -22,7 +23,6 @@ from gpgpu_plugin import scheduler_filters
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import host_view
-from nova import objects
 
 objects.register_all()
 

@@ -11,12 +11,12 @@
 #    under the License.
 """nova-api accepts what is enforced and names it when something else comes."""
 
+from nova import exception as nova_exception
 from nova.api.validation.extra_specs import validators as nova_validators
 from oslotest import base
 
 from gpgpu_plugin.domain import request
 from gpgpu_plugin.scheduler_filters import validators
-from nova import exception as nova_exception
 
 
 class ValidatorsTest(base.BaseTestCase):

@@ -11,12 +11,12 @@
 #    under the License.
 """What the mixin asks of Nova and tells it."""
 
+from nova import exception as nova_exception
 from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import mixin
-from nova import exception as nova_exception
 
 
 class MixinTest(base.BaseTestCase):
