@@ -18,6 +18,7 @@ that an older peer can leave some out).
 
 from __future__ import annotations
 
+import threading
 import typing
 
 import msgspec
@@ -26,10 +27,27 @@ from gpgpu_plugin import exception
 
 T = typing.TypeVar('T')
 
+_lock = threading.Lock()
+_prepared: set[typing.Any] = set()
+
 
 def to_primitive(value: object) -> typing.Any:
     """The value as dicts, lists, strings, numbers, booleans and None."""
     return msgspec.to_builtins(value)
+
+
+def _prepare(kind: typing.Any) -> None:
+    """Let msgspec look at a kind once, in one thread.
+
+    It keeps what it finds out about a dataclass with the class, and lets
+    other threads see it before it is complete: two first calls at once end
+    the process (msgspec 0.22, segmentation fault).
+    """
+    if kind in _prepared:
+        return
+    with _lock:
+        msgspec.json.Decoder(kind)
+        _prepared.add(kind)
 
 
 def from_primitive(kind: type[T], primitive: object) -> T:
@@ -37,6 +55,7 @@ def from_primitive(kind: type[T], primitive: object) -> T:
 
     :raises Invalid: the primitive does not fit the kind's annotations
     """
+    _prepare(kind)
     try:
         return msgspec.convert(primitive, kind)
     except msgspec.ValidationError as exc:

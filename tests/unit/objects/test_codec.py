@@ -12,6 +12,8 @@
 """What crosses RPC comes out as it went in; peers may differ in version."""
 
 import json
+import subprocess
+import sys
 
 from oslotest import base
 
@@ -54,7 +56,46 @@ VALUES = (
 )
 
 
+FIRST_CALLS = """
+import dataclasses, sys, threading
+from gpgpu_plugin.objects import codec
+
+def fields(kind):
+    return [(f'f{n}', kind, dataclasses.field(default=None))
+            for n in range(40)]
+
+def make(name, fields):
+    return dataclasses.make_dataclass(
+        name, fields, frozen=True, kw_only=True)
+
+sys.setswitchinterval(1e-6)
+for number in range(100):
+    inner = make(f'Inner{number}', fields('int | None'))
+    outer = make(f'Outer{number}', [
+        ('many', tuple[inner, ...], ()), *fields('str | None')])
+    start = threading.Barrier(8)
+
+    def first():
+        start.wait()
+        codec.from_primitive(outer, {'many': [{'f1': 3}], 'f2': 'x'})
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print('survived')
+"""
+
+
 class CodecTest(base.BaseTestCase):
+
+    def test_first_calls_at_once_survive(self):
+        # A process of its own: what fails is a segmentation fault.
+        done = subprocess.run(
+            [sys.executable, '-c', FIRST_CALLS], capture_output=True,
+            text=True, timeout=100, check=False)
+        self.assertEqual((0, 'survived\n'), (done.returncode, done.stdout),
+                         done.stderr)
 
     def test_round_trip_through_json(self):
         for value in VALUES:
