@@ -95,30 +95,18 @@ def _invalid(path: pathlib.Path, expected: str) -> exception.Invalid:
 
 def check_beside(variant: rules.Variant,
                  others: Sequence[rules.Variant]) -> None:
-    """Refuse a variant that cannot exist beside the others.
+    """Refuse a variant before any of its file is created.
 
-    The conductor has the last word; this is so that nothing is created of
-    a file of which one entry is refused.
+    The conductor has the last word.
 
-    :raises Conflict: same name, same class or a tie
+    :raises Conflict: it cannot exist beside the others
     """
-    same = rules.collides(variant.name, [each.name for each in others])
-    reasons = [f'it has the same name as {same} in Placement'] if same else []
-    reasons += [reason for other in others
-                if (reason := _clash(variant, other))]
-    if reasons:
+    try:
+        rules.check_beside(variant, others)
+    except exception.Conflict as exc:
         raise exception.Conflict(
             kind='variant', name=variant.name,
-            reason=f'{reasons[0]}; nothing was imported')
-
-
-def _clash(one: rules.Variant, other: rules.Variant) -> str | None:
-    if rules.overlaps(one, other):
-        return (f'a device can match it and {other.name} equally well; name '
-                f'more ids in one')
-    if one.resource_class == other.resource_class:
-        return f'{other.name} has the resource class {one.resource_class} too'
-    return None
+            reason=f'{exc.kwargs["reason"]}; nothing was imported') from None
 
 
 def only(variants: Iterable[rules.Variant],

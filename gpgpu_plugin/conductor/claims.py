@@ -18,6 +18,7 @@ room.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 import uuid
@@ -77,10 +78,12 @@ def _fingerprint(request: objects.ClaimRequest) -> str:
 
 def _claim(session: orm.Session, host: models.Host,
            request: objects.ClaimRequest, lease: float) -> objects.Claim:
-    held = assignment_db.active(
-        session, models.Assignment.instance_uuid == request.instance_uuid,
-        models.Assignment.host_id == host.id,
-        models.Assignment.slot == request.slot)
+    active = assignment_db.active(
+        session, models.Assignment.host_id == host.id)
+    found = inventory.groups(session, [host.id], active)[host.id]
+    held = [each for each in active
+            if (each.instance_uuid, each.slot) == (
+                request.instance_uuid, request.slot)]
     if held:
         if held[0].request != _fingerprint(request):
             raise _denied(
@@ -89,19 +92,27 @@ def _claim(session: orm.Session, host: models.Host,
                 f'request: {held[0].request}')
         return objects.Claim(
             assignments=tuple(view(each, host) for each in held),
-            inventory=inventory.of_host(session, host))
-    states = {
-        state.group.variant.resource_class: state
-        for state in inventory.groups(session, [host.id])[host.id]
-        if state.devices}
+            inventory=inventory.inventory(host, found))
+    states = {state.group.variant.resource_class: state
+              for state in found if state.devices}
     ours = _ours(session, request, states)
     chosen = _choose(request, ours, states)
     granted = _grant(session, host, request, chosen, states, lease)
-    if granted:
-        host_db.changed(host)
+    if not granted:
+        return objects.Claim(
+            assignments=(), inventory=inventory.inventory(host, found))
+    host_db.changed(host)
     return objects.Claim(
         assignments=tuple(view(each, host) for each in granted),
-        inventory=inventory.refresh(session, host))
+        inventory=inventory.refresh(
+            session, host, [_with(state, granted) for state in found]))
+
+
+def _with(state: inventory.GroupState,
+          granted: Sequence[models.Assignment]) -> inventory.GroupState:
+    return dataclasses.replace(state, held=[
+        *state.held, *(each for each in granted
+                       if each.device.group_id == state.group.id)])
 
 
 def _ours(session: orm.Session, request: objects.ClaimRequest,
@@ -111,12 +122,12 @@ def _ours(session: orm.Session, request: objects.ClaimRequest,
 
     :raises ClaimDenied: a class that is ours has no group on the host
     """
-    known = {each.resource_class for each in variant_db.all(session)}
     demands = []
     for demand in request.request.demands:
         name = demand.resource_class
         if name not in states and (
-                name in known or naming.is_reserved_class(name)):
+                naming.is_reserved_class(name)
+                or variant_db.has_class(session, name)):
             raise _denied(
                 request, _Reason.NO_SUCH_GROUP,
                 f'no card of {name} on this host, which has '

@@ -86,19 +86,27 @@ def card(device: models.Device) -> allocator.Card:
         switch=facts.switch_path[-1] if facts.switch_path else None)
 
 
-def groups(session: orm.Session,
-           host_ids: Sequence[int]) -> dict[int, list[GroupState]]:
-    """Groups of hosts with all that is known of them, in three queries."""
-    found = list(session.scalars(
+def groups(session: orm.Session, host_ids: Sequence[int],
+           active: Sequence[models.Assignment] | None = None,
+           ) -> dict[int, list[GroupState]]:
+    """Groups of hosts with all that is known of them, in three queries.
+
+    :param active: all active assignments of the hosts, where the caller has
+        them already
+    """
+    found = session.scalars(
         sa.select(models.Group).where(models.Group.host_id.in_(host_ids))
-        .order_by(models.Group.id)))
+        .options(orm.joinedload(models.Group.types))
+        .order_by(models.Group.id)).unique().all()
     devices: dict[int, list[models.Device]] = collections.defaultdict(list)
     for device in device_db.of_groups(session, [each.id for each in found]):
         assert device.group_id is not None
         devices[device.group_id].append(device)
     held: dict[int, list[models.Assignment]] = collections.defaultdict(list)
-    for each in assignment_db.active(
-            session, models.Assignment.host_id.in_(host_ids)):
+    if active is None:
+        active = assignment_db.active(
+            session, models.Assignment.host_id.in_(host_ids))
+    for each in active:
         if each.device.group_id is not None:
             held[each.device.group_id].append(each)
     result: dict[int, list[GroupState]] = collections.defaultdict(list)
@@ -108,28 +116,43 @@ def groups(session: orm.Session,
     return result
 
 
-def refresh(session: orm.Session,
-            host: models.Host) -> objects.HostInventory:
+def refresh(session: orm.Session, host: models.Host,
+            states: Sequence[GroupState] | None = None,
+            ) -> objects.HostInventory:
     """Recompute the stored capacities of the (locked) host.
 
+    :param states: where the caller has them, as they are now
     :returns: what the host offers after the transaction
     """
     session.flush()
-    states = groups(session, [host.id])[host.id]
+    if states is None:
+        states = groups(session, [host.id])[host.id]
+    _store_capacity(states)
+    return inventory(host, states)
+
+
+def refresh_all(session: orm.Session, host_ids: Sequence[int]) -> None:
+    """Recompute the stored capacities of (locked) hosts."""
+    session.flush()
+    for states in groups(session, host_ids).values():
+        _store_capacity(states)
+
+
+def _store_capacity(states: Sequence[GroupState]) -> None:
     for state in states:
         state.type.max_capacity = len(state.devices)
         state.type.remaining_capacity = len(state.offered())
-    return _inventory(host, states)
 
 
 def of_host(session: orm.Session,
             host: models.Host) -> objects.HostInventory:
     """What the host offers now."""
-    return _inventory(host, groups(session, [host.id])[host.id])
+    return inventory(host, groups(session, [host.id])[host.id])
 
 
-def _inventory(host: models.Host,
-               states: Sequence[GroupState]) -> objects.HostInventory:
+def inventory(host: models.Host,
+              states: Sequence[GroupState]) -> objects.HostInventory:
+    """What a host offers, of rows that were read already."""
     return objects.HostInventory(
         host=host.name, node_uuid=host.node_uuid,
         generation=host.generation,

@@ -90,14 +90,17 @@ class ConductorManager:
 
     @_call
     def claim(self, ctxt: _Context, request: _Primitive) -> object:
+        asked = codec.from_primitive(claim_obj.ClaimRequest, request)
         try:
-            return claims.claim(
-                self._db,
-                codec.from_primitive(claim_obj.ClaimRequest, request),
-                lease=self._conf.gpgpu.claim_lease)
+            claim = claims.claim(
+                self._db, asked, lease=self._conf.gpgpu.claim_lease)
         except exception.ClaimDenied as exc:
             LOG.info('%s', exc)
             raise
+        if asked.slot != claim_obj.SLOT_BUILD:
+            # The source of a migration claims for its destination.
+            self._refresh(ctxt, [asked.host])
+        return claim
 
     @_call
     def activate(self, ctxt: _Context, assignments: list[str]) -> object:

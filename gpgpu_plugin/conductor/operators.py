@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import json
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -46,13 +47,16 @@ def host_list(db: api.Database,
             .order_by(models.Host.name)).all()
         if name is not None:
             hosts = [host_db.get(session, name)]
-        return tuple(_host_view(session, host) for host in hosts)
+        states: dict[int, collections.Counter[str]] = (
+            collections.defaultdict(collections.Counter))
+        for device in device_db.of_hosts(
+                session, [host.id for host in hosts]):
+            states[device.host_id][inventory.shown_state(device)] += 1
+        return tuple(_host_view(host, states[host.id]) for host in hosts)
 
 
-def _host_view(session: orm.Session, host: models.Host) -> objects.HostView:
-    states = collections.Counter(
-        inventory.shown_state(device)
-        for device in device_db.of_host(session, host.id))
+def _host_view(host: models.Host,
+               states: Mapping[str, int]) -> objects.HostView:
     return objects.HostView(
         host=host.name, node=host.node, node_uuid=host.node_uuid,
         generation=host.generation, devices=dict(sorted(states.items())),
@@ -163,6 +167,7 @@ def device_list(db: api.Database, host: str | None = None,
             .outerjoin(models.Assignment, sa.and_(
                 models.Assignment.device_id == models.Device.id,
                 models.Assignment.active == 1))
+            .options(orm.selectinload(models.Device.group))
             .order_by(models.Host.name, models.Device.stable_id))
         if host is not None:
             host_db.get(session, host)

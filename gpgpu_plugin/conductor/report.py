@@ -26,7 +26,6 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -52,9 +51,7 @@ def report(db: api.Database,
             host.problems = problems
             host_db.changed(host)
         _store(session, host, scan)
-        variants = [variant_db.to_domain(each)
-                    for each in variant_db.all(session)]
-        grouping.apply(session, host, variants)
+        grouping.apply(session, [host])
         if host.generation == before:
             return inventory.of_host(session, host)
         host.reported_at = event_db.now()
@@ -107,7 +104,7 @@ def _known(session: orm.Session, host: models.Host | None,
 def _store(session: orm.Session, host: models.Host,
            scan: objects.HostReport) -> None:
     rows = {row.stable_id: row
-            for row in device_db.of_host(session, host.id)}
+            for row in device_db.of_hosts(session, [host.id])}
     for function in scan.functions:
         row = rows.pop(function.id, None)
         if row is None:
@@ -130,7 +127,6 @@ def _appeared(session: orm.Session, host: models.Host,
         enabled=True, present=True, generation=0,
         facts=device_db.dump_facts(function))
     session.add(row)
-    session.flush()
     event_db.add(session, 'appeared', host.name, row)
     host_db.changed(host)
 

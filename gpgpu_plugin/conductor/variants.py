@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -72,39 +73,15 @@ def show(db: api.Database, name: str) -> objects.VariantView:
         return _views(session, [variant_db.get(session, name)])[0]
 
 
-def _check_others(value: rules.Variant,
-                  others: list[rules.Variant]) -> None:
-    same = rules.collides(value.name, [each.name for each in others])
-    if same is not None:
-        raise exception.Conflict(
-            kind='variant', name=value.name,
-            reason=f'variant {same} has the same name in Placement'
-            if same != value.name else 'it exists already')
-    for other in others:
-        if rules.overlaps(value, other):
-            raise exception.Conflict(
-                kind='variant', name=value.name,
-                reason=f'it ties with variant {other.name}: a device can '
-                       f'match both equally well; name more ids in one')
-        if other.resource_class == value.resource_class:
-            raise exception.Conflict(
-                kind='variant', name=value.name,
-                reason=f'variant {other.name} has the resource class '
-                       f'{other.resource_class} already')
-
-
-def _apply(session: orm.Session) -> list[str]:
+def _apply(session: orm.Session,
+           hosts: Sequence[models.Host]) -> list[str]:
     """Regroup all devices. :returns: names of the hosts that changed"""
     session.flush()
-    variants = [variant_db.to_domain(row) for row in variant_db.all(session)]
-    changed = []
-    for host in _hosts(session):
-        before = host.generation
-        grouping.apply(session, host, variants)
-        if host.generation != before:
-            inventory.refresh(session, host)
-            changed.append(host.name)
-    return changed
+    before = {host.id: host.generation for host in hosts}
+    grouping.apply(session, hosts)
+    changed = [host for host in hosts if host.generation != before[host.id]]
+    inventory.refresh_all(session, [host.id for host in changed])
+    return [host.name for host in changed]
 
 
 def _hosts(session: orm.Session) -> list[models.Host]:
@@ -125,14 +102,14 @@ def create(db: api.Database, view: objects.VariantView,
     def work(session: orm.Session,
              ) -> tuple[objects.VariantView, list[str]]:
         host_db.lock_row(session, 'variants')
-        _hosts(session)
-        _check_others(value, [variant_db.to_domain(row)
-                              for row in variant_db.all(session)])
+        hosts = _hosts(session)
+        rules.check_beside(value, map(
+            variant_db.to_domain, variant_db.all(session)))
         row = variant_db.fill(models.Variant(), value)
         session.add(row)
         event_db.add(session, 'variant_create', detail=json.dumps(
             dataclasses.asdict(value)))
-        changed = _apply(session)
+        changed = _apply(session, hosts)
         return _views(session, [row])[0], changed
     return db.write(work)
 
@@ -145,20 +122,21 @@ def set_(db: api.Database, view: objects.VariantView,
     def work(session: orm.Session,
              ) -> tuple[objects.VariantView, list[str]]:
         host_db.lock_row(session, 'variants')
-        hosts = {host.id: host for host in _hosts(session)}
+        hosts = _hosts(session)
+        by_id = {host.id: host for host in hosts}
         row = variant_db.get(session, value.name)
         _check_unused(session, row)
-        _check_others(value, [variant_db.to_domain(other)
-                              for other in variant_db.all(session)
-                              if other.id != row.id])
+        rules.check_beside(value, [
+            variant_db.to_domain(other) for other in variant_db.all(session)
+            if other.id != row.id])
         variant_db.fill(row, value)
         event_db.add(session, 'variant_set', detail=json.dumps(
             dataclasses.asdict(value)))
-        touched = {hosts[group.host_id] for group in _groups(session, row)
-                   if group.host_id in hosts}
+        touched = {by_id[group.host_id] for group in _groups(session, row)}
         for host in touched:
             host_db.changed(host)
-        changed = {host.name for host in touched} | set(_apply(session))
+        changed = {host.name for host in touched} | set(
+            _apply(session, hosts))
         return _views(session, [row])[0], sorted(changed)
     return db.write(work)
 
@@ -170,7 +148,8 @@ def delete(db: api.Database, name: str) -> list[str]:
     """
     def work(session: orm.Session) -> list[str]:
         host_db.lock_row(session, 'variants')
-        hosts = {host.id: host for host in _hosts(session)}
+        hosts = _hosts(session)
+        by_id = {host.id: host for host in hosts}
         row = variant_db.get(session, name)
         _check_unused(session, row)
         groups = _groups(session, row)
@@ -178,23 +157,23 @@ def delete(db: api.Database, name: str) -> list[str]:
             sa.update(models.Device)
             .where(models.Device.group_id.in_([each.id for each in groups]))
             .values(group_id=None))
-        session.expire_all()
         changed = set()
         for group in groups:
-            host_db.changed(hosts[group.host_id])
-            changed.add(hosts[group.host_id].name)
+            host_db.changed(by_id[group.host_id])
+            changed.add(by_id[group.host_id].name)
             session.delete(group)
         session.flush()
         session.delete(row)
         event_db.add(session, 'variant_delete', detail=name)
-        return sorted(changed | set(_apply(session)))
+        return sorted(changed | set(_apply(session, hosts)))
     return db.write(work)
 
 
 def _groups(session: orm.Session,
             row: models.Variant) -> list[models.Group]:
-    return list(session.scalars(sa.select(models.Group).where(
-        models.Group.variant_id == row.id)))
+    return list(session.scalars(
+        sa.select(models.Group).where(models.Group.variant_id == row.id)
+        .options(orm.selectinload(models.Group.types))))
 
 
 def _check_unused(session: orm.Session, row: models.Variant) -> None:

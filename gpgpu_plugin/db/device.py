@@ -36,11 +36,13 @@ def dump_facts(function: pci.PCIFunction) -> str:
     return json.dumps(codec.to_primitive(function), sort_keys=True)
 
 
-def of_host(session: orm.Session, host_id: int) -> list[models.Device]:
-    """All devices of a host, by stable id."""
+def of_hosts(session: orm.Session,
+             host_ids: Iterable[int]) -> list[models.Device]:
+    """All devices of some hosts, by host and stable id."""
     return list(session.scalars(
-        sa.select(models.Device).where(models.Device.host_id == host_id)
-        .order_by(models.Device.stable_id)))
+        sa.select(models.Device)
+        .where(models.Device.host_id.in_(list(host_ids)))
+        .order_by(models.Device.host_id, models.Device.stable_id)))
 
 
 def of_groups(session: orm.Session,
@@ -81,4 +83,7 @@ def transition(session: orm.Session, device: models.Device,
         raise exception.Conflict(
             kind='device', name=device.uuid,
             reason='it was changed by somebody else; look again')
-    session.refresh(device)
+    # What was written is known; reading it again would cost a round trip.
+    orm.attributes.set_committed_value(device, 'state', str(state))
+    orm.attributes.set_committed_value(
+        device, 'generation', device.generation + 1)

@@ -112,8 +112,7 @@ class Group(Base):
         sa.String(32), default='depth_first')
     variant: orm.Mapped[Variant] = orm.relationship(lazy='joined')
     types: orm.Mapped[list[VGPUType]] = orm.relationship(
-        cascade='all, delete-orphan', order_by='VGPUType.id',
-        lazy='selectin')
+        cascade='all, delete-orphan', order_by='VGPUType.id')
 
 
 class VGPUType(Base):
@@ -158,7 +157,7 @@ class Device(Base):
     clean_token: orm.Mapped[str | None] = orm.mapped_column(UUID)
     facts: orm.Mapped[str] = orm.mapped_column(sa.Text)
     generation: orm.Mapped[int] = orm.mapped_column(default=0)
-    group: orm.Mapped[Group | None] = orm.relationship(lazy='selectin')
+    group: orm.Mapped[Group | None] = orm.relationship()
 
 
 class Assignment(Base):

@@ -57,3 +57,11 @@ def get(session: orm.Session, name: str) -> models.Variant:
     if row is None:
         raise exception.NotFound(kind='variant', name=name)
     return row
+
+
+def has_class(session: orm.Session, resource_class: str) -> bool:
+    """Whether some variant has the resource class."""
+    return session.scalar(
+        sa.select(models.Variant.id)
+        .where(models.Variant.resource_class == resource_class)
+        .limit(1)) is not None

@@ -108,6 +108,31 @@ def match(variants: Iterable[Variant],
     return found[0]
 
 
+def check_beside(variant: Variant, others: Iterable[Variant]) -> None:
+    """Refuse a variant that cannot exist beside the others.
+
+    :raises Conflict: the same name to Placement, a possible tie, or the same
+        resource class
+    """
+    others = list(others)
+    same = collides(variant.name, [each.name for each in others])
+    reasons = []
+    if same is not None:
+        reasons.append('it exists already' if same == variant.name else
+                       f'variant {same} has the same name in Placement')
+    for other in others:
+        if overlaps(variant, other):
+            reasons.append(
+                f'it ties with variant {other.name}: a device can match both '
+                f'equally well; name more ids in one')
+        if other.resource_class == variant.resource_class:
+            reasons.append(f'variant {other.name} has the resource class '
+                           f'{other.resource_class} already')
+    if reasons:
+        raise exception.Conflict(
+            kind='variant', name=variant.name, reason=reasons[0])
+
+
 def overlaps(one: Variant, other: Variant) -> bool:
     """Whether some device would be a tie between the two."""
     return one.specificity == other.specificity and all(

@@ -117,10 +117,10 @@ class ReadTest(base.BaseTestCase):
     def test_entries_that_cannot_both_exist(self):
         for second, expected in (
                 ('{name: t4, vendor: "10de", device: "1eb9"}',
-                 'the same name as T4'),
+                 'T4 has the same name in Placement'),
                 ('{name: B, vendor: "10de", device: "1eb8"}', 'equally well'),
                 ('{name: B, vendor: "10de", device: "1eb9", '
-                 'resource_class: CUSTOM_GPU_T4}', 'CUSTOM_GPU_T4 too')):
+                 'resource_class: CUSTOM_GPU_T4}', 'CUSTOM_GPU_T4 already')):
             error = self.assertRaises(
                 exception.Conflict, self.read,
                 'variants: [{name: T4, vendor: "10de", device: "1eb8"}, '
@@ -184,13 +184,13 @@ class ImportTest(cmd_base.CommandTestCase):
         self.manage('variant', 'create', 'MINE', '--vendor', '10de',
                     '--device', '20b0')
         err = self.refused('variant', 'import', self.path)
-        self.assertIn('variant A100: a device can match it and MINE', err)
+        self.assertIn('variant A100: it ties with variant MINE', err)
         self.assertEqual(['MINE'], self.names())
 
     def test_same_name_to_placement(self):
         self.manage('variant', 'create', 'a100', '--vendor', '10de',
                     '--device', '20b5')
-        self.assertIn('variant A100: it has the same name as a100',
+        self.assertIn('variant A100: variant a100 has the same name in',
                       self.refused('variant', 'import', self.path))
         self.assertEqual(['a100'], self.names())
 

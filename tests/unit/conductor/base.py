@@ -11,9 +11,11 @@
 #    under the License.
 """A conductor's database with a host, without RPC."""
 
+import contextlib
 import dataclasses
 import uuid
 
+import sqlalchemy as sa
 from oslotest import base
 
 from gpgpu_plugin.conductor import claims
@@ -89,6 +91,19 @@ class ConductorTestCase(base.BaseTestCase):
         granted = self.claim(count, instance, **kwargs)
         claims.activate(self.db, uuids(granted))
         return granted
+
+    @contextlib.contextmanager
+    def statements(self):
+        """SQL statements that are executed meanwhile."""
+        found = []
+
+        def note(conn, cursor, statement, *args):
+            found.append(statement)
+        sa.event.listen(self.db.engine, 'before_cursor_execute', note)
+        try:
+            yield found
+        finally:
+            sa.event.remove(self.db.engine, 'before_cursor_execute', note)
 
     def clean_all(self, passed=True):
         for task in cleaning.tasks(self.db, 'h1'):

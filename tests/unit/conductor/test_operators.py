@@ -12,6 +12,7 @@
 """Variants, hosts, groups and devices as operators change them."""
 
 import dataclasses
+import uuid
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import changes
@@ -46,6 +47,35 @@ class VariantTest(base.ConductorTestCase):
         [group] = self.inventory().groups
         self.assertEqual(
             ('CUSTOM_GPU', 'CUSTOM_GPU_H100', 'OWNER_NOVA'), group.traits)
+
+    def test_statements_do_not_grow_with_the_hosts(self):
+        def counts():
+            with self.statements() as created:
+                self.create()
+            with self.statements() as deleted:
+                variants.delete(self.db, 'H100')
+            # SQLAlchemy inserts rows of which it needs the id one by one
+            # on SQLite: a group and its type for each host.
+            return [len([each for each in part
+                         if not each.startswith('INSERT')])
+                    for part in (created, deleted)]
+        before = counts()
+        for number in range(2, 12):
+            base.report.report(self.db, base.scan(
+                base.EIGHT, host=f'h{number}',
+                node_uuid=str(uuid.uuid4())))
+        self.assertEqual(before, counts())
+        with self.statements() as listed:
+            self.assertEqual(11, len(operators.host_list(self.db)))
+        self.assertLessEqual(len(listed), 3)
+
+    def test_boot_display_is_not_managed(self):
+        base.report.report(self.db, base.scan((
+            *base.EIGHT[1:], base.replace(0, used_by='boot_vga'))))
+        self.create()
+        self.assertEqual({'available': 7, 'unmanaged': 1}, self.states())
+        [device] = operators.device_list(self.db, state='unmanaged')
+        self.assertIn('booted with', device.reason)
 
     def test_more_specific_one_takes_over(self):
         self.create()
