@@ -29,7 +29,7 @@ class ComputeAPI:
     def __init__(self, conf: cfg.ConfigOpts,
                  transport: typing.Any = None) -> None:
         self._client = rpc.client(
-            transport or rpc.transport(conf), rpc.COMPUTE_TOPIC, VERSION)
+            transport or rpc.transport(conf), rpc.compute_topic(conf), VERSION)
 
     def refresh(self, ctxt: gpgpu_context.RequestContext, host: str) -> None:
         """Something of the host changed in the conductor: fetch, push to

@@ -90,6 +90,12 @@ class ConductorUnavailable(GpgpuException):
     msg_fmt = 'No gpgpu-conductor answered %(method)s within %(timeout)s s'
 
 
+class BrokerUnavailable(ConductorUnavailable):
+    """Not even the broker between us and the conductor can be reached."""
+
+    msg_fmt = 'The message broker at %(hosts)s cannot be reached: %(reason)s'
+
+
 class HostError(GpgpuException):
     """The machine did not do what it was asked."""
 

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import typing
+import uuid
 from collections.abc import Sequence
 
 import oslo_messaging
@@ -22,8 +23,6 @@ from oslo_config import cfg
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 
-CONDUCTOR_TOPIC = 'gpgpu-conductor'
-COMPUTE_TOPIC = 'gpgpu-compute'
 # Named in every target: [DEFAULT] control_exchange is "nova" in Nova's
 # processes and "openstack" in ours, and a client of the one does not reach a
 # server of the other.
@@ -48,19 +47,67 @@ def transport(conf: cfg.ConfigOpts) -> typing.Any:
         allowed_remote_exmods=_REMOTE_MODULES)
 
 
-def is_in_process(conf: cfg.ConfigOpts) -> bool:
-    """Whether the configured transport reaches nobody outside this process."""
+def conductor_topic(conf: cfg.ConfigOpts) -> str:
+    """Where any conductor answers."""
+    return f'{conf.gpgpu.topic_prefix}-conductor'
+
+
+def compute_topic(conf: cfg.ConfigOpts) -> str:
+    """Where nova-compute answers, one server a host."""
+    return f'{conf.gpgpu.topic_prefix}-compute'
+
+
+def probe(conf: cfg.ConfigOpts, rpc_transport: typing.Any) -> None:
+    """Send one message that nobody reads.
+
+    A call or a server waits for ever for a broker that is down or refuses
+    the password, whatever its timeout, since its queue does; a message
+    without retry does not.
+
+    :raises BrokerUnavailable: the broker does not take it
+    """
+    try:
+        client(rpc_transport, f'gpgpu-probe-{uuid.uuid4()}', '1.0').prepare(
+            retry=0).cast(context.admin(), 'probe')
+    except Exception as exc:
+        # kombu's and oslo.messaging's classes have no common base.
+        raise exception.BrokerUnavailable(
+            hosts=_hosts(conf), reason=exc) from exc
+
+
+def _hosts(conf: cfg.ConfigOpts) -> str:
+    # Not the URL: a password is in it.
     url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
-    return str(url.transport) in ('fake', 'kombu+memory')
+    return ', '.join(f'{host.hostname}:{host.port}' for host in url.hosts
+                     ) or 'localhost (no transport_url is configured)'
+
+
+def check_leaves_process(conf: cfg.ConfigOpts) -> None:
+    """For programs that talk to other processes.
+
+    :raises ConfigInvalid: the transport reaches nobody outside this one
+    """
+    url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
+    if str(url.transport) in ('fake', 'kombu+memory'):
+        raise exception.ConfigInvalid(
+            option='[gpgpu] transport_url',
+            reason='this transport reaches nobody outside a process; give '
+                   'the one that gpgpu-conductor, nova-compute and '
+                   'nova-scheduler share, such as '
+                   'rabbit://user:password@host:5672/')
 
 
 def client(rpc_transport: typing.Any, topic: str, version: str,
            timeout: float | None = None) -> typing.Any:
-    """An RPC client for a topic."""
+    """An RPC client for a topic.
+
+    A broker that went away is looked for once more, not for ever, which is
+    oslo.messaging's default.
+    """
     return oslo_messaging.get_rpc_client(
         rpc_transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, version=version),
-        serializer=context.ContextSerializer(), timeout=timeout)
+        serializer=context.ContextSerializer(), timeout=timeout, retry=1)
 
 
 def server(rpc_transport: typing.Any, topic: str, name: str,

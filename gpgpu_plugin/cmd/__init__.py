@@ -9,3 +9,15 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
+"""The plugin's programs."""
+
+import warnings
+
+from oslo_service import backend
+
+# Asked by the first import of oslo.messaging, which else imports eventlet.
+# Nova's processes choose for themselves.
+backend.register_backend_default_hook(lambda: backend.BackendType.THREADING)
+# futurist imports eventlet wherever it is installed, as it is beside Nova;
+# operators need not read of it at each command.
+warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')

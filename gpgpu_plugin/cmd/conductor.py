@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from gpgpu_plugin import exception
 from gpgpu_plugin import rpc
 from gpgpu_plugin import version
+from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
@@ -43,12 +43,8 @@ def prepare(argv: Sequence[str]) -> cfg.ConfigOpts:
     conf(list(argv), project='gpgpu', prog='gpgpu-conductor',
          version=version.VERSION)
     logging.setup(conf, 'gpgpu')
-    if rpc.is_in_process(conf):
-        raise exception.ConfigInvalid(
-            option='[gpgpu] transport_url',
-            reason='this transport reaches nobody outside a process; give '
-                   'the one that nova-compute and nova-scheduler use, such '
-                   'as rabbit://user:password@host:5672/')
+    conf_gpgpu.check(conf)
+    rpc.check_leaves_process(conf)
     return conf
 
 
@@ -57,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         conf = prepare(sys.argv[1:] if argv is None else argv)
         conductor = service.ConductorService(conf)
-    except (cfg.Error, exception.GpgpuException) as exc:
-        sys.stderr.write(f'gpgpu-conductor: {exc}\n')
+    # The border to a person: a database that is away, a driver that is not
+    # installed, an option that is wrong.
+    except Exception as exc:  # noqa: BLE001
+        sys.stderr.write(f'gpgpu-conductor: {errors.message(exc)}\n')
         return 1
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

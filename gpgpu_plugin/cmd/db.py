@@ -38,7 +38,8 @@ class DBVersion(base.Command, show.ShowOne):
     """Show the schema's revision, and the newest one."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        engine = api.Database(self.app.database_conf).engine
+        conf = self.app.database_conf
+        found = None if api.is_missing_file(conf) else migration.version(
+            api.Database(conf).engine)
         return (('Current', 'Newest'),
-                (migration.version(engine) or '-',
-                 migration.revisions()[-1]))
+                (found or '-', migration.revisions()[-1]))

@@ -152,9 +152,18 @@ def apply(compute: typing.Any, name: str, specs: dict[str, str],
         sdk_exceptions.raise_from_response(compute.post(
             f'/flavors/{flavor.id}/os-extra_specs',
             json={'extra_specs': specs}, microversion=MICROVERSION))
-    for key in sorted(before.keys() - specs.keys()):
-        if _is_ours(key, classes):
-            compute.delete_flavor_extra_specs_property(flavor, key)
+    left = [key for key in sorted(before.keys() - specs.keys())
+            if _is_ours(key, classes)]
+    while left:
+        try:
+            compute.delete_flavor_extra_specs_property(flavor, left[0])
+        except (sdk_exceptions.SDKException,
+                keystone_exceptions.ClientException) as exc:
+            raise exception.Conflict(
+                kind='flavor', name=name,
+                reason=f'it asks for what was given, but also still for '
+                       f'{", ".join(left)}: {exc}; run this again') from exc
+        del left[0]
 
 
 def _is_ours(key: str, classes: set[str]) -> bool:

@@ -57,8 +57,10 @@ def ping(conf: cfg.ConfigOpts, transport: typing.Any = None,
     server = rpc.server(transport, topic, 'asker', [endpoint])
     server.start()
     try:
-        rpc.client(transport, rpc.CONDUCTOR_TOPIC, rpcapi.VERSION).prepare(
-            fanout=True).cast(gpgpu_context.admin(), 'ping', reply_to=topic)
+        conductors = rpc.client(
+            transport, rpc.conductor_topic(conf), rpcapi.VERSION)
+        conductors.prepare(fanout=True).cast(
+            gpgpu_context.admin(), 'ping', reply_to=topic)
         time.sleep(wait)
     finally:
         server.stop()

@@ -51,11 +51,15 @@ class ConductorAPI:
     def __init__(self, conf: cfg.ConfigOpts, transport: typing.Any = None,
                  timeout: float | None = None) -> None:
         self._timeout = timeout or conf.gpgpu.rpc_timeout
+        self._conf = conf
+        self._transport = transport or rpc.transport(conf)
         self._client = rpc.client(
-            transport or rpc.transport(conf), rpc.CONDUCTOR_TOPIC, VERSION,
+            self._transport, rpc.conductor_topic(conf), VERSION,
             timeout=self._timeout)
+        self._probed = False
 
     def _call(self, ctxt: _Context, method: str, **kwargs: object) -> object:
+        self._probe()
         try:
             return self._client.call(ctxt, method, **{
                 name: codec.to_primitive(value)
@@ -64,6 +68,13 @@ class ConductorAPI:
                 oslo_messaging.MessageDeliveryFailure):
             raise exception.ConductorUnavailable(
                 method=method, timeout=self._timeout) from None
+
+    def _probe(self) -> None:
+        # Before the first call alone: it makes the queue for replies, which
+        # afterwards finds its way back to a broker by itself.
+        if not self._probed:
+            rpc.probe(self._conf, self._transport)
+            self._probed = True
 
     # -- the compute side ---------------------------------------------------
 

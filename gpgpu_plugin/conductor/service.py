@@ -47,7 +47,7 @@ class ConductorService:
                        f'{migration.revisions()[-1]}: run '
                        '"gpgpu-manage db sync"')
         self._server = rpc.server(
-            self._transport, rpc.CONDUCTOR_TOPIC,
+            self._transport, rpc.conductor_topic(conf),
             f'{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}',
             [manager.ConductorManager(
                 conf, self.database,

@@ -26,6 +26,11 @@ OPTS = [
         help='Message transport between the plugin\'s parts, in '
              'oslo.messaging form. One for the whole cloud, also with '
              'several Nova cells. Default: [DEFAULT] transport_url.'),
+    cfg.StrOpt(
+        'topic_prefix', default='gpgpu', regex='^[A-Za-z0-9_.-]{1,64}$',
+        help='Beginning of the names of the plugin\'s message queues. Give '
+             'each cloud its own where several share one virtual host of a '
+             'broker.'),
     cfg.IntOpt(
         'rpc_timeout', default=10, min=1,
         help='Seconds to wait for gpgpu-conductor, in nova-compute and '
@@ -72,6 +77,16 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     # of options in it, so overrides in one configuration would be the next's.
     conf.register_opts(OPTS, group=GROUP.name)
     conf.register_opts(FAKE_OPTS, group=FAKE_GROUP.name)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Read all values, which oslo.config else does when they are needed.
+
+    :raises oslo_config.cfg.Error: one of them is not valid; it says which
+    """
+    for group, options in list_opts():
+        for option in options:
+            getattr(conf[group.name], option.dest)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

@@ -20,6 +20,7 @@ from one snapshot (MariaDB); hosts are locked in the order of their ids.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import typing
 from collections.abc import Callable
@@ -40,6 +41,14 @@ DEFAULT_CONNECTION = 'sqlite:///gpgpu.sqlite'
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register ``[database]``."""
     options.set_defaults(conf, connection=DEFAULT_CONNECTION)
+
+
+def is_missing_file(conf: cfg.ConfigOpts) -> bool:
+    """Whether ``[database]`` is a file of SQLite that is not there, which
+    merely to look at would create."""
+    url = sa.make_url(conf.database.connection)
+    return (url.get_backend_name() == 'sqlite' and bool(url.database)
+            and not os.path.exists(str(url.database)))
 
 
 @enginefacade.transaction_context_provider

@@ -17,26 +17,13 @@ own value.
 
 from __future__ import annotations
 
-import typing
-
-from stevedore import extension
-
-NAMESPACE = 'gpgpu_plugin.scheduler_filters'
-
-
-def _failed(manager: object, entry_point: typing.Any,
-            error: BaseException) -> None:
-    # A filter that silently does not filter would let anything pass.
-    raise RuntimeError(
-        f'scheduler filter {entry_point.name} ({entry_point.value}) of '
-        f'namespace {NAMESPACE} cannot be loaded: {error}') from error
+from gpgpu_plugin import extensions
 
 
 def all_filters() -> list[type]:
     """The filter classes of the plugin and of those who extend it.
 
-    :raises RuntimeError: one of them cannot be loaded
+    :raises ConfigInvalid: one of them cannot be loaded
     """
-    manager: extension.ExtensionManager[type] = extension.ExtensionManager(
-        NAMESPACE, on_load_failure_callback=_failed)
-    return [each.plugin for each in manager]
+    return list(extensions.load_all(
+        extensions.SCHEDULER_FILTERS).values())

@@ -11,6 +11,8 @@
 #    under the License.
 """The transport: errors keep their class and values, silence is an error."""
 
+import socket
+
 import oslo_messaging
 from oslo_config import cfg
 from oslotest import base
@@ -58,7 +60,8 @@ class RPCTest(base.BaseTestCase):
     def _serve(self):
         endpoint = _DenyingConductor()
         server = rpc.server(
-            self.transport, rpc.CONDUCTOR_TOPIC, self.id(), [endpoint])
+            self.transport, rpc.conductor_topic(self.conf), self.id(),
+            [endpoint])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
@@ -79,8 +82,33 @@ class RPCTest(base.BaseTestCase):
             CLAIM)
         self.assertEqual('claim', exc.kwargs['method'])
 
-    def test_in_process_transport_is_recognised(self):
-        self.assertTrue(rpc.is_in_process(self.conf))
+    def test_in_process_transport_is_refused_where_others_are_meant(self):
+        exc = self.assertRaises(
+            exception.ConfigInvalid, rpc.check_leaves_process, self.conf)
+        self.assertIn('[gpgpu] transport_url', str(exc))
         self.conf.set_override(
             'transport_url', 'rabbit://guest:guest@127.0.0.1:5672/', 'gpgpu')
-        self.assertFalse(rpc.is_in_process(self.conf))
+        rpc.check_leaves_process(self.conf)
+
+    def test_clouds_on_one_broker_do_not_hear_each_other(self):
+        self._serve()
+        self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
+        other = rpcapi.ConductorAPI(self.conf, self.transport)
+        self.assertRaises(exception.ConductorUnavailable, other.claim,
+                          context.admin(), CLAIM)
+
+    def test_broker_that_is_down_is_an_error_not_a_wait(self):
+        with socket.socket() as probe:
+            # Bound and not listening: connections are refused.
+            probe.bind(('127.0.0.1', 0))
+            place = f'127.0.0.1:{probe.getsockname()[1]}'
+            self.conf.set_override(
+                'transport_url', f'rabbit://me:secret@{place}/', 'gpgpu')
+            transport = rpc.transport(self.conf)
+            self.addCleanup(transport.cleanup)
+            exc = self.assertRaises(
+                exception.BrokerUnavailable,
+                rpcapi.ConductorAPI(self.conf, transport).claim,
+                context.admin(), CLAIM)
+        self.assertIn(place, str(exc))
+        self.assertNotIn('secret', str(exc))

@@ -26,6 +26,7 @@ class FakeNova(fixtures.Fixture):
     :ivar specs: its extra specs
     :ivar changes: (method, path, microversion) of what changed something
     :ivar refusal: message of the HTTP 400 that a POST gets
+    :ivar undeletable: a key whose DELETE gets HTTP 400
     """
 
     HOST = 'nova.test'
@@ -35,6 +36,7 @@ class FakeNova(fixtures.Fixture):
         self.specs = {}
         self.changes = []
         self.refusal = None
+        self.undeletable = None
 
     def _setUp(self):
         self.useFixture(fixtures.EnvironmentVariable('NO_PROXY', '*'))
@@ -78,7 +80,11 @@ class FakeNova(fixtures.Fixture):
         if method == 'POST' and path == specs:
             return self._add(environ)
         if method == 'DELETE' and path.startswith(f'{specs}/'):
-            del self.specs[path.removeprefix(f'{specs}/')]
+            key = path.removeprefix(f'{specs}/')
+            if key == self.undeletable:
+                return '400 Bad Request', {'badRequest': {
+                    'code': 400, 'message': 'not now'}}
+            del self.specs[key]
             return '200 OK', {}
         return '404 Not Found', {'itemNotFound': {
             'code': 404, 'message': f'{path} could not be found.'}}

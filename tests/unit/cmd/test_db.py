@@ -12,6 +12,7 @@
 """``db sync`` and ``db version``."""
 
 import json
+import os
 
 import fixtures
 from oslotest import base
@@ -41,6 +42,8 @@ class DBTest(base.BaseTestCase):
     def test_sync_and_version(self):
         newest = migration.revisions()[-1]
         self.assertEqual({'Current': '-', 'Newest': newest}, self.version())
+        # Looking made no file.
+        self.assertEqual(['x.conf'], os.listdir(self.folder))
         for _ in ('from empty', 'again'):
             result = self.manage('db', 'sync')
             self.assertEqual(

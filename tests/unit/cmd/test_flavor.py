@@ -148,6 +148,17 @@ class SetTest(base.CommandTestCase):
         # Nothing half done: what goes goes last.
         self.assertEqual({'gpgpu:topology': 'same_switch'}, self.nova.specs)
 
+    def test_broken_off_half_way_is_said_and_can_be_run_again(self):
+        self.nova.specs.update({'resources:CUSTOM_GPU_A': '1',
+                                'resources:CUSTOM_GPU_B': '1'})
+        self.nova.undeletable = 'resources:CUSTOM_GPU_B'
+        err = self.refused('--gpu', 'H100=2')
+        self.assertIn('also still for resources:CUSTOM_GPU_B: ', err)
+        self.assertIn('run this again', err)
+        self.nova.undeletable = None
+        self.set('--gpu', 'H100=2')
+        self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
+
     def test_cloud(self):
         self.manage('--os-cloud', 'west', 'flavor', 'set', 'gpu', '--gpu',
                     'H100=1', connect=self.nova.connect)

@@ -191,8 +191,8 @@ class ConfigurationTest(base.BaseTestCase):
                 f'transport_url = rabbit://me:secret@127.0.0.1:{port}/')
             for command in (('host', 'list'), ('conductor', 'ping')):
                 err = self.refused('--config-file', path, *command)
-                self.assertIn(f'the broker at 127.0.0.1:{port} cannot be '
-                              f'reached', err)
+                self.assertIn(f'The message broker at 127.0.0.1:{port} '
+                              f'cannot be reached', err)
                 self.assertNotIn('secret', err)
 
     def test_file_that_is_not_there(self):
@@ -201,7 +201,7 @@ class ConfigurationTest(base.BaseTestCase):
 
     def test_malformed_option(self):
         path = self.write('x.conf', '[database]', 'max_retries = often')
-        err = self.refused('--config-file', path, 'db', 'version')
+        err = self.refused('--config-file', path, 'db', 'sync')
         self.assertIn('max_retries', err)
         self.assertIn('often', err)
 

@@ -1,0 +1,83 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""RabbitMQ goes away and comes back: calls fail in time, then work again."""
+
+import time
+import uuid
+
+import sqlalchemy as sa
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin import rpc
+from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.conductor import service
+from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import database
+from tests.fixtures import proxy
+from tests.fixtures import services
+
+
+class BrokerTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        services.require(self, services.RABBITMQ)
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf.set_override(
+            'topic_prefix', f'test-{uuid.uuid4().hex[:8]}', 'gpgpu')
+        db = self.useFixture(database.Database(self.conf)).db
+        # The conductor's own way to the broker stays.
+        conductor = service.ConductorService(
+            self.conf, self._transport(services.RABBITMQ), db)
+        conductor.start()
+        self.addCleanup(conductor.stop)
+        url = sa.make_url(services.RABBITMQ)
+        self.proxy = self.useFixture(
+            proxy.Proxy((url.host, url.port or 5672)))
+        self.way = url.set(
+            host='127.0.0.1', port=self.proxy.port).render_as_string(
+                hide_password=False)
+
+    def _transport(self, url):
+        self.conf.set_override('transport_url', url, 'gpgpu')
+        return rpc.transport(self.conf)
+
+    def _call_fails_in_time(self, api):
+        began = time.monotonic()
+        self.assertRaises(exception.ConductorUnavailable,
+                          api.variant_list, context.admin())
+        # rpc_timeout is 5 s; oslo.messaging itself would wait for ever.
+        self.assertLess(time.monotonic() - began, 30)
+
+    def test_broker_goes_and_comes_back(self):
+        api = rpcapi.ConductorAPI(self.conf, self._transport(self.way))
+        self.assertEqual((), api.variant_list(context.admin()))
+        self.proxy.down()
+        self._call_fails_in_time(api)
+        self.proxy.up()
+        for _ in range(12):
+            try:
+                self.assertEqual((), api.variant_list(context.admin()))
+                return
+            except exception.ConductorUnavailable:
+                # The queue for replies finds back by itself, in its time.
+                time.sleep(1)
+        self.fail('the broker is back, calls still fail')
+
+    def test_broker_is_down_at_the_first_call(self):
+        self.proxy.down()
+        api = rpcapi.ConductorAPI(self.conf, self._transport(self.way))
+        self._call_fails_in_time(api)
+        self.proxy.up()
+        self.assertEqual((), api.variant_list(context.admin()))
