@@ -26,7 +26,6 @@ import multiprocessing
 import multiprocessing.synchronize
 import queue
 import random
-import threading
 import time
 import typing
 import uuid
@@ -36,6 +35,8 @@ from oslo_config import cfg
 from placement import conf as placement_conf
 from placement import db_api
 from placement import deploy
+
+from bench import crowd
 
 RESOURCE_CLASS = 'CUSTOM_BENCH_GPU'
 # A client that loses this many times in a row has found everything taken.
@@ -47,6 +48,7 @@ _NAMESPACE = uuid.UUID('6f0b0f0e-3a55-4c3f-9a63-6a9a6c2f3b11')
 class PeerResult:
     """What the clients saw.
 
+    :ivar seconds: from the start to the last accepted claim
     :ivar latencies: seconds of each accepted claim, refusals before it
         included
     :ivar doubles: devices that were given to two consumers or more
@@ -155,22 +157,19 @@ def _work(url: str, threads: int,
     logging.disable(logging.CRITICAL)
     client = PlacementClient(url)
     outcome: collections.Counter[str] = collections.Counter()
-    claims: list[tuple[str, float]] = []
-    barrier.wait()
+    claims: list[tuple[str, float, float]] = []
 
-    def claimer() -> None:
+    def claimer(number: int) -> None:
         while True:
             began = time.perf_counter()
             device = _claim(client, outcome)
             if device is None:
                 return
-            claims.append((device, time.perf_counter() - began))
+            now = time.perf_counter()
+            claims.append((device, now - began, now))
 
-    workers = [threading.Thread(target=claimer) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    crowd.run(barrier, threads, lambda: client.call('GET', '/traits'),
+              claimer)
     results.put((claims, outcome['errors']))
 
 
@@ -193,13 +192,13 @@ def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
     barrier.wait(timeout=60)
     began = time.perf_counter()
     answers = [results.get(timeout=300) for _ in children]
-    seconds = time.perf_counter() - began
     for child in children:
         child.join(timeout=30)
     claims = [claim for each, _ in answers for claim in each]
-    owners = collections.Counter(device for device, _ in claims)
+    owners = collections.Counter(device for device, _, _ in claims)
     return PeerResult(
-        accepted=len(claims), seconds=seconds,
-        latencies=tuple(sorted(latency for _, latency in claims)),
+        accepted=len(claims),
+        seconds=max((at for _, _, at in claims), default=began) - began,
+        latencies=tuple(sorted(latency for _, latency, _ in claims)),
         doubles=sum(count > 1 for count in owners.values()),
         errors=sum(errors for _, errors in answers))

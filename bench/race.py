@@ -34,6 +34,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
+from bench import crowd
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin import rpc
@@ -43,6 +44,7 @@ from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import variants
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
@@ -61,7 +63,7 @@ class Setting:
     """One race.
 
     :ivar transport: URL; ``fake:/`` keeps everything in this process
-    :ivar topic: keeps the race apart from others on the same broker
+    :ivar topic_prefix: keeps the race apart from others on the same broker
     :ivar unsafe: without the host's lock and the unique key, to show that
         the race would find what they prevent
     """
@@ -74,14 +76,33 @@ class Setting:
     processes: int = 8
     threads: int = 8
     unsafe: bool = False
-    topic: str = dataclasses.field(
+    topic_prefix: str = dataclasses.field(
         default_factory=lambda: f'race-{uuid.uuid4().hex[:8]}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Told:
+    """One device that a claimer was given.
+
+    :ivar seconds: from the first look for a device, refusals included
+    :ivar at: when, on the clock that all processes of a machine share
+    """
+
+    device: str
+    assignment: str
+    seconds: float
+    at: float
+
+
+# What one process of claimers saw: what it was given, and errors.
+_Answer = tuple[list[Told], list[str]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What claimers were told, and what the database says afterwards.
 
+    :ivar seconds: from the start to the last grant
     :ivar doubles: devices that two claimers were given, or that have two
         active assignments
     :ivar lost: claims that were granted but are not in the database
@@ -103,6 +124,7 @@ def configuration(setting: Setting) -> cfg.ConfigOpts:
     api.register_opts(conf)
     conf([], project='gpgpu', default_config_files=[])
     conf.set_override('transport_url', setting.transport, 'gpgpu')
+    conf.set_override('topic_prefix', setting.topic_prefix, 'gpgpu')
     conf.set_override('rpc_timeout', 60, 'gpgpu')
     conf.set_override('max_pool_size', 20, 'database')
     conf.set_override('max_overflow', 50, 'database')
@@ -155,41 +177,33 @@ def _swap_anyway(session: orm.Session, device: models.Device,
         models.Device.id == device.id).values(state='provisioning'))
 
 
-def _conduct(setting: Setting, ready: typing.Any, stop: typing.Any) -> None:
+def _conduct(setting: Setting, ready: typing.Any, end: typing.Any) -> None:
     if setting.unsafe:
         host_db.lock = _lock_nothing
         # All three guards: lock, unique key, compare-and-swap.
-        service.manager.claims.device_db.transition = _swap_anyway
+        device_db.transition = _swap_anyway
     conf = configuration(setting)
     conductor = service.ConductorService(
-        conf, _transport(conf, setting), api.Database(conf, setting.database))
+        conf, rpc.transport(conf), api.Database(conf, setting.database))
     conductor.start()
     ready.set()
-    parent = multiprocessing.parent_process()
-    # Not left behind when whoever held the race was killed.
-    while not stop.wait(1) and parent is not None and parent.is_alive():
-        pass
+    # Until the other end is closed, which also happens when whoever held the
+    # race was killed. An Event would hang its setter once a waiter has died.
+    end.poll(None)
     conductor.stop()
 
 
-def _transport(conf: cfg.ConfigOpts, setting: Setting) -> typing.Any:
-    # Its own queue: RabbitMQ knows queues by the topic alone, and another
-    # race's conductors, or a cloud's, would take the calls.
-    rpc.CONDUCTOR_TOPIC = setting.topic
-    return rpc.transport(conf)
-
-
 def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
-               told: list[tuple[str, str, float]],
+               told: list[Told],
                errors: list[str]) -> None:
     hosts = list(range(setting.hosts))
     random.shuffle(hosts)
     demand = request.Demand(
         resource_class=naming.resource_class(VARIANT), count=1)
     number = 0
+    began = time.perf_counter()
     while hosts:
         number += 1
-        began = time.perf_counter()
         try:
             granted = calls.claim(
                 gpgpu_context.admin(), claim_obj.ClaimRequest(
@@ -205,29 +219,25 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
             errors.append(f'{type(exc).__name__}: {exc}'[:300])
             hosts.pop(0)
             continue
-        seconds = time.perf_counter() - began
-        for each in granted.assignments:
-            told.append((each.device_uuid, each.uuid, seconds))
+        now = time.perf_counter()
+        told += [Told(device=each.device_uuid, assignment=each.uuid,
+                      seconds=now - began, at=now)
+                 for each in granted.assignments]
+        began = now
         hosts.append(hosts.pop(0))
 
 
 def _compete(setting: Setting, name: str, barrier: typing.Any,
              results: typing.Any) -> None:
     conf = configuration(setting)
-    calls = rpcapi.ConductorAPI(conf, _transport(conf, setting))
-    # Connections and queues exist before the race begins.
-    calls.variant_list(gpgpu_context.admin())
-    told: list[tuple[str, str, float]] = []
+    calls = rpcapi.ConductorAPI(conf, rpc.transport(conf))
+    told: list[Told] = []
     errors: list[str] = []
-    threads = [
-        threading.Thread(target=_claim_all, args=(
+    crowd.run(
+        barrier, setting.threads,
+        lambda: calls.variant_list(gpgpu_context.admin()),
+        lambda number: _claim_all(
             setting, f'{name}-{number}', calls, told, errors))
-        for number in range(setting.threads)]
-    barrier.wait()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
     results.put((told, errors))
 
 
@@ -235,17 +245,17 @@ def run(setting: Setting) -> Outcome:
     """Hold the race on an empty database."""
     db = set_up(setting)
     if setting.transport.startswith('fake'):
-        seconds, answers = _run_here(setting, db)
+        began, answers = _run_here(setting, db)
     else:
-        seconds, answers = _run_processes(setting)
-    return _judge(db, seconds, answers)
+        began, answers = _run_processes(setting)
+    return _judge(db, began, answers)
 
 
-def _run_here(setting: Setting, db: api.Database) -> tuple[float, list[
-        tuple[list[tuple[str, str, float]], list[str]]]]:
+def _run_here(setting: Setting,
+              db: api.Database) -> tuple[float, list[_Answer]]:
     conf = configuration(setting)
     conductor = service.ConductorService(
-        conf, _transport(conf, setting), db)
+        conf, rpc.transport(conf), db)
     conductor.start()
     results: queue.Queue[typing.Any] = queue.Queue()
     began: list[float] = []
@@ -261,18 +271,17 @@ def _run_here(setting: Setting, db: api.Database) -> tuple[float, list[
         answers = [results.get(timeout=240) for _ in claimers]
     finally:
         conductor.stop()
-    return time.perf_counter() - began[0], answers
+    return began[0], answers
 
 
-def _run_processes(setting: Setting) -> tuple[float, list[
-        tuple[list[tuple[str, str, float]], list[str]]]]:
+def _run_processes(setting: Setting) -> tuple[float, list[_Answer]]:
     context = multiprocessing.get_context('spawn')
-    stop = context.Event()
+    end, stop = context.Pipe(duplex=False)
     ready = [context.Event() for _ in range(setting.conductors)]
     barrier = context.Barrier(setting.processes + 1)
     results = context.Queue()
     conductors = [context.Process(
-        target=_conduct, args=(setting, each, stop)) for each in ready]
+        target=_conduct, args=(setting, each, end)) for each in ready]
     claimers = [context.Process(
         target=_compete, args=(setting, f'p{number}', barrier, results))
         for number in range(setting.processes)]
@@ -289,13 +298,13 @@ def _run_processes(setting: Setting) -> tuple[float, list[
                [*conductors, *claimers], 'the claimers')
         began = time.perf_counter()
         barrier.wait(timeout=60)
-        answers: list[typing.Any] = []
+        answers: list[_Answer] = []
         while len(answers) < setting.processes:
             _until(lambda: not results.empty(), conductors, 'an answer')
             answers.append(results.get(timeout=60))
-        return time.perf_counter() - began, answers
+        return began, answers
     finally:
-        stop.set()
+        stop.close()
         _end([*claimers, *conductors])
 
 
@@ -323,8 +332,8 @@ def _end(children: Sequence[typing.Any]) -> None:
             child.join()
 
 
-def _judge(db: api.Database, seconds: float, answers: list[
-        tuple[list[tuple[str, str, float]], list[str]]]) -> Outcome:
+def _judge(db: api.Database, began: float,
+           answers: list[_Answer]) -> Outcome:
     told = [each for part, _ in answers for each in part]
     with db.reader() as session:
         active = list(session.execute(
@@ -333,13 +342,14 @@ def _judge(db: api.Database, seconds: float, answers: list[
             .where(models.Assignment.active == 1)))
     doubles = {
         device for owners in (
-            collections.Counter(device for device, _, _ in told),
+            collections.Counter(each.device for each in told),
             collections.Counter(device for device, _ in active))
         for device, count in owners.items() if count > 1}
     known = {assignment for _, assignment in active}
     return Outcome(
-        granted=len(told), seconds=seconds,
-        latencies=tuple(sorted(latency for _, _, latency in told)),
+        granted=len(told),
+        seconds=max((each.at for each in told), default=began) - began,
+        latencies=tuple(sorted(each.seconds for each in told)),
         doubles=len(doubles),
-        lost=sum(assignment not in known for _, assignment, _ in told),
+        lost=sum(each.assignment not in known for each in told),
         errors=tuple(error for _, part in answers for error in part))
