@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 
+HEADER = 0x40
 _CAP_POINTER = 0x34
 _CAP_EXPRESS = 0x10
 _EXT_FIRST = 0x100
@@ -27,8 +28,12 @@ UPSTREAM_PORT = 5
 
 
 def is_dead(config: bytes) -> bool:
-    """Whether nothing answers: every read gives ones."""
-    return config[:4] == b'\xff\xff\xff\xff'
+    """Whether nothing answers: every read gives ones.
+
+    Ids alone tell nothing: those of a VF read ffff (SR-IOV specification).
+    """
+    header = config[:HEADER]
+    return bool(header) and header.count(0xff) == len(header)
 
 
 def port_type(config: bytes) -> int | None:

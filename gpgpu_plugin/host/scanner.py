@@ -39,6 +39,7 @@ _ATTRIBUTES = (
     ('subsystem_vendor', 'subsystem_vendor'),
     ('subsystem_device', 'subsystem'), ('revision', 'revision'),
     ('class', 'class_code'))
+_VFIO = 'vfio-pci'
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
 
@@ -163,7 +164,8 @@ class _Scanner:
                         lambda: self._sysfs.link(f'{folder}/iommu_group'))
         values['iommu_group'] = int(group) if group else None
         if can_be_gpu(values['class_code']):
-            values.update(self._gpu(folder, hops, attempt))
+            values.update(self._gpu(
+                folder, hops, values['driver'], attempt))
         return pci.PCIFunction(
             id=self._id_of(hops, values), address=address,
             unreadable=tuple(unreadable), **values)
@@ -220,7 +222,7 @@ class _Scanner:
 
     # -- what only GPUs are asked -------------------------------------------
 
-    def _gpu(self, folder: str, hops: list[str],
+    def _gpu(self, folder: str, hops: list[str], driver: str | None,
              attempt: Callable[..., typing.Any]) -> dict[str, typing.Any]:
         names = set(self._sysfs.names(folder))
         config = attempt('config', lambda: self._sysfs.read_bytes(
@@ -246,8 +248,17 @@ class _Scanner:
         values['used_by'] = (
             'mdev' if any(_UUID.fullmatch(name) for name in names)
             else 'vf' if values.get('sriov_numvfs')
+            else 'vfio' if ('vfio-dev' in names or driver == _VFIO)
+            and self._is_enabled(folder, attempt)
             else 'boot_vga' if boot_vga else None)
         return values
+
+    def _is_enabled(self, folder: str,
+                    attempt: Callable[..., typing.Any]) -> bool:
+        """Of vfio-pci and its variants: they enable a device only while
+        somebody has it open (vfio_pci_core_enable)."""
+        return bool(attempt(
+            'enable', lambda: self._number(folder, 'enable')))
 
     def _switches(self, hops: list[str],
                   attempt: Callable[..., typing.Any]) -> tuple[str, ...]:
@@ -255,9 +266,9 @@ class _Scanner:
         return tuple(
             self._stable(hops[:index + 1])
             for index in range(2, len(hops) - 1)
-            if self._is_upstream_port(hops[index], attempt))
+            if self._is_upstream_port(hops[index], index, attempt))
 
-    def _is_upstream_port(self, address: str,
+    def _is_upstream_port(self, address: str, depth: int,
                           attempt: Callable[..., typing.Any]) -> bool:
         if address not in self._upstream:
             config = attempt(
@@ -265,7 +276,12 @@ class _Scanner:
                 lambda: self._sysfs.read_bytes(
                     f'{self._sysfs.devices}/{address}/config', 256)) or b''
             self._upstream[address] = (
-                config_space.port_type(config) == config_space.UPSTREAM_PORT)
+                config_space.port_type(config) == config_space.UPSTREAM_PORT
+                if len(config) > config_space.HEADER
+                # Without CAP_SYS_ADMIN the kernel shows the header alone.
+                # Below a root port come pairs of upstream and downstream
+                # ports.
+                else depth % 2 == 0)
         return self._upstream[address]
 
     def _read_slots(self) -> dict[str, str]:

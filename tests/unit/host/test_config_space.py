@@ -41,6 +41,8 @@ class ConfigSpaceTest(base.BaseTestCase):
         self.assertTrue(config_space.is_dead(b'\xff' * 64))
         self.assertFalse(config_space.is_dead(machine.config(NODE)))
         self.assertFalse(config_space.is_dead(b''))
+        virtual = b'\xff' * 4 + machine.config(NODE)[4:]
+        self.assertFalse(config_space.is_dead(virtual))
 
     def test_vpd(self):
         fields = b'PN\x05900-2' + b'SN\x041234'

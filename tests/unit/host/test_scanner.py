@@ -18,6 +18,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.host import fake_kernel
 from gpgpu_plugin.host import machine
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
@@ -115,6 +116,39 @@ class IdentityTest(MachineTestCase):
         self.assertEqual((audio,), quadro.iommu_group_members)
         self.assertEqual(quadro.iommu_group, functions[audio].iommu_group)
         self.assertEqual('Slot 4', quadro.slot)
+
+
+class UseTest(MachineTestCase):
+
+    def test_who_holds_a_device_by_vfio(self):
+        root = self.build('hgx-h100-8')
+        gpu = self.gpus(scanner.scan(sysfs.Sysfs(root)))[0]
+        folder = f'{root}/bus/pci/devices/{gpu.address}'
+        kernel = fake_kernel.FakeKernel(root)
+        kernel.write(f'bus/pci/devices/{gpu.address}/driver_override',
+                     'vfio-pci')
+        kernel.write('bus/pci/drivers/vfio-pci/bind', gpu.address)
+        for enabled, used_by in (('0', None), ('1', 'vfio')):
+            with open(f'{folder}/enable', 'w') as file:
+                file.write(f'{enabled}\n')
+            self.assertEqual(used_by, scanner.look(
+                sysfs.Sysfs(root), gpu.address).used_by)
+
+
+class UnprivilegedTest(MachineTestCase):
+
+    def test_switches_are_found_in_the_header_alone(self):
+        # Without CAP_SYS_ADMIN the kernel shows 64 bytes of config space.
+        for name in machine.names():
+            root = self.build(name)
+            before = scanner.scan(sysfs.Sysfs(root))
+            for folder in os.scandir(f'{root}/bus/pci/devices'):
+                with open(f'{folder.path}/config', 'r+b') as file:
+                    file.truncate(64)
+            after = scanner.scan(sysfs.Sysfs(root))
+            self.assertEqual(
+                [each.switch_path for each in before.functions],
+                [each.switch_path for each in after.functions], name)
 
 
 class BrokenTest(MachineTestCase):
