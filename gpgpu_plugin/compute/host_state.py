@@ -12,8 +12,8 @@
 """What nova-compute must remember of its devices when it is restarted.
 
 One small JSON file a host, replaced as a whole: who holds what, as last
-heard, so that a delete can name the assignments while no conductor answers;
-and the releases that are still to be delivered.
+heard, so that guests can be destroyed and made anew while no conductor
+answers; and the releases that are still to be delivered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from collections.abc import Iterable
 
 from oslo_log import log as logging
 
+from gpgpu_plugin import exception
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.objects import codec
+
 LOG = logging.getLogger(__name__)
+
+_Held = dict[str, tuple[claim.Assignment, ...]]
 
 
 class HostState:
@@ -35,19 +41,19 @@ class HostState:
     def __init__(self, path: str) -> None:
         self._path = pathlib.Path(path)
         self._lock = threading.Lock()
-        self._held: dict[str, list[str]] = {}
+        self._held: _Held = {}
         self._pending: list[str] = []
         self._load()
 
     def _load(self) -> None:
         try:
             data = json.loads(self._path.read_text())
-            self._held = {key: list(value)
-                          for key, value in data['held'].items()}
+            self._held = codec.from_primitive(_Held, data['held'])
             self._pending = list(data['pending'])
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError,
+                exception.Invalid):
             # The file is a help for the time without a conductor; who holds
             # what is in the database.
             LOG.exception('%s cannot be read: releases that were not '
@@ -58,35 +64,47 @@ class HostState:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix('.new')
         with open(temporary, 'w') as file:
-            json.dump({'held': self._held, 'pending': self._pending}, file)
+            json.dump({'held': codec.to_primitive(self._held),
+                       'pending': self._pending}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self._path)
 
-    def replace_held(self, held: dict[str, list[str]]) -> None:
+    def replace_held(self, held: _Held) -> None:
         """Take over what the conductor says of the whole host."""
         with self._lock:
             if held != self._held:
                 self._held = held
                 self._save()
 
-    def hold(self, instance_uuid: str, assignments: Iterable[str]) -> None:
+    def hold(self, instance_uuid: str,
+             assignments: Iterable[claim.Assignment]) -> None:
         """Remember that an instance holds assignments."""
         with self._lock:
-            held = set(self._held.get(instance_uuid, ())) | set(assignments)
-            self._held[instance_uuid] = sorted(held)
+            held = {each.uuid: each for each in (
+                *self._held.get(instance_uuid, ()), *assignments)}
+            self._held[instance_uuid] = tuple(held.values())
             self._save()
 
-    def held(self, instance_uuid: str) -> list[str]:
+    def held(self, instance_uuid: str) -> tuple[claim.Assignment, ...]:
         """Assignments of an instance on this host, as last heard."""
         with self._lock:
-            return list(self._held.get(instance_uuid, ()))
+            return self._held.get(instance_uuid, ())
 
-    def drop(self, instance_uuid: str) -> None:
-        """Forget what an instance held."""
+    def all(self) -> list[claim.Assignment]:
+        """What all instances hold on this host, as last heard."""
         with self._lock:
-            if self._held.pop(instance_uuid, None) is not None:
-                self._save()
+            return [each for held in self._held.values() for each in held]
+
+    def drop(self, instance_uuid: str, assignments: Iterable[str]) -> None:
+        """Forget that an instance holds assignments."""
+        gone = set(assignments)
+        with self._lock:
+            left = tuple(each for each in self._held.pop(instance_uuid, ())
+                         if each.uuid not in gone)
+            if left:
+                self._held[instance_uuid] = left
+            self._save()
 
     def postpone(self, assignments: Iterable[str]) -> None:
         """Remember releases that could not be delivered."""

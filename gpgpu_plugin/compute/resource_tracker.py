@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import typing
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -37,7 +38,6 @@ from gpgpu_plugin.compute import cleaner
 from gpgpu_plugin.compute import host_state
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.conductor import rpcapi
-from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -51,19 +51,23 @@ class ResourceTracker:
 
     :param host: name of the nova-compute service
     :param client: Nova's report client (``virtapi.reportclient``)
-    :param instance_is_gone: whether Nova deleted an instance; asked when
-        assignments are compared with instances
+    :param is_dead: whether an assignment that no build here holds is used by
+        nobody any more; raises where that is not known
+    :param clock: seconds that only grow
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
                  backend: base.Backend, api: rpcapi.ConductorAPI,
                  client: typing.Any,
-                 instance_is_gone: Callable[[str], bool]) -> None:
+                 is_dead: Callable[[claim_obj.Assignment], bool],
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self.host = host
         self.backend = backend
         self.api = api
         self._client = client
-        self._instance_is_gone = instance_is_gone
+        self._is_dead = is_dead
+        self._clock = clock
+        self._compare_every = conf.gpgpu.claim_lease
         self.state = host_state.HostState(
             os.path.join(conf.gpgpu.state_path, f'{host}.json'))
         self._lock = threading.Lock()
@@ -75,7 +79,8 @@ class ResourceTracker:
         self._report_due = True
         self._fetch_due = False
         self._clean_due = True
-        self._reconcile_due = True
+        self._compare_at = 0.0
+        self.suspect()
 
     # -- what others tell it ------------------------------------------------
 
@@ -85,8 +90,9 @@ class ResourceTracker:
 
     def learn(self,
               inventory: inventory_obj.HostInventory | None) -> None:
-        """Take over an answer of the conductor, unless a newer one came."""
-        if inventory is None:
+        """Take over an answer of the conductor, unless a newer one came or
+        it is about another host, for which this one claimed."""
+        if inventory is None or inventory.host != self.host:
             return
         with self._lock:
             if (self._inventory is None or inventory.generation
@@ -97,10 +103,14 @@ class ResourceTracker:
         """The conductor says that something of the host changed."""
         self._fetch_due = True
         self._clean_due = True
+        # It may be a claim for a migration that never comes.
+        self._late_call = True
 
     def suspect(self) -> None:
         """A call's outcome is unknown: compare with the conductor."""
         self._reconcile_due = True
+        # A call that is slow may be done after that comparison.
+        self._late_call = True
 
     @contextlib.contextmanager
     def building(self, instance_uuid: str) -> Iterator[None]:
@@ -125,16 +135,29 @@ class ResourceTracker:
             LOG.exception('The GPU groups of %s could not be put into the '
                           'provider tree; Placement keeps what it has', node)
 
+    def owns_any(self, providers: Iterable[str]) -> bool:
+        """Whether one of the resource providers is a group of this host."""
+        inventory = self._inventory
+        return inventory is not None and not {
+            group.provider_uuid for group in inventory.groups
+        }.isdisjoint(providers)
+
     # -- the end of an assignment -------------------------------------------
 
-    def release(self, instance_uuid: str) -> None:
-        """Give back all that an instance holds here; never raises for want
-        of a conductor, but delivers the release later."""
-        assignments = self.state.held(instance_uuid)
+    def release(self, instance_uuid: str,
+                which: Callable[[claim_obj.Assignment], bool] | None = None,
+                ) -> None:
+        """Give back what an instance holds here; never raises for want of a
+        conductor, but delivers the release later.
+
+        :param which: picks some of it; default all
+        """
+        assignments = [each.uuid for each in self.state.held(instance_uuid)
+                       if which is None or which(each)]
         if not assignments:
             return
-        self.state.drop(instance_uuid)
         self.end(assignments)
+        self.state.drop(instance_uuid, assignments)
 
     def end(self, assignments: Iterable[str]) -> None:
         """Release assignments now, or later when no conductor answers."""
@@ -143,13 +166,22 @@ class ResourceTracker:
         # releasing twice does no harm.
         self.state.postpone(assignments)
         try:
-            self._deliver()
+            self.deliver()
         except exception.ConductorUnavailable as exc:
             LOG.warning('%s; the release of %s is delivered later', exc,
                         assignments)
+        except Exception:
+            # The conductor answers, but with its own trouble, such as a
+            # database that is away. The caller's delete goes on.
+            LOG.exception('The release of %s is delivered later',
+                          assignments)
         self._clean_due = True
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """Deliver the releases that are owed.
+
+        :raises ConductorUnavailable: it stays owed
+        """
         pending = self.state.pending()
         if not pending:
             return
@@ -157,21 +189,34 @@ class ResourceTracker:
         self.state.delivered(pending)
         self._clean_due = True
 
+    def restore(self) -> None:
+        """Make ready again what instances hold, as after a reboot of the
+        host; does no harm where it is ready. Never raises."""
+        for each in self.state.all():
+            try:
+                self.backend.prepare(base.HostDevice.of(each))
+            except exception.HostError:
+                # Its guest does not start, and says why; the others do.
+                LOG.exception('Device %s of instance %s is not ready',
+                              each.address, each.instance_uuid)
+
     # -- the worker's look --------------------------------------------------
 
     def tick(self) -> None:
         """One look; what fails is tried again by the next one."""
-        try:
-            self._deliver()
-            self._reconcile()
-            self._report()
-            self._fetch()
-            self._clean()
-        except exception.ConductorUnavailable as exc:
-            LOG.warning('%s; tried again later', exc)
-        except exception.GpgpuException:
-            LOG.exception('The devices of %s could not be brought in step '
-                          'with the conductor; tried again later', self.host)
+        for step in (self.deliver, self._reconcile, self._report,
+                     self._fetch, self._clean):
+            try:
+                step()
+            except exception.ConductorUnavailable as exc:
+                LOG.warning('%s; tried again later', exc)
+                # The others would wait for it in vain, one after the other.
+                break
+            except Exception:
+                # Also what the conductor, Nova or the hypervisor did not
+                # foresee: nova-compute starts all the same.
+                LOG.exception('%s of the devices of %s failed; tried again '
+                              'later', step.__name__.strip('_'), self.host)
         self.push()
 
     def _report(self) -> None:
@@ -201,7 +246,7 @@ class ResourceTracker:
         except exception.NotFound:
             # The host was deleted in the conductor; it reports anew.
             self._report_due = True
-        except exception.ConductorUnavailable:
+        except Exception:
             self._fetch_due = True
             raise
 
@@ -214,14 +259,14 @@ class ResourceTracker:
                     gpgpu_context.admin(), self.host):
                 self.learn(cleaner.clean(self.api, self.backend, task))
                 self.push()
-        except exception.GpgpuException:
+        except Exception:
             self._clean_due = True
             raise
 
     def _reconcile(self) -> None:
         """End what is dead: claims that nobody builds, assignments of
         instances that Nova deleted. In doubt they stay."""
-        if not self._reconcile_due:
+        if not (self._reconcile_due or self._compares_again()):
             return
         listed = self.api.host_assignments(
             gpgpu_context.admin(), self.host)
@@ -238,22 +283,26 @@ class ResourceTracker:
             LOG.warning('Ending assignments that nobody uses any more: %s',
                         [(each.uuid, each.instance_uuid) for each in dead])
             self.end(each.uuid for each in dead)
+        self._late_call = self._late_call and self._reconcile_due
         self._reconcile_due = False
+        self._compare_at = self._clock() + self._compare_every
 
-    def _is_dead(self, each: claim_obj.Assignment) -> bool:
-        return (each.state == device_states.DeviceState.PROVISIONING
-                or self._instance_is_gone(each.instance_uuid))
+    def _compares_again(self) -> bool:
+        """Whether it is time, and there is something to compare."""
+        return (self._clock() >= self._compare_at
+                and (self._late_call or bool(self.state.all())))
 
     def _remember(self, listed: Iterable[claim_obj.Assignment],
                   builds: set[str],
                   dead: Iterable[claim_obj.Assignment]) -> None:
         gone = {each.uuid for each in dead}
-        held: dict[str, list[str]] = {
-            uuid: self.state.held(uuid) for uuid in builds
-            if self.state.held(uuid)}
+        # What is built right now knows better than a list of a moment ago.
+        held = {uuid: self.state.held(uuid) for uuid in builds
+                if self.state.held(uuid)}
         for each in listed:
             if each.uuid not in gone and each.instance_uuid not in builds:
-                held.setdefault(each.instance_uuid, []).append(each.uuid)
+                held[each.instance_uuid] = (
+                    *held.get(each.instance_uuid, ()), each)
         self.state.replace_held(held)
 
     # -- Placement ----------------------------------------------------------

@@ -16,8 +16,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 
+from oslo_config import cfg
+
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import scanner
+from gpgpu_plugin.objects import claim
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,13 @@ class HostDevice:
     assignment_uuid: str
     stable_id: str
     address: str
+
+    @classmethod
+    def of(cls, assignment: claim.Assignment) -> HostDevice:
+        """The device of an assignment."""
+        return cls(assignment_uuid=assignment.uuid,
+                   stable_id=assignment.stable_id,
+                   address=assignment.address)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,14 @@ class Backend(abc.ABC):
     Every method may be called again with the same argument, also after it
     failed or the process died half way: it compares before it acts.
     """
+
+    @classmethod
+    @abc.abstractmethod
+    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> Backend:
+        """The backend of a nova-compute.
+
+        :raises GpgpuException: the configuration is wrong
+        """
 
     @abc.abstractmethod
     def scan(self) -> scanner.Scan:

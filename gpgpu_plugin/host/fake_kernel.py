@@ -161,12 +161,15 @@ class FakeKernel:
         folder = pf.parent / address
         folder.mkdir()
         for name in ('vendor', 'subsystem_vendor', 'subsystem_device',
-                     'revision', 'class', 'numa_node', 'config', 'resource',
+                     'revision', 'class', 'numa_node', 'resource',
                      'irq', 'reset_method'):
             if (pf / name).exists():
                 shutil.copy(pf / name, folder / name)
         (folder / 'device').write_text(
             '0x' + (pf / 'sriov_vf_device').read_text())
+        # A VF has no ids of its own there; the kernel takes the PF's.
+        config = (pf / 'config').read_bytes()
+        (folder / 'config').write_bytes(b'\xff' * 4 + config[4:256])
         for name in ('driver_override', 'reset'):
             (folder / name).touch()
         (folder / 'physfn').symlink_to(f'../{pf.name}')

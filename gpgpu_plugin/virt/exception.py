@@ -28,7 +28,7 @@ class GPUClaimDenied(exception.GroupAffinityViolation):
 
 
 class GPUOperationUnsupported(exception.Invalid):
-    """The operation is not built yet for instances with GPUs."""
+    """What cannot be done with an instance that has GPUs."""
 
     msg_fmt = _('%(operation)s is not supported for instances with GPUs '
                 '(%(instance)s)')

@@ -13,23 +13,12 @@
 
 from __future__ import annotations
 
-import os
-
-import nova.conf
 from nova.virt import fake
 
-from gpgpu_plugin.host import base
-from gpgpu_plugin.host import fake as fake_backend
 from gpgpu_plugin.virt import mixin
-
-CONF = nova.conf.CONF
 
 
 class GpuFakeDriver(mixin.GpuMixin, fake.FakeDriverWithoutFakeNodes):
     """``compute_driver = gpgpu.GpuFakeDriver``."""
 
-    def gpu_backend(self, host: str) -> base.Backend:
-        """The machine that the configuration gives the host."""
-        machine = CONF.gpgpu_fake.machines.get(host, CONF.gpgpu_fake.machine)
-        return fake_backend.FakeBackend.for_machine(
-            machine, os.path.join(CONF.gpgpu.state_path, 'machines', host))
+    gpu_backend = 'fake'

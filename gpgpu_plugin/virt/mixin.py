@@ -12,7 +12,7 @@
 """GPUs for any virt driver of Nova: ``class X(GpuMixin, SomeDriver)``.
 
 The mixin does not ask which driver it is over. What differs from host to
-host is the backend, which the final class gives by ``gpu_backend``.
+host is the backend, which the final class names.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import importlib.metadata
 import typing
 
 import nova.conf
-from nova import context as nova_context
 from nova import exception as nova_exception
-from nova import objects
 from nova.compute import task_states
 from oslo_log import log as logging
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
 from gpgpu_plugin import rpc
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import resource_tracker
@@ -37,9 +37,11 @@ from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import request as request_mod
-from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import conflicts
 from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import liveness
+from gpgpu_plugin.virt import moves
 from gpgpu_plugin.virt import release
 from gpgpu_plugin.virt import steps
 
@@ -61,32 +63,28 @@ def check_nova_version(found: str) -> None:
                    f'{SUPPORTED_NOVA} (2026.2), and this is Nova {found}')
 
 
-def instance_is_gone(uuid: str) -> bool:
-    """Whether Nova deleted the instance; in doubt it did not."""
-    context = nova_context.get_admin_context(read_deleted='yes')
-    try:
-        return bool(objects.Instance.get_by_uuid(context, uuid).deleted)
-    except nova_exception.InstanceNotFound:
-        return True
-
-
 class GpuMixin:
-    """Claims before spawn, releases after destroy, reports in between."""
+    """Claims before spawn, releases after destroy, reports in between.
+
+    :cvar gpu_backend: entry in the namespace ``gpgpu_plugin.backends``
+    """
+
+    gpu_backend: str
 
     def __init__(self, virtapi: typing.Any, *args: typing.Any,
                  **kwargs: typing.Any) -> None:
         check_nova_version(importlib.metadata.version('nova'))
         conf_gpgpu.register_opts(CONF)
+        conf_gpgpu.check(CONF)
         super().__init__(virtapi, *args, **kwargs)  # type: ignore[call-arg]
         self._gpu_client = virtapi.reportclient
         self._gpu_tracker: resource_tracker.ResourceTracker | None = None
         self._gpu_worker: worker.Worker | None = None
+        self._gpu_transport: typing.Any = None
         self._gpu_server: typing.Any = None
-        self._gpu_spawning: set[str] = set()
-
-    def gpu_backend(self, host: str) -> base.Backend:
-        """The host's backend. The final class gives it."""
-        raise NotImplementedError
+        self._gpu_ends = False
+        # Instances whose guests are made or destroyed on our own behalf.
+        self._gpu_at_work: dict[str, moves.Side] = {}
 
     @property
     def gpu_tracker(self) -> resource_tracker.ResourceTracker:
@@ -99,24 +97,66 @@ class GpuMixin:
 
     def init_host(self, host: str) -> None:
         """Ours first: Nova may destroy guests before its first inventory."""
-        transport = rpc.transport(CONF)
-        tracker = resource_tracker.ResourceTracker(
-            CONF, host, self.gpu_backend(host),
-            rpcapi.ConductorAPI(CONF, transport), self._gpu_client,
-            instance_is_gone)
+        self._gpu_transport = rpc.transport(CONF)
+        backend = extensions.load(extensions.BACKENDS, self.gpu_backend)
+        tracker = extensions.load(extensions.RESOURCE_TRACKERS, 'pci')(
+            CONF, host, backend.for_host(CONF, host),
+            rpcapi.ConductorAPI(CONF, self._gpu_transport), self._gpu_client,
+            functools.partial(
+                liveness.is_dead, guests=self._gpu_guests))
         self._gpu_tracker = tracker
         self._gpu_worker = worker.Worker(
-            tracker.tick, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
-        # Claims of a dead predecessor end before anything is built.
+            self._gpu_look, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
+        # Claims of a dead predecessor end before anything is built, and
+        # devices are ready before Nova starts guests after a reboot.
         self._gpu_worker.run_once()
+        tracker.restore()
         super().init_host(host)  # type: ignore[misc]
         self._gpu_find_node()
         self._gpu_worker.run_once()
-        self._gpu_server = rpc.server(
-            transport, rpc.COMPUTE_TOPIC, host,
-            [compute_manager.ComputeManager(self._gpu_refresh)])
-        self._gpu_server.start()
+        try:
+            self._gpu_check_conflicts()
+        except exception.ConfigInvalid:
+            self._gpu_stop()
+            raise
         self._gpu_worker.start()
+
+    def _gpu_check_conflicts(self) -> None:
+        if not CONF.pci.device_spec:
+            return
+        try:
+            devices = self.gpu_tracker.api.device_list(
+                gpgpu_context.admin(), host=self.gpu_tracker.host)
+        except (exception.ConductorUnavailable, exception.NotFound) as exc:
+            # It starts all the same, and its groups offer nothing until the
+            # conductor answers.
+            LOG.warning('[pci] device_spec was not compared with the GPUs of '
+                        'this host: %s', exc)
+            return
+        conflicts.check_device_spec(CONF, devices)
+
+    def _gpu_look(self) -> None:
+        self._gpu_serve()
+        self.gpu_tracker.tick()
+
+    def _gpu_serve(self) -> None:
+        """Serve the host's RPC topic as soon as there is a broker."""
+        if self._gpu_server is not None or self._gpu_ends:
+            return
+        try:
+            rpc.probe(CONF, self._gpu_transport)
+        except exception.BrokerUnavailable as exc:
+            LOG.warning('%s; tried again later', exc)
+            return
+        server = rpc.server(
+            self._gpu_transport, rpc.compute_topic(CONF),
+            self.gpu_tracker.host,
+            [compute_manager.ComputeManager(self._gpu_refresh)])
+        server.start()
+        self._gpu_server = server
+
+    def _gpu_guests(self) -> set[str]:
+        return set(self.list_instance_uuids())  # type: ignore[attr-defined]
 
     def _gpu_find_node(self) -> None:
         [(uuid, name)] = (
@@ -133,14 +173,19 @@ class GpuMixin:
 
     def cleanup_host(self, host: str) -> None:
         """Stop what init_host started."""
-        if self._gpu_server is not None:
-            self._gpu_server.stop()
-            self._gpu_server.wait()
-            self._gpu_server = None
+        self._gpu_stop()
+        super().cleanup_host(host)  # type: ignore[misc]
+
+    def _gpu_stop(self) -> None:
+        # Nova gives little time for this; the worker may be at work for long.
+        self._gpu_ends = True
+        server, self._gpu_server = self._gpu_server, None
+        if server is not None:
+            server.stop()
+            server.wait()
         if self._gpu_worker is not None:
             self._gpu_worker.stop()
             self._gpu_worker = None
-        super().cleanup_host(host)  # type: ignore[misc]
 
     def update_provider_tree(self, provider_tree: typing.Any, nodename: str,
                              allocations: typing.Any = None) -> None:
@@ -161,6 +206,10 @@ class GpuMixin:
             super().spawn, context, instance,  # type: ignore[misc]
             image_meta, injected_files, admin_password, allocations, *args,
             **kwargs)
+        if instance.uuid in self._gpu_at_work:
+            # FakeDriver's finish_migration.
+            nova_spawn()
+            return
         with self._gpu_errors(instance):
             request = request_mod.from_extra_specs(
                 instance.flavor.extra_specs)
@@ -173,22 +222,46 @@ class GpuMixin:
             spawn=nova_spawn,
             destroy=functools.partial(
                 super().destroy, context, instance,  # type: ignore[misc]
-                kwargs.get('network_info'), kwargs.get('block_device_info')))
-        self._gpu_spawning.add(instance.uuid)
+                kwargs.get('network_info'), kwargs.get('block_device_info')),
+            keeps=self._gpu_is_rebuild(instance, here=True))
+        with (self._gpu_errors(instance), self._gpu_working(instance)):
+            steps.execute(run)
+
+    @contextlib.contextmanager
+    def _gpu_working(self, instance: typing.Any,
+                     side: moves.Side = moves.any_side,
+                     ) -> typing.Iterator[None]:
+        """While we make or end a guest: Nova's own calls of spawn and destroy
+        within neither claim nor release.
+
+        :param side: which of the instance's assignments the guest gets
+        """
+        self._gpu_at_work[instance.uuid] = side
         try:
-            with (self._gpu_errors(instance),
-                  self.gpu_tracker.building(instance.uuid)):
-                steps.execute(run)
+            with self.gpu_tracker.building(instance.uuid):
+                yield
         finally:
-            self._gpu_spawning.discard(instance.uuid)
+            del self._gpu_at_work[instance.uuid]
             self._gpu_wake()
+
+    def gpu_addresses(self, instance: typing.Any) -> list[str]:
+        """Addresses of the devices of the instance's guest, in the order in
+        which it always sees them."""
+        held = self.gpu_tracker.state.held(instance.uuid)
+        if not held:
+            return []
+        side = self._gpu_at_work.get(
+            instance.uuid) or moves.current_side(instance)
+        return [each.address for each in sorted(
+            held, key=lambda each: each.stable_id) if side(each)]
 
     def _gpu_claim_request(self, instance: typing.Any,
                            request: request_mod.Request,
-                           allocations: typing.Any,
+                           allocations: typing.Any, **side: str,
                            ) -> claim_obj.ClaimRequest:
         return claim_obj.ClaimRequest(
-            instance_uuid=instance.uuid, host=self.gpu_tracker.host,
+            instance_uuid=instance.uuid,
+            **{'host': self.gpu_tracker.host, **side},
             project_id=instance.project_id, user_id=instance.user_id,
             request=request, allocated={
                 provider: dict(allocation['resources'])
@@ -205,18 +278,24 @@ class GpuMixin:
             reason = (exc.msg_fmt % exc.kwargs
                       if isinstance(exc, exception.ClaimDenied)
                       else f'{request_mod.Reason.EXTRA_SPEC_INVALID}: {exc}')
-            if self._gpu_is_evacuation(instance):
+            if self._gpu_is_rebuild(instance, here=False):
                 raise nova_exception.ComputeResourcesUnavailable(
                     reason=reason) from exc
             raise virt_exception.GPUClaimDenied(reason=reason) from exc
         except exception.GpgpuException as exc:
+            if self._gpu_is_rebuild(instance, here=True):
+                # On ComputeResourcesUnavailable Nova says that nothing
+                # happened, while the guest is gone already.
+                raise nova_exception.InstanceDeployFailure(
+                    reason=str(exc)) from exc
             raise nova_exception.ComputeResourcesUnavailable(
                 reason=str(exc)) from exc
 
-    def _gpu_is_evacuation(self, instance: typing.Any) -> bool:
+    def _gpu_is_rebuild(self, instance: typing.Any, *, here: bool) -> bool:
+        """Whether it is a rebuild in place, or else an evacuation."""
         return (instance.task_state in (
             task_states.REBUILDING, task_states.REBUILD_SPAWNING)
-            and instance.host != self.gpu_tracker.host)
+            and (instance.host == self.gpu_tracker.host) is here)
 
     # -- destroy ------------------------------------------------------------
 
@@ -225,30 +304,97 @@ class GpuMixin:
         """The guest first, then what it held, if Nova gives it up."""
         super().destroy(  # type: ignore[misc]
             context, instance, *args, **kwargs)
-        if self._gpu_tracker is None or not release.releases(
-                vm_state=instance.vm_state, task_state=instance.task_state,
-                deleted=bool(instance.deleted),
-                instance_host=instance.host,
-                this_host=self._gpu_tracker.host,
-                spawning_here=instance.uuid in self._gpu_spawning):
+        if self._gpu_tracker is None or instance.uuid in self._gpu_at_work:
             return
-        self._gpu_tracker.release(instance.uuid)
+        what = release.on_destroy(
+            vm_state=instance.vm_state, task_state=instance.task_state,
+            deleted=bool(instance.deleted), instance_host=instance.host,
+            this_host=self._gpu_tracker.host)
+        if what is release.Release.ALL:
+            self._gpu_tracker.release(instance.uuid)
+        elif what is release.Release.NEW_SIDE:
+            self._gpu_tracker.release(
+                instance.uuid, moves.new_side(moves.migration_of(instance)))
         self._gpu_wake()
 
-    # -- not built yet ------------------------------------------------------
+    # -- resize and cold migration ------------------------------------------
 
     def migrate_disk_and_power_off(self, context: typing.Any,
                                    instance: typing.Any, dest: str,
                                    flavor: typing.Any, *args: typing.Any,
                                    **kwargs: typing.Any) -> typing.Any:
-        """Refused before the guest is stopped, if a GPU is on either side."""
-        if self._gpu_asked(instance.flavor) or self._gpu_asked(flavor):
-            raise nova_exception.InstanceFaultRollback(
-                virt_exception.GPUOperationUnsupported(
-                    operation='Resize or cold migration',
-                    instance=instance.uuid))
-        return super().migrate_disk_and_power_off(  # type: ignore[misc]
-            context, instance, dest, flavor, *args, **kwargs)
+        """Nova's, on the source, after the claim for the destination."""
+        try:
+            claim = self._gpu_claim_destination(context, instance, flavor)
+        except Exception as exc:
+            # The guest runs on where it is, and Nova gives the destination's
+            # allocation back; on any other class it would be ERROR.
+            raise nova_exception.InstanceFaultRollback(exc) from exc
+        try:
+            return super().migrate_disk_and_power_off(  # type: ignore[misc]
+                context, instance, dest, flavor, *args, **kwargs)
+        except Exception:
+            if claim is not None:
+                moves.unclaim(self.gpu_tracker, claim)
+            raise
+
+    def _gpu_claim_destination(self, context: typing.Any,
+                               instance: typing.Any, flavor: typing.Any,
+                               ) -> claim_obj.Claim | None:
+        request = request_mod.from_extra_specs(flavor.extra_specs)
+        if not request:
+            return None
+        migration = moves.migration_of(instance)
+        # The instance's own allocations are the destination's by now.
+        allocations = self._gpu_client.get_allocs_for_consumer(
+            context, instance.uuid)['allocations']
+        return self.gpu_tracker.api.claim(
+            gpgpu_context.admin(), self._gpu_claim_request(
+                instance, request, allocations,
+                host=migration.dest_compute, slot=migration.uuid))
+
+    def finish_migration(self, context: typing.Any, migration: typing.Any,
+                         instance: typing.Any, disk_info: typing.Any,
+                         network_info: typing.Any, image_meta: typing.Any,
+                         resize_instance: typing.Any,
+                         allocations: typing.Any, *args: typing.Any,
+                         **kwargs: typing.Any) -> None:
+        """Nova's, on the destination, with the devices claimed for it."""
+        nova_finish = functools.partial(
+            super().finish_migration,  # type: ignore[misc]
+            context, migration, instance, disk_info, network_info,
+            image_meta, resize_instance, allocations, *args, **kwargs)
+        with self._gpu_working(instance, moves.new_side(migration)):
+            if self._gpu_asked(instance.flavor):
+                moves.finish(self.gpu_tracker, instance.uuid, migration.uuid,
+                             allocations, nova_finish)
+            else:
+                nova_finish()
+
+    def confirm_migration(self, context: typing.Any, migration: typing.Any,
+                          instance: typing.Any,
+                          network_info: typing.Any) -> None:
+        """Nova's, on the source; then the old side goes."""
+        with self._gpu_working(instance):
+            super().confirm_migration(  # type: ignore[misc]
+                context, migration, instance, network_info)
+            self.gpu_tracker.release(
+                instance.uuid, moves.old_side(migration))
+
+    def finish_revert_migration(self, context: typing.Any,
+                                instance: typing.Any,
+                                network_info: typing.Any,
+                                migration: typing.Any, *args: typing.Any,
+                                **kwargs: typing.Any) -> None:
+        """Nova's, on the source, with the devices that were kept for it."""
+        side = moves.old_side(migration)
+        with self._gpu_working(instance, side):
+            moves.prepare(self.gpu_tracker, filter(
+                side, self.gpu_tracker.state.held(instance.uuid)))
+            super().finish_revert_migration(  # type: ignore[misc]
+                context, instance, network_info, migration, *args, **kwargs)
+
+    # -- what a whole GPU cannot do -----------------------------------------
 
     def suspend(self, context: typing.Any,
                 instance: typing.Any) -> typing.Any:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whether devices go when Nova calls ``destroy``: a table, default keep.
+"""What goes when Nova calls ``destroy``: a table, default keep.
 
 Nova destroys a guest also to reboot, rebuild or move it. What it is about
 to do follows from the instance, not from the method's name (Nova 34,
@@ -17,6 +17,8 @@ nova/compute/manager.py).
 """
 
 from __future__ import annotations
+
+import enum
 
 from nova.compute import task_states
 from nova.compute import vm_states
@@ -27,20 +29,29 @@ _RELEASING_TASKS = (
     task_states.SHELVING_IMAGE_UPLOADING, task_states.SHELVING_OFFLOADING)
 
 
-def releases(*, vm_state: str | None, task_state: str | None, deleted: bool,
-             instance_host: str | None, this_host: str,
-             spawning_here: bool = False) -> bool:
-    """Whether destroy gives back what the instance holds on this host.
+class Release(enum.Enum):
+    """What an instance gives back of what it holds on a host."""
 
-    :param spawning_here: a build, unshelve or evacuation to this host is
-        under way in this process; its own undo gives back
-    """
-    if spawning_here:
-        return False
+    NOTHING = 'nothing'
+    NEW_SIDE = 'what its migration claimed'
+    ALL = 'all'
+
+
+def on_destroy(*, vm_state: str | None, task_state: str | None,
+               deleted: bool, instance_host: str | None, this_host: str,
+               ) -> Release:
+    """What destroy gives back of what the instance holds on this host."""
     if deleted or task_state in _RELEASING_TASKS:
-        return True
+        return Release.ALL
+    if task_state == task_states.RESIZE_REVERTING:
+        return Release.NEW_SIDE
     if vm_state in (vm_states.BUILDING, vm_states.SOFT_DELETED):
-        return True
-    # The source of an evacuation that came back, or a rolled back live
-    # migration: the instance lives elsewhere.
-    return instance_host is not None and instance_host != this_host
+        return Release.ALL
+    if vm_state == vm_states.RESIZED:
+        # The old side waits for confirmation or revert.
+        return Release.NOTHING
+    if instance_host is not None and instance_host != this_host:
+        # The source of an evacuation that came back, or a rolled back live
+        # migration: the instance lives elsewhere.
+        return Release.ALL
+    return Release.NOTHING

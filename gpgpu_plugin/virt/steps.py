@@ -38,6 +38,7 @@ class Spawn:
     """One spawn under way.
 
     :ivar spawn: Nova's own spawn; ``destroy`` its undo
+    :ivar keeps: a rebuild in place: the instance's own devices, no others
     :ivar touched: hardware may have been changed
     :ivar fault: what is wrong with the hardware
     """
@@ -46,6 +47,7 @@ class Spawn:
     request: claim_obj.ClaimRequest
     spawn: Callable[[], None]
     destroy: Callable[[], None]
+    keeps: bool = False
     assignments: tuple[claim_obj.Assignment, ...] = ()
     was_assigned: bool = False
     touched: bool = False
@@ -67,18 +69,29 @@ class Step:
 
 
 def _claim(run: Spawn) -> None:
+    held = run.tracker.state.held(run.request.instance_uuid)
+    if run.keeps and held:
+        # Nothing to ask: a guest is made anew also while no conductor
+        # answers.
+        run.assignments, run.was_assigned = held, True
+        return
     context = gpgpu_context.admin()
+    # What the instance still owes, such as from before it was shelved, would
+    # be granted again and then taken away.
+    run.tracker.deliver()
     try:
         claim = run.tracker.api.claim(context, run.request)
-    except exception.ConductorUnavailable:
+    except exception.ClaimDenied:
+        raise
+    except Exception:
         # It may have been granted all the same.
         run.tracker.suspect()
         raise
     run.assignments = claim.assignments
-    # Of a rebuild or a hard reboot: they are the instance's already.
+    # Claimed and activated before: they are the instance's already.
     run.was_assigned = bool(claim.assignments) and all(
         each.state == 'assigned' for each in claim.assignments)
-    run.tracker.state.hold(run.request.instance_uuid, run.uuids)
+    run.tracker.state.hold(run.request.instance_uuid, run.assignments)
     run.tracker.learn(claim.inventory)
 
 
@@ -86,7 +99,7 @@ def _unclaim(run: Spawn) -> None:
     if run.was_assigned or not run.assignments:
         return
     tracker = run.tracker
-    tracker.state.drop(run.request.instance_uuid)
+    tracker.state.drop(run.request.instance_uuid, run.uuids)
     try:
         tracker.learn(tracker.api.abort(
             gpgpu_context.admin(), run.uuids, touched=run.touched,
@@ -99,17 +112,11 @@ def _unclaim(run: Spawn) -> None:
     tracker.refresh()
 
 
-def _devices(run: Spawn) -> list[base.HostDevice]:
-    return [base.HostDevice(assignment_uuid=each.uuid,
-                            stable_id=each.stable_id, address=each.address)
-            for each in run.assignments]
-
-
 def _prepare(run: Spawn) -> None:
     run.touched = True
-    for device in _devices(run):
+    for each in run.assignments:
         try:
-            run.tracker.backend.prepare(device)
+            run.tracker.backend.prepare(base.HostDevice.of(each))
         except exception.HostError as exc:
             run.fault = str(exc)
             raise
@@ -118,13 +125,13 @@ def _prepare(run: Spawn) -> None:
 def _unprepare(run: Spawn) -> None:
     if run.was_assigned:
         return
-    for device in _devices(run):
+    for each in run.assignments:
         try:
-            run.tracker.backend.release(device)
+            run.tracker.backend.release(base.HostDevice.of(each))
         except exception.HostError:
             # The device becomes dirty or quarantined, not free.
             LOG.exception('Device %s could not be taken back',
-                          device.address)
+                          each.address)
 
 
 def _spawn(run: Spawn) -> None:
@@ -136,6 +143,8 @@ def _unspawn(run: Spawn) -> None:
 
 
 def _activate(run: Spawn) -> None:
+    if run.was_assigned:
+        return
     run.tracker.learn(run.tracker.api.activate(
         gpgpu_context.admin(), run.uuids))
 

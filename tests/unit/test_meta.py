@@ -21,7 +21,6 @@ import re
 
 import oslo_messaging
 import setuptools
-from importlinter import cli as import_linter
 from oslo_config import cfg
 from oslo_config import generator
 from oslo_messaging._drivers import common as messaging_common
@@ -192,10 +191,6 @@ class TestSources(base.BaseTestCase):
             and not ast.get_docstring(
                 ast.parse(path.read_text(encoding='utf-8')))]
         self.assertEqual([], without)
-
-    def test_imports_go_down_only(self):
-        self.assertEqual(0, import_linter.lint_imports(
-            config_filename=str(TOP / '.importlinter'), no_cache=True))
 
 
 class TestDocumentation(base.BaseTestCase):

@@ -10,6 +10,19 @@
 #    License for the specific language governing permissions and limitations
 #    under the License.
 """Lets ``compute_driver = gpgpu.<class>`` resolve: Nova imports
-``nova.virt.<compute_driver>`` and knows no entry point for drivers."""
+``nova.virt.<compute_driver>`` and knows no entry point for drivers. The
+classes are those of the entry points ``gpgpu_plugin.virt_drivers``, each
+loaded when it is asked for, as each needs another hypervisor's libraries."""
 
-from gpgpu_plugin.virt.fake import GpuFakeDriver  # noqa: F401
+from __future__ import annotations
+
+import importlib.metadata
+
+_NAMESPACE = 'gpgpu_plugin.virt_drivers'
+
+
+def __getattr__(name: str) -> object:
+    for entry_point in importlib.metadata.entry_points(group=_NAMESPACE):
+        if entry_point.attr == name:
+            return entry_point.load()
+    raise AttributeError(f'module {__name__} has no attribute {name}')

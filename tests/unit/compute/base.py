@@ -92,6 +92,7 @@ class ComputeTestCase(base.BaseTestCase):
             name='H100', vendor='10de', device='2330'))
         self.client = FakeReportClient()
         self.gone = set()
+        self.seconds = 0.0
         self.tracker = self.make_tracker()
         self.tracker.tick()
         self.update_tree()
@@ -101,9 +102,14 @@ class ComputeTestCase(base.BaseTestCase):
         tracker = resource_tracker.ResourceTracker(
             self.conf, 'h1', fake.FakeBackend.for_machine(
                 self.machine, os.path.join(self.state_path, 'sys')),
-            self.api, self.client, lambda uuid: uuid in self.gone)
+            self.api, self.client, self.is_dead,
+            clock=lambda: self.seconds)
         tracker.set_node('h1', NODE)
         return tracker
+
+    def is_dead(self, each):
+        return (each.state == 'provisioning'
+                or each.instance_uuid in self.gone)
 
     def update_tree(self):
         """What Nova does: its copy changed by us, then written."""
@@ -142,5 +148,5 @@ class ComputeTestCase(base.BaseTestCase):
             context.admin(), self.request(count, instance))
         uuids = [each.uuid for each in claim.assignments]
         self.api.activate(context.admin(), uuids)
-        self.tracker.state.hold(instance, uuids)
+        self.tracker.state.hold(instance, claim.assignments)
         return uuids

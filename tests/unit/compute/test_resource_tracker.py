@@ -11,9 +11,13 @@
 #    under the License.
 """The look of nova-compute: what it does, and that it does nothing."""
 
+import dataclasses
+
+import oslo_messaging
 from nova import exception as nova_exception
 
 from gpgpu_plugin import context
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_state
 from tests.unit.compute import base
 
@@ -45,6 +49,21 @@ class TickTest(base.ComputeTestCase):
         self.tracker.tick()
         self.assertEqual((8, 1), self.placement())
         self.assertEqual({'available': 7, 'missing': 1}, self.states())
+
+    def test_scan_that_fails_half_way_changes_nothing(self):
+        before = self.states(), self.placement()
+        scan = self.tracker.backend.scan
+
+        def half():
+            scan()
+            raise exception.HostError(path='/sys/x', reason='vanished')
+        self.tracker.backend.scan = half
+        self.tracker.backend.changed = lambda: True
+        self.tracker.tick()
+        self.assertEqual(before, (self.states(), self.placement()))
+        self.tracker.backend.scan = scan
+        self.tracker.tick()
+        self.assertEqual(before, (self.states(), self.placement()))
 
     def test_refresh(self):
         device = self.api.device_list(context.admin(), variant='H100')[0]
@@ -149,7 +168,84 @@ class DeadTest(base.ComputeTestCase):
         tracker = self.make_tracker()
         tracker.tick()
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
-        self.assertEqual(sorted(uuids), sorted(tracker.state.held('i1')))
+        self.assertEqual(uuids, [
+            each.uuid for each in tracker.state.held('i1')])
+
+
+    def test_compared_again_after_a_lease(self):
+        self.boot(2)
+        self.gone.add('i1')
+        self.tracker.tick()
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.seconds += self.conf.gpgpu.claim_lease
+        self.tracker.tick()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_where_nothing_is_held_nothing_is_compared(self):
+        self.seconds += self.conf.gpgpu.claim_lease
+        self.tracker.tick()
+        self.api.host_assignments = lambda *args: self.fail('called')
+        self.seconds += self.conf.gpgpu.claim_lease
+        self.tracker.tick()
+
+    def test_who_cannot_be_asked_about_stays_and_is_asked_again(self):
+        self.boot(2)
+        self.gone.add('i1')
+        tracker = self.make_tracker()
+        is_dead, tracker._is_dead = tracker._is_dead, self._away
+        tracker.tick()
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        tracker._is_dead = is_dead
+        tracker.tick()
+        self.assertEqual({'available': 8}, self.states())
+
+    def _away(self, each):
+        raise RuntimeError('Nova does not answer')
+
+    def test_claim_for_a_migration_that_never_comes_ends(self):
+        # The conductor told this host of a claim by another one.
+        self.claim()
+        self.tracker.refresh()
+        self.tracker.tick()
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
+        self.seconds += self.conf.gpgpu.claim_lease
+        self.tracker.tick()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_answer_about_another_host_is_not_ours(self):
+        before = self.tracker._inventory
+        self.tracker.learn(dataclasses.replace(
+            before, host='h2', generation=before.generation + 1))
+        self.assertIs(before, self.tracker._inventory)
+
+    def test_claim_that_is_granted_after_the_comparison_ends(self):
+        self.tracker.suspect()
+        self.tracker.tick()
+        # The call that timed out was under way all the time.
+        self.claim()
+        self.tracker.tick()
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
+        self.seconds += self.conf.gpgpu.claim_lease
+        self.tracker.tick()
+        self.assertEqual({'available': 8}, self.states())
+
+
+class RestoreTest(base.ComputeTestCase):
+
+    def test_devices_of_instances_are_ready_after_a_reboot(self):
+        self.boot(2, 'i1')
+        self.assertEqual({None}, self.drivers())
+        for _ in range(2):
+            self.make_tracker().restore()
+            self.assertEqual({None, 'vfio-pci'}, self.drivers())
+
+    def test_one_that_is_broken_does_not_stop_the_others(self):
+        self.boot(2, 'i1')
+        held = self.tracker.state.held('i1')
+        self.tracker.backend.kernel.write(
+            f'bus/pci/devices/{held[0].address}/remove', '1')
+        self.tracker.restore()
+        self.assertIn('vfio-pci', self.drivers())
 
 
 class ReleaseTest(base.ComputeTestCase):
@@ -159,7 +255,7 @@ class ReleaseTest(base.ComputeTestCase):
         self.tracker.release('i1')
         self.tracker.tick()
         self.assertEqual({'available': 8}, self.states())
-        self.assertEqual([], self.tracker.state.held('i1'))
+        self.assertEqual((), self.tracker.state.held('i1'))
 
     def test_conductor_away_then_delivered_also_after_a_restart(self):
         for restart in (False, True):
@@ -173,6 +269,21 @@ class ReleaseTest(base.ComputeTestCase):
             self.tracker.tick()
             self.assertEqual({'available': 8}, self.states())
             self.assertEqual([], self.tracker.state.pending())
+
+    def test_conductor_with_trouble_of_its_own(self):
+        self.boot(2)
+        release = self.api.release
+        self.api.release = self._database_is_away
+        # Nova's delete goes on.
+        self.tracker.release('i1')
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.tracker.tick()
+        self.api.release = release
+        self.tracker.tick()
+        self.assertEqual({'available': 8}, self.states())
+
+    def _database_is_away(self, *args):
+        raise oslo_messaging.RemoteError('DBConnectionError', 'away')
 
     def test_late_delivery_does_not_touch_the_next_owner(self):
         old = self.boot(8)
@@ -191,6 +302,8 @@ class HostStateTest(base.ComputeTestCase):
         with open(path, 'w') as file:
             file.write('{"held": {"i1": ["a"')
         state = host_state.HostState(path)
-        self.assertEqual([], state.held('i1'))
-        state.hold('i2', ['b'])
-        self.assertEqual(['b'], host_state.HostState(path).held('i2'))
+        self.assertEqual((), state.held('i1'))
+        claim = self.api.claim(context.admin(), self.request(2))
+        state.hold('i2', claim.assignments)
+        self.assertEqual(claim.assignments,
+                         host_state.HostState(path).held('i2'))

@@ -22,6 +22,8 @@ from gpgpu_plugin.virt import release
 RELEASING_TASKS = {
     'deleting', 'soft-deleting', 'shelving', 'shelving_image_pending_upload',
     'shelving_image_uploading', 'shelving_offloading'}
+NOTHING, NEW_SIDE, ALL = (
+    release.Release.NOTHING, release.Release.NEW_SIDE, release.Release.ALL)
 
 
 def names(module):
@@ -32,33 +34,44 @@ def names(module):
 
 class ReleaseTest(base.BaseTestCase):
 
-    def releases(self, **kwargs):
-        return release.releases(**{
+    def released(self, **kwargs):
+        return release.on_destroy(**{
             'vm_state': 'active', 'task_state': None, 'deleted': False,
             'instance_host': 'h1', 'this_host': 'h1', **kwargs})
 
     def test_every_state(self):
         for vm_state, task_state in itertools.product(
                 names(vm_states), names(task_states)):
-            expected = (task_state in RELEASING_TASKS
-                        or vm_state in ('building', 'soft-delete'))
-            self.assertEqual(expected, self.releases(
+            expected = NOTHING
+            if vm_state in ('building', 'soft-delete'):
+                expected = ALL
+            if task_state == 'resize_reverting':
+                expected = NEW_SIDE
+            if task_state in RELEASING_TASKS:
+                expected = ALL
+            self.assertEqual(expected, self.released(
                 vm_state=vm_state, task_state=task_state),
                 (vm_state, task_state))
 
     def test_deleted(self):
-        self.assertTrue(self.releases(deleted=True))
+        self.assertEqual(ALL, self.released(deleted=True))
 
     def test_instance_lives_elsewhere(self):
-        self.assertTrue(self.releases(instance_host='h2'))
-        self.assertFalse(self.releases(instance_host=None))
+        self.assertEqual(ALL, self.released(instance_host='h2'))
+        self.assertEqual(NOTHING, self.released(instance_host=None))
+
+    def test_old_side_waits_for_the_decision(self):
+        self.assertEqual(NOTHING, self.released(
+            instance_host='h2', vm_state='resized'))
+
+    def test_new_side_goes_when_it_is_reverted(self):
+        for host in ('h1', 'h2'):
+            self.assertEqual(NEW_SIDE, self.released(
+                task_state='resize_reverting', vm_state='resized',
+                this_host=host))
 
     def test_reboot_rebuild_and_resize_keep(self):
         for task_state in ('rebooting', 'reboot_started_hard', 'rebuilding',
                            'rebuild_spawning', 'resize_migrating',
                            'resize_finish', 'powering-off'):
-            self.assertFalse(self.releases(task_state=task_state))
-
-    def test_own_spawn_undoes_itself(self):
-        self.assertFalse(self.releases(
-            instance_host='h2', spawning_here=True))
+            self.assertEqual(NOTHING, self.released(task_state=task_state))

@@ -16,6 +16,8 @@ A step that has no case here fails the suite.
 
 import errno
 
+import oslo_messaging
+
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.virt import steps
@@ -29,11 +31,11 @@ class StepsTest(base.ComputeTestCase):
         self.guests = []
         self.before = (self.states(), self.placement(), self.drivers())
 
-    def run_steps(self, table=steps.STEPS, count=2):
+    def run_steps(self, table=steps.STEPS, count=2, keeps=False):
         run = steps.Spawn(
             tracker=self.tracker, request=self.request(count),
             spawn=lambda: self.guests.append('guest'),
-            destroy=self.guests.clear)
+            destroy=self.guests.clear, keeps=keeps)
         with self.tracker.building('i1'):
             steps.execute(run, table)
         return run
@@ -95,7 +97,7 @@ class StepsTest(base.ComputeTestCase):
                         self.api.device_release(context.admin(), device.uuid)
                     self.tracker.refresh()
                 self.assertEqual(self.before, self.settled())
-                self.assertEqual([], self.tracker.state.held('i1'))
+                self.assertEqual((), self.tracker.state.held('i1'))
 
     # -- the rest -----------------------------------------------------------
 
@@ -105,11 +107,22 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual((8, 0), self.placement())
         self.assertEqual({'vfio-pci', None}, self.drivers())
-        self.assertEqual(sorted(run.uuids), self.tracker.state.held('i1'))
+        self.assertEqual(run.assignments, self.tracker.state.held('i1'))
 
     def test_spawn_again_keeps_the_devices(self):
         first = self.run_steps().uuids
         self.assertEqual(first, self.run_steps().uuids)
+
+    def test_rebuild_in_place_needs_no_conductor(self):
+        first = self.run_steps().uuids
+        self.conductor.stop()
+        self.assertEqual(first, self.run_steps(keeps=True).uuids)
+        self.assertEqual(['guest', 'guest'], self.guests)
+
+    def test_rebuild_whose_host_forgot_asks_the_conductor(self):
+        first = self.run_steps().uuids
+        self.tracker.state.drop('i1', first)
+        self.assertEqual(first, self.run_steps(keeps=True).uuids)
 
     def test_spawn_again_that_fails_keeps_the_devices(self):
         first = self.run_steps().uuids
@@ -147,6 +160,27 @@ class StepsTest(base.ComputeTestCase):
             exception.ConductorUnavailable, self.run_steps,
             (steps.Step('claim', lost, steps.STEPS[0].undo),
              *steps.STEPS[1:]))
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
+        self.assertEqual(self.before, self.settled())
+
+    def test_release_that_is_owed_does_not_hit_the_new_claim(self):
+        # As for an instance that was shelved while no conductor answered,
+        # and is unshelved here.
+        first = self.run_steps().uuids
+        self.tracker.state.postpone(first)
+        second = self.run_steps().uuids
+        self.assertEqual(set(), set(first) & set(second))
+        self.settled()
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
+    def test_claim_that_breaks_in_the_conductor_is_suspect(self):
+        claim = self.api.claim
+
+        def breaks(*args):
+            claim(*args)
+            raise oslo_messaging.RemoteError('DBConnectionError', 'away')
+        self.api.claim = breaks
+        self.assertRaises(oslo_messaging.RemoteError, self.run_steps)
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
         self.assertEqual(self.before, self.settled())
 

@@ -1,0 +1,52 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Writing to sysfs: the attributes that the plugin writes, and no others."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gpgpu_plugin import privsep
+
+_ADDRESS = r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]'
+_ALLOWED = re.compile(
+    rf'bus/pci/devices/{_ADDRESS}/(driver_override|reset|remove|sriov_numvfs)'
+    r'|bus/pci/drivers/[A-Za-z0-9_.-]+/(bind|unbind)'
+    r'|bus/pci/(drivers_probe|rescan)')
+
+
+def check(path: str) -> None:
+    """Refuse what the plugin has no business with.
+
+    :raises PermissionError: a path that is not on the list
+    """
+    if '..' in path.split('/') or not _ALLOWED.fullmatch(path):
+        raise PermissionError(
+            1, f'{path} is no attribute that gpgpu_plugin writes', path)
+
+
+@privsep.sys_admin_pctxt.entrypoint
+def write(root: str, path: str, value: str) -> None:
+    """Write a value in one system call, as sysfs wants it.
+
+    :param root: of sysfs
+    :param path: relative to it
+    :raises OSError: the kernel refused, or the path is not on the list
+    """
+    check(path)
+    fd = os.open(os.path.join(root, path), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        # An empty string is no write at all; a line's end clears.
+        os.write(fd, (value or '\n').encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,162 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the plugin expects of a kernel, fake or real.
+
+The same tests run on the fake kernel (tests/unit) and inside a booted Linux
+(tests/vfio_lab), so that the fake one cannot drift from the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import typing
+from collections.abc import Iterator
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import passthrough
+from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs
+
+VFIO = 'bus/pci/drivers/vfio-pci'
+
+
+class PassthroughContract:
+    """Mixed into a test case that sets what is annotated here.
+
+    :ivar root: of sysfs
+    :ivar gpus: two functions that nobody uses, each a card of its own
+    """
+
+    root: str
+    backend: passthrough.PassthroughBackend
+    gpus: list[pci.PCIFunction]
+    assertEqual: typing.Any
+    assertRaises: typing.Any
+    assertIn: typing.Any
+    assertTrue: typing.Any
+    assertFalse: typing.Any
+    assertIsNone: typing.Any
+
+    def write(self, path: str, value: str) -> None:
+        """Write an attribute as the plugin does. Raises OSError."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def opened(self, gpu: pci.PCIFunction) -> Iterator[None]:
+        """While a process has the device open through VFIO."""
+        raise NotImplementedError
+
+    # -- helpers ------------------------------------------------------------
+
+    @staticmethod
+    def device(gpu: pci.PCIFunction) -> host_base.HostDevice:
+        return host_base.HostDevice(
+            assignment_uuid='a', stable_id=gpu.id, address=gpu.address)
+
+    def look(self, gpu: pci.PCIFunction) -> pci.PCIFunction:
+        found = scanner.look(sysfs.Sysfs(self.root), gpu.address)
+        assert found is not None
+        return found
+
+    def refused(self, number: int, path: str, value: str) -> None:
+        exc = self.assertRaises(OSError, self.write, path, value)
+        self.assertEqual(errno.errorcode[number],
+                         errno.errorcode[exc.errno], path)
+
+    def attribute(self, name: str, gpu: int = 0) -> str:
+        return f'bus/pci/devices/{self.gpus[gpu].address}/{name}'
+
+    # -- the kernel ---------------------------------------------------------
+
+    def test_bind_and_unbind(self) -> None:
+        address = self.gpus[0].address
+        self.refused(errno.ENODEV, f'{VFIO}/bind', address)
+        self.write(self.attribute('driver_override'), 'vfio-pci')
+        self.write(f'{VFIO}/bind', address)
+        self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
+        self.refused(errno.EBUSY, f'{VFIO}/bind', address)
+        self.write(f'{VFIO}/unbind', address)
+        self.assertIsNone(self.look(self.gpus[0]).driver)
+        self.refused(errno.ENODEV, f'{VFIO}/unbind', address)
+        self.write(self.attribute('driver_override'), '')
+        self.refused(errno.ENODEV, f'{VFIO}/bind', address)
+
+    def test_what_is_not_there(self) -> None:
+        self.refused(errno.ENODEV, f'{VFIO}/bind', '0000:ff:1f.7')
+        self.refused(errno.ENOENT, 'bus/pci/drivers/none/bind',
+                     self.gpus[0].address)
+        self.refused(errno.ENOENT,
+                     'bus/pci/devices/0000:ff:1f.7/reset', '1')
+
+    def test_reset(self) -> None:
+        self.write(self.attribute('reset'), '1')
+        self.refused(errno.EINVAL, self.attribute('reset'), '0')
+
+    # -- the backend --------------------------------------------------------
+
+    def test_prepare_and_release_are_idempotent(self) -> None:
+        for _ in range(2):
+            self.backend.prepare(self.device(self.gpus[0]))
+            self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
+            self.assertIsNone(self.look(self.gpus[0]).used_by)
+        for _ in range(2):
+            self.backend.release(self.device(self.gpus[0]))
+            self.assertIsNone(self.look(self.gpus[0]).driver)
+
+    def test_another_device_at_the_address(self) -> None:
+        wrong = host_base.HostDevice(
+            assignment_uuid='a', stable_id=self.gpus[1].id,
+            address=self.gpus[0].address)
+        for method in (self.backend.prepare, self.backend.release):
+            exc = self.assertRaises(exception.HostError, method, wrong)
+            self.assertIn(self.gpus[1].id, str(exc))
+        self.assertFalse(self.backend.clean(wrong).passed)
+
+    def test_clean(self) -> None:
+        self.backend.prepare(self.device(self.gpus[0]))
+        verdict = self.backend.clean(self.device(self.gpus[0]))
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertIsNone(self.look(self.gpus[0]).driver)
+
+    def test_device_that_is_open_is_not_cleaned(self) -> None:
+        gpu = self.gpus[0]
+        self.backend.prepare(self.device(gpu))
+        with self.opened(gpu):
+            self.assertEqual('vfio', self.look(gpu).used_by)
+            verdict = self.backend.clean(self.device(gpu))
+            self.assertFalse(verdict.passed)
+            self.assertIn('open', verdict.evidence)
+        self.assertIsNone(self.look(gpu).used_by)
+        self.assertTrue(self.backend.clean(self.device(gpu)).passed)
+
+    def test_changes_are_noticed(self) -> None:
+        self.backend.scan()
+        self.assertFalse(self.backend.changed())
+        self.backend.prepare(self.device(self.gpus[0]))
+        self.assertTrue(self.backend.changed())
+        self.backend.scan()
+        self.backend.release(self.device(self.gpus[0]))
+        self.assertTrue(self.backend.changed())
+
+    def test_removed_while_bound(self) -> None:
+        gpu = self.gpus[1]
+        self.backend.prepare(self.device(gpu))
+        self.write(self.attribute('remove', 1), '1')
+        self.assertIsNone(scanner.look(sysfs.Sysfs(self.root), gpu.address))
+        for method in (self.backend.prepare, self.backend.release):
+            exc = self.assertRaises(
+                exception.HostError, method, self.device(gpu))
+            self.assertIn('is not there', str(exc))
+        self.assertFalse(self.backend.clean(self.device(gpu)).passed)

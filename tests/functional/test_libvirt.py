@@ -1,0 +1,190 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Whole GPUs in domains of libvirt, through Nova's operations."""
+
+from __future__ import annotations
+
+import json
+import os
+import typing
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from gpgpu_plugin import exception
+from tests.fixtures import libvirt_cloud
+
+CONF = libvirt_cloud.cloud.CONF
+
+
+class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
+    """One HGX server."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.boot(self.flavor(H100=2))
+        self.before = self.held_on(self.server)
+
+    def _same(self) -> None:
+        self.assertEqual(2, len(self.before))
+        self.assertEqual(self.before, self.held_on(self.server))
+        self.assertEqual(self.before, self.hostdevs(self.server))
+        bound = self.bound_drivers('gpu1')
+        self.assertEqual(set(self.before), {
+            address for address, driver in bound.items()
+            if driver == 'vfio-pci'})
+        self.wait_states(assigned=2, available=6)
+
+    def test_boot_and_delete(self) -> None:
+        self._same()
+        self.delete(self.server)
+        self.wait_states(available=8)
+        self.wait_inventory(8, 0)
+        self.assertNotIn('vfio-pci', self.bound_drivers('gpu1').values())
+
+    def test_instance_without_gpus_has_no_hostdev(self) -> None:
+        server = self.boot(self.flavor_of({}))
+        self.assertEqual([], self.hostdevs(server))
+
+    def test_reboots_have_the_same_devices_once(self) -> None:
+        for kind in ('HARD', 'SOFT', 'HARD'):
+            self.api.post_server_action(self.server['id'], {
+                'reboot': {'type': kind}})
+            self.wait_status(self.server['id'], 'ACTIVE')
+            self._same()
+
+    def test_stop_and_start(self) -> None:
+        self.api.post_server_action(self.server['id'], {'os-stop': None})
+        self.wait_status(self.server['id'], 'SHUTOFF')
+        self.api.post_server_action(self.server['id'], {'os-start': None})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self._same()
+
+    def test_hard_reboot_needs_no_conductor(self) -> None:
+        self.conductor.stop()
+        self.restart_compute()
+        self.api.post_server_action(self.server['id'], {
+            'reboot': {'type': 'HARD'}})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.assertEqual(self.before, self.hostdevs(self.server))
+        self.conductor.start()
+        self.look('gpu1')
+        self._same()
+
+    def test_rescue(self) -> None:
+        # Nova keeps the domain there; no image was made, so no folder.
+        os.makedirs(os.path.join(CONF.instances_path, self.server['id']))
+        self.api.post_server_action(self.server['id'], {'rescue': None})
+        self.wait_status(self.server['id'], 'RESCUE')
+        self.assertEqual(self.before, self.hostdevs(self.server))
+        self.api.post_server_action(self.server['id'], {'unrescue': None})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self._same()
+
+    def test_nova_compute_restart(self) -> None:
+        self.restart_compute()
+        self.run_periodics('gpu1')
+        self._same()
+
+    def test_reboot_of_the_host(self) -> None:
+        # Nothing is bound after it, and no domain runs.
+        kernel = self.driver().gpu_tracker.backend.kernel
+        self.computes['gpu1'].stop()
+        for address in self.before:
+            kernel.write('bus/pci/drivers/vfio-pci/unbind', address)
+            kernel.write(f'bus/pci/devices/{address}/driver_override', '')
+        self.connections['gpu1'].lookupByUUIDString(
+            self.server['id']).destroy()
+        self.flags(resume_guests_state_on_host_boot=True)
+        self._start_compute('gpu1')
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self._same()
+
+    def test_suspend_is_refused(self) -> None:
+        self.api.post_server_action(self.server['id'], {'suspend': None})
+        self.wait_for(
+            lambda: 'Suspend is not supported' in self.stdlog.logger.output,
+            'refusal')
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self._same()
+
+    def test_domain_that_libvirt_rejects(self) -> None:
+        def rejects(*args: object, **kwargs: object) -> typing.NoReturn:
+            raise fakelibvirt.libvirtError('device is in use')
+        with fixtures.MonkeyPatch(
+                'nova.tests.fixtures.libvirt.Domain.createWithFlags',
+                rejects):
+            server = self.boot(self.flavor(H100=2), 'ERROR')
+        self.assertEqual(set(), self.held(server))
+        self._same()
+
+
+class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
+    """Nova's own PCI passthrough beside ours."""
+
+    def _start_with(self, **spec: str) -> None:
+        self.computes['gpu1'].stop()
+        self.flags(device_spec=[json.dumps(spec)], group='pci')
+        self._start_compute('gpu1')
+
+    def test_same_device_is_refused(self) -> None:
+        address = next(each['address'] for each in self.devices(
+            '--variant', 'H100'))
+        for spec in ({'vendor_id': '10de', 'product_id': '2330'},
+                     {'vendor_id': '10de'}):
+            exc = self.assertRaises(
+                exception.ConfigInvalid, self._start_with, **spec)
+            for word in ('[pci] device_spec', address, 'H100'):
+                self.assertIn(word, str(exc))
+
+    def test_other_device_is_nothing_to_us(self) -> None:
+        self._start_with(vendor_id='8086', product_id='1572')
+        self.boot(self.flavor(H100=8))
+
+
+class LibvirtMovesTest(libvirt_cloud.GpuLibvirtCloud):
+    """One host with both sides of a resize on it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        # No disks here, which it would move.
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.libvirt.driver.LibvirtDriver'
+            '.migrate_disk_and_power_off', return_value='{}'))
+        self.server = self.boot(self.flavor(H100=2))
+        self.old = self.held_on(self.server)
+        self.api.post_server_action(self.server['id'], {
+            'resize': {'flavorRef': self.flavor(H100=4)}})
+        self.wait_status(self.server['id'], 'VERIFY_RESIZE')
+        self.new = sorted(set(self.held_on(self.server)) - set(self.old))
+
+    def test_guest_has_the_side_it_is_on(self) -> None:
+        self.assertEqual(4, len(self.new))
+        self.assertEqual(self.new, self.hostdevs(self.server))
+        self.api.post_server_action(self.server['id'], {
+            'revertResize': None})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.assertEqual(self.old, self.hostdevs(self.server))
+        self.assertEqual(self.old, self.held_on(self.server))
+        self.wait_states(assigned=2, available=6)
+
+    def test_confirmed(self) -> None:
+        self.api.post_server_action(self.server['id'], {
+            'confirmResize': None})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.wait_states(assigned=4, available=4)
+        self.assertEqual(self.new, self.hostdevs(self.server))
+        self.api.post_server_action(self.server['id'], {
+            'reboot': {'type': 'HARD'}})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.assertEqual(self.new, self.hostdevs(self.server))

@@ -1,0 +1,48 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The fake kernel keeps the contract that the real one keeps in the lab."""
+
+import contextlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.host import fake
+from tests.contract import passthrough
+
+
+class FakeKernelContractTest(
+        passthrough.PassthroughContract, base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        self.backend = fake.FakeBackend.for_machine('pcie-l40s-4', self.root)
+        self.gpus = [each for each in self.backend.scan().functions
+                     if each.vendor == '10de'][:2]
+        for gpu in self.gpus:
+            self._enable(gpu, 0)
+
+    def write(self, path, value):
+        self.backend.kernel.write(path, value)
+
+    @contextlib.contextmanager
+    def opened(self, gpu):
+        self._enable(gpu, 1)
+        yield
+        self._enable(gpu, 0)
+
+    def _enable(self, gpu, count):
+        # What the kernel shows of its own doing.
+        with open(f'{self.root}/bus/pci/devices/{gpu.address}/enable', 'w',
+                  encoding='utf-8') as file:
+            file.write(f'{count}\n')

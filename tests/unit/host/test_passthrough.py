@@ -1,0 +1,168 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Whole functions: who goes with whom, and what is refused.
+
+Runs on fake machines; what the fake kernel does is tested beside it.
+"""
+
+import os
+import shutil
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import fake
+
+
+class PassthroughCase(base.BaseTestCase):
+
+    machine = 'old-two-card'
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        self.backend = fake.FakeBackend.for_machine(self.machine, self.root)
+
+    def functions(self):
+        return {each.address: each for each in self.backend.scan().functions}
+
+    def the(self, **facts):
+        [found] = [each for each in self.functions().values() if all(
+            getattr(each, name) == value for name, value in facts.items())]
+        return found
+
+    @staticmethod
+    def device(function):
+        return host_base.HostDevice(
+            assignment_uuid='a', stable_id=function.id,
+            address=function.address)
+
+    def refused(self, method, function, *words):
+        exc = self.assertRaises(
+            exception.HostError, method, self.device(function))
+        for word in words:
+            self.assertIn(word, str(exc))
+
+    def write(self, function, name, text):
+        with open(f'{self.root}/bus/pci/devices/{function.address}/{name}',
+                  'w', encoding='utf-8') as file:
+            file.write(text)
+
+
+class CardTest(PassthroughCase):
+
+    def setUp(self):
+        super().setUp()
+        self.write(self.the(device='11fa'), 'boot_vga', '0\n')
+        self.gpu = self.the(device='11fa')
+        [self.audio] = self.gpu.companions
+
+    def test_card_is_bound_and_given_back_as_a_whole(self):
+        both = self.gpu.address, self.audio
+        self.backend.prepare(self.device(self.gpu))
+        found = self.functions()
+        self.assertEqual({'vfio-pci'}, {found[each].driver for each in both})
+        self.assertEqual(2, sum(
+            each.driver == 'vfio-pci' for each in found.values()))
+        self.backend.release(self.device(self.gpu))
+        found = self.functions()
+        self.assertEqual({None}, {found[each].driver for each in both})
+
+    def test_foreign_device_in_the_iommu_group(self):
+        foreign = next(
+            each for each in self.functions().values()
+            if each.address not in (self.gpu.address, self.audio)
+            and not each.class_code.startswith('06'))
+        members = (f'{self.root}/kernel/iommu_groups/'
+                   f'{self.gpu.iommu_group}/devices/{foreign.address}')
+        os.symlink(f'../../../../bus/pci/devices/{foreign.address}', members)
+        for method in (self.backend.prepare, self.backend.release):
+            self.refused(method, self.gpu, foreign.address,
+                         'no part of the card')
+        verdict = self.backend.clean(self.device(self.gpu))
+        self.assertFalse(verdict.passed)
+
+    def test_bridges_of_the_group_are_no_hindrance(self):
+        bridge = next(each for each in self.functions().values()
+                      if each.class_code.startswith('0604'))
+        members = (f'{self.root}/kernel/iommu_groups/'
+                   f'{self.gpu.iommu_group}/devices/{bridge.address}')
+        os.symlink(f'../../../../bus/pci/devices/{bridge.address}', members)
+        self.backend.prepare(self.device(self.gpu))
+        self.assertEqual('pcieport', self.the(id=bridge.id).driver)
+
+
+class DisplayTest(PassthroughCase):
+
+    def test_boot_display_is_refused(self):
+        gpu = self.the(device='11fa')
+        self.refused(self.backend.prepare, gpu, 'booted with')
+
+
+class CleanTest(PassthroughCase):
+
+    machine = 'hgx-h100-8'
+
+    def setUp(self):
+        super().setUp()
+        self.gpu = next(each for each in self.functions().values()
+                        if each.device == '2330')
+        self.backend.prepare(self.device(self.gpu))
+
+    def verdict(self, passed, *words):
+        verdict = self.backend.clean(self.device(self.gpu))
+        self.assertEqual(passed, verdict.passed, verdict.evidence)
+        for word in words:
+            self.assertIn(word, verdict.evidence)
+
+    def test_reset_and_the_same(self):
+        self.verdict(True, 'was reset')
+
+    def test_still_open(self):
+        self.write(self.gpu, 'enable', '1\n')
+        self.verdict(False, 'still has it open')
+        self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
+
+    def test_no_reset_that_is_confined_to_it(self):
+        self.write(self.gpu, 'reset_method', '')
+        self.verdict(False, 'reset')
+
+    def test_another_device_after_the_reset(self):
+        reset = self.backend.kernel.write
+
+        def swaps(path, value):
+            reset(path, value)
+            if path.endswith('/reset'):
+                self.write(self.gpu, 'device', '0x2331\n')
+        self.backend._write_attribute = swaps
+        self.verdict(False, 'device was 2330, is 2331')
+
+    def test_gone_after_the_reset(self):
+        reset = self.backend.kernel.write
+
+        def dies(path, value):
+            reset(path, value)
+            if path.endswith('/reset'):
+                path = f'{self.root}/bus/pci/devices/{self.gpu.address}'
+                with open(f'{path}/config', 'wb') as file:
+                    file.write(b'\xff' * 256)
+        self.backend._write_attribute = dies
+        self.verdict(False, 'does not answer')
+
+    def test_removed_while_bound(self):
+        shutil.rmtree(os.path.realpath(
+            f'{self.root}/bus/pci/devices/{self.gpu.address}'))
+        os.unlink(f'{self.root}/bus/pci/devices/{self.gpu.address}')
+        self.refused(self.backend.release, self.gpu, 'is not there')
+        self.verdict(False, 'is not there')

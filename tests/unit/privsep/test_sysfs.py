@@ -1,0 +1,60 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the privileged daemon writes, and what it refuses to."""
+
+import os
+
+import fixtures
+from oslo_privsep.test import fixture as privsep_fixture
+from oslotest import base
+
+from gpgpu_plugin import privsep
+from gpgpu_plugin.privsep import sysfs
+
+DEVICE = 'bus/pci/devices/10000:e1:00.0'
+
+
+class SysfsWriteTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        # The daemon, but as a thread and without more rights.
+        self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
+            privsep.sys_admin_pctxt, {}))
+        self.root = self.useFixture(fixtures.TempDir()).path
+        os.makedirs(f'{self.root}/{DEVICE}')
+
+    def written(self, name):
+        with open(f'{self.root}/{DEVICE}/{name}', encoding='utf-8') as file:
+            return file.read()
+
+    def test_written_and_cleared(self):
+        for value, expected in (('vfio-pci', 'vfio-pci'), ('', '\n')):
+            with open(f'{self.root}/{DEVICE}/driver_override', 'w',
+                      encoding='utf-8'):
+                pass
+            sysfs.write(self.root, f'{DEVICE}/driver_override', value)
+            self.assertEqual(expected, self.written('driver_override'))
+
+    def test_error_of_the_kernel_arrives(self):
+        exc = self.assertRaises(
+            OSError, sysfs.write, self.root, f'{DEVICE}/reset', '1')
+        self.assertEqual(2, exc.errno)
+
+    def test_other_paths_are_refused(self):
+        for path in ('../etc/passwd', f'{DEVICE}/../x/reset', '/etc/passwd',
+                     f'{DEVICE}/config', 'kernel/reset', f'{DEVICE}/reset/',
+                     'bus/pci/drivers/x/new_id', 'bus/pci/drivers/../x/bind'):
+            exc = self.assertRaises(
+                PermissionError, sysfs.write, self.root, path, '1')
+            self.assertIn(path, str(exc))
+            self.assertFalse(os.path.exists(f'{self.root}/{path}'))

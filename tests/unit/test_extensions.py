@@ -1,0 +1,53 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Parts by entry point: found by name, and never silently absent."""
+
+from unittest import mock
+
+from oslotest import base
+from stevedore import extension
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.host import fake
+from gpgpu_plugin.scheduler_filters import gpu_filter
+
+
+class ExtensionsTest(base.BaseTestCase):
+
+    def test_by_name(self):
+        self.assertIs(fake.FakeBackend, extensions.load(
+            extensions.BACKENDS, 'fake'))
+        self.assertIs(resource_tracker.ResourceTracker, extensions.load(
+            extensions.RESOURCE_TRACKERS, 'pci'))
+        self.assertIn(gpu_filter.GpuFilter, extensions.load_all(
+            extensions.SCHEDULER_FILTERS).values())
+
+    def test_unknown_name_says_which_there_are(self):
+        exc = self.assertRaises(
+            exception.ConfigInvalid, extensions.load,
+            extensions.BACKENDS, 'quantum')
+        self.assertIn('quantum', str(exc))
+        self.assertIn('fake', str(exc))
+
+    def test_part_that_cannot_be_loaded_is_an_error(self):
+        broken = mock.patch.object(
+            extension.ExtensionManager, '_load_one_plugin',
+            side_effect=ImportError('no module x'))
+        with broken:
+            for call in (
+                    lambda: extensions.load(extensions.BACKENDS, 'fake'),
+                    lambda: extensions.load_all(
+                        extensions.SCHEDULER_FILTERS)):
+                exc = self.assertRaises(exception.ConfigInvalid, call)
+                self.assertIn('no module x', str(exc))
