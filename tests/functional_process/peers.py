@@ -42,6 +42,9 @@ def application(
             'links': [{'rel': 'self', 'href': f'{base}/v2.0/'}]}]}
     elif path.startswith('/v2/images/'):
         body = IMAGE
+    elif path.startswith('/v2/schemas/'):
+        body = {'name': last,
+                'properties': {name: {} for name in IMAGE}}
     answer = json.dumps(body).encode()
     start_response('200 OK', [('Content-Type', 'application/json'),
                               ('Content-Length', str(len(answer)))])

@@ -37,20 +37,15 @@ RABBIT = os.environ.get('GPGPU_TEST_RABBIT',
 MYSQL = {'host': '127.0.0.1', 'port': 3306, 'user': 'root'}
 DATABASES = ('placement', 'nova_api', 'nova_cell0', 'nova_cell1', 'gpgpu')
 
-NOVA_CONF = """
+COMMON_CONF = """
 [DEFAULT]
 transport_url = {rabbit}
 my_ip = 127.0.0.1
-host = control
-state_path = {state}
 periodic_fuzzy_delay = 0
 manager_shutdown_timeout = 0
 graceful_shutdown_timeout = 3
-[api]
-[database]
-connection = {nova_cell1}
-[api_database]
-connection = {nova_api}
+[gpgpu]
+topic_prefix = {topic_prefix}
 [placement]
 auth_type = admin_token
 endpoint = http://127.0.0.1:{placement_port}
@@ -62,6 +57,18 @@ auth_type = admin_token
 endpoint = http://127.0.0.1:{peers_port}
 endpoint_override = http://127.0.0.1:{peers_port}
 token = admin
+[oslo_concurrency]
+lock_path = {state}/lock
+"""
+
+NOVA_CONF = COMMON_CONF + """
+[DEFAULT]
+host = control
+state_path = {state}
+[database]
+connection = {nova_cell1}
+[api_database]
+connection = {nova_api}
 [wsgi]
 api_paste_config = {state}/api-paste.ini
 [scheduler]
@@ -69,8 +76,6 @@ workers = 1
 discover_hosts_in_cells_interval = 1
 [conductor]
 workers = 1
-[oslo_concurrency]
-lock_path = {state}/lock
 [quota]
 driver = nova.quota.NoopQuotaDriver
 [filter_scheduler]
@@ -79,7 +84,8 @@ available_filters = gpgpu_plugin.scheduler_filters.all_filters
 enabled_filters = ComputeFilter,GpuFilter
 """
 
-COMPUTE_CONF = """
+# Without databases, as Nova wants its computes.
+COMPUTE_CONF = COMMON_CONF + """
 [DEFAULT]
 host = {host}
 state_path = {state}/{host}
@@ -98,7 +104,8 @@ connection = {placement}
 GPGPU_CONF = """
 [DEFAULT]
 transport_url = {rabbit}
-state_path = {state}
+[gpgpu]
+topic_prefix = {topic_prefix}
 [database]
 connection = {gpgpu}
 """
@@ -163,7 +170,8 @@ class Stack(fixtures.Fixture):
         self.ports = {name: free_port()
                       for name in ('placement', 'peers', 'nova_api')}
         self._values: dict[str, object] = {
-            'rabbit': RABBIT, 'state': self.state,
+            'rabbit': RABBIT, 'topic_prefix': f'test-{uuid.uuid4().hex[:8]}',
+            'state': self.state,
             **self.useFixture(Databases()).urls,
             **{f'{name}_port': port for name, port in self.ports.items()}}
         for name, text in (('nova.conf', NOVA_CONF),

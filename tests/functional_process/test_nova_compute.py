@@ -30,6 +30,7 @@ from oslotest import base
 from testtools import content
 
 from tests.fixtures import services
+from tests.functional_process import peers
 from tests.functional_process import stack as stack_mod
 
 
@@ -77,8 +78,7 @@ class NovaComputeProcessTest(base.BaseTestCase):
         name = self.stack.write(
             f'{host}.conf', stack_mod.COMPUTE_CONF, host=host).name
         return self.stack.start(f'nova-compute-{host}', self.stack.program(
-            'nova-compute', *self.stack.conf('nova.conf'),
-            *self.stack.conf(name)))
+            'nova-compute', *self.stack.conf(name)))
 
     def manage(self, *arguments: str) -> typing.Any:
         """gpgpu-manage as a process; what it answers."""
@@ -108,7 +108,7 @@ class NovaComputeProcessTest(base.BaseTestCase):
         return [next(v for k, v in row.items() if k.lower() == 'host')
                 for row in self.manage('host', 'list', '-f', 'json')]
 
-    def test_groups_reach_placement(self) -> None:
+    def test_boots_a_server_with_two_gpus(self) -> None:
         self._start_compute('gpu1')
         self.wait_for(lambda: 'gpu1' in self._hosts(), 'gpu1 reported')
         print('nova-compute loaded gpgpu.GpuFakeDriver and gpu1 is listed '
@@ -125,6 +125,44 @@ class NovaComputeProcessTest(base.BaseTestCase):
         self.assertEqual(0, inventory['CUSTOM_GPU_H100']['reserved'])
         print('variant created: 8 CUSTOM_GPU_H100 in Placement, without a '
               'restart')
+
+        server = self._boot()
+        self.assertEqual(2, len(self._devices('--used-by', server)))
+        print(f'server {server} is ACTIVE and holds 2 devices')
+
+        self.nova.delete(f'/servers/{server}')
+        self.wait_for(lambda: len(self._devices(
+            '--state', 'available', '--host', 'gpu1')) == 8, 'cleaned')
+        print('deleted: 8 devices are available')
+
+    def _devices(self, *filters: str) -> list[typing.Any]:
+        return list(self.manage('device', 'list', *filters, '-f', 'json'))
+
+    @property
+    def nova(self) -> adapter.Adapter:
+        return self._client('nova_api', '/v2.1', 'compute 2.96')
+
+    def _boot(self) -> str:
+        nova = self.nova
+        nova.post('/flavors', json={'flavor': {
+            'id': 'gpu2', 'name': 'gpu2', 'ram': 64, 'vcpus': 1, 'disk': 1}})
+        nova.post('/flavors/gpu2/os-extra_specs', json={
+            'extra_specs': {'resources:CUSTOM_GPU_H100': '2',
+                            'gpgpu:topology': 'same_numa'}})
+        # The scheduler maps new hosts once a second.
+        self.wait_for(
+            lambda: nova.get('/os-hypervisors').json()['hypervisors'],
+            'gpu1 is mapped to the cell')
+        server = nova.post('/servers', json={'server': {
+            'name': 'test', 'flavorRef': 'gpu2', 'networks': 'none',
+            'imageRef': peers.IMAGE['id']}}).json()['server']['id']
+
+        def settled() -> dict[str, typing.Any] | None:
+            found = nova.get(f'/servers/{server}').json()['server']
+            return found if found['status'] in ('ACTIVE', 'ERROR') else None
+        found = self.wait_for(settled, 'the server is there')
+        self.assertEqual('ACTIVE', found['status'], found.get('fault'))
+        return str(server)
 
     def _group(self, placement: adapter.Adapter) -> str | None:
         for provider in placement.get(
