@@ -1,0 +1,183 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A real kernel: its facts, and the contract that the fake one keeps, too."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+from collections.abc import Iterator
+
+from oslotest import base
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import config_space
+from gpgpu_plugin.host import passthrough as backend_mod
+from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.privsep import sysfs as privsep_sysfs
+from tests.contract import passthrough
+from tests.vfio_lab import machine
+
+# include/uapi/linux/vfio.h
+_VFIO_SET_IOMMU = 0x3b66
+_VFIO_GROUP_SET_CONTAINER = 0x3b68
+_VFIO_GROUP_GET_DEVICE_FD = 0x3b6a
+_VFIO_TYPE1 = 1
+
+
+def write(path: str, value: str) -> None:
+    """Without the daemon: the guest's tests are root already."""
+    privsep_sysfs.check(path)
+    fd = os.open(f'/sys/{path}', os.O_WRONLY)
+    try:
+        os.write(fd, (value or '\n').encode())
+    finally:
+        os.close(fd)
+
+
+class LabTestCase(base.BaseTestCase):
+    """Writes to the kernel's own /sys, so nowhere but in the lab."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        with open('/proc/cmdline', encoding='utf-8') as file:
+            if machine.MARK not in file.read().split():
+                self.fail('to be run by: tox -e vfio-lab')
+
+
+def functions() -> dict[str, pci.PCIFunction]:
+    """All functions of the machine by address."""
+    return {each.address: each for each in scanner.scan(
+        sysfs.Sysfs('/sys')).functions}
+
+
+class ScannerTest(LabTestCase):
+    """What the lab's machine was built with (tests/vfio_lab/machine.py)."""
+
+    def test_two_displays_on_each_node(self) -> None:
+        displays = [each for each in functions().values()
+                    if each.vendor == '1234']
+        self.assertEqual([0, 0, 1, 1], [each.numa_node for each in displays])
+        groups = [each.iommu_group for each in displays]
+        self.assertNotIn(None, groups)
+        self.assertEqual(4, len(set(groups)))
+        for each in displays:
+            self.assertEqual('038000', each.class_code)
+            self.assertIsNone(each.fault)
+            # Below a root port: no switch.
+            self.assertEqual((), each.switch_path)
+        self.assertEqual(['11', '12', '14', '15'],
+                         [each.slot for each in displays])
+
+    def test_id_names_no_bus_below_the_root(self) -> None:
+        first = next(each for each in functions().values()
+                     if each.vendor == '1234')
+        self.assertEqual('/devices/pci0000:20/01.0/00.0', first.id)
+
+    def test_scan_says_no_problem(self) -> None:
+        self.assertEqual((), scanner.scan(sysfs.Sysfs('/sys')).problems)
+
+
+class KernelContractTest(
+        passthrough.PassthroughContract, LabTestCase):
+    """bochs displays on node 0, which no driver of the guest takes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = '/sys'
+        self.backend = backend_mod.PassthroughBackend('/sys', write)
+        self.gpus = [each for each in functions().values()
+                     if each.vendor == '1234'][:2]
+        self.addCleanup(self._restore)
+
+    def _restore(self) -> None:
+        # Also what a test removed or left bound.
+        write('bus/pci/rescan', '1')
+        for gpu in self.gpus:
+            found = scanner.look(sysfs.Sysfs('/sys'), gpu.address)
+            assert found is not None, gpu.address
+            if found.driver:
+                write(f'bus/pci/drivers/{found.driver}/unbind', gpu.address)
+            write(f'bus/pci/devices/{gpu.address}/driver_override', '')
+
+    def write(self, path: str, value: str) -> None:
+        write(path, value)
+
+    @contextlib.contextmanager
+    def opened(self, gpu: pci.PCIFunction) -> Iterator[None]:
+        container = os.open('/dev/vfio/vfio', os.O_RDWR)
+        group = os.open(f'/dev/vfio/{gpu.iommu_group}', os.O_RDWR)
+        try:
+            fcntl.ioctl(group, _VFIO_GROUP_SET_CONTAINER,
+                        struct.pack('i', container))
+            fcntl.ioctl(container, _VFIO_SET_IOMMU, _VFIO_TYPE1)
+            fcntl.ioctl(group, _VFIO_GROUP_GET_DEVICE_FD,
+                        gpu.address.encode() + b'\0')
+            fd = self._device_fd()
+            yield
+            os.close(fd)
+        finally:
+            os.close(group)
+            os.close(container)
+
+    @staticmethod
+    def _device_fd() -> int:
+        # The ioctl returns it, which fcntl.ioctl hides when it is given
+        # bytes; it is the newest one.
+        return max(int(each) for each in os.listdir('/proc/self/fd')
+                   if os.path.exists(f'/proc/self/fd/{each}')
+                   and 'vfio-device' in os.readlink(
+                       f'/proc/self/fd/{each}'))
+
+
+class SriovTest(LabTestCase):
+    """An NVMe whose VFs its driver makes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        subprocess.run(['modprobe', 'nvme'], check=True)
+        self.pf = next(each for each in functions().values()
+                       if each.class_code == '010802')
+        self.path = f'bus/pci/devices/{self.pf.address}/sriov_numvfs'
+        self.addCleanup(write, self.path, '0')
+
+    def _refused(self, number: int, value: str) -> None:
+        exc = self.assertRaises(OSError, write, self.path, value)
+        self.assertEqual(number, exc.errno)
+
+    def test_vfs_have_ids_of_their_own_and_are_alive(self) -> None:
+        write(self.path, '2')
+        vfs = [each for each in functions().values()
+               if each.pf == self.pf.id]
+        self.assertEqual([f'{self.pf.id}/vf0', f'{self.pf.id}/vf1'],
+                         sorted(each.id for each in vfs))
+        for vf in vfs:
+            self.assertEqual(self.pf.vendor, vf.vendor)
+            # Their own registers have no ids (SR-IOV specification), which
+            # is no fault.
+            with open(f'/sys/bus/pci/devices/{vf.address}/config',
+                      'rb') as file:
+                config = file.read()
+            self.assertEqual(b'\xff' * 4, config[:4])
+            self.assertFalse(config_space.is_dead(config))
+
+    def test_numbers_that_the_kernel_refuses(self) -> None:
+        self._refused(errno.ERANGE, '5')
+        self._refused(errno.EINVAL, 'x')
+        write(self.path, '2')
+        self._refused(errno.EBUSY, '4')
+        write(self.path, '2')

@@ -1,0 +1,33 @@
+#!/bin/bash
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+# PID 1 of the lab's guest: the root is the host's, read-only, under a tmpfs.
+# Runs the command of the kernel's command line (lab_cmd=FILE in /out).
+
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
+mount -t tmpfs tmpfs /run
+mkdir -p /dev/pts /dev/shm /out /lib/modules
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /tmp
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,access=any \
+    labout /out
+[ -e "/lib/modules/$(uname -r)" ] ||
+    ln -s /out/kernel/lib/modules/"$(uname -r)" /lib/modules/"$(uname -r)"
+ip link set lo up
+bash /out/command >/out/stdout 2>&1
+echo $? >/out/rc
+sync
+echo o >/proc/sysrq-trigger
+# Not "sleep": the root is about to go, and PID 1 must not end.
+while :; do :; done

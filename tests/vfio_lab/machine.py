@@ -1,0 +1,208 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A program: a Linux kernel in QEMU with an IOMMU and display devices.
+
+    python -m tests.vfio_lab.machine COMMAND...
+
+boots Debian's kernel under emulation (no KVM needed), with this machine's own
+root read-only below a tmpfs, runs the command there as root and ends with its
+exit code. Two NUMA nodes with a PCIe host bridge each; below them root ports
+that are slots 11, 12 (node 0), 14, 15 (node 1) with a bochs display each, and
+slot 13 with an NVMe of four VFs.
+
+Needs (Debian): qemu-system-x86 seabios busybox-static cpio kmod xz-utils zstd.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).parent
+MODULES = ('virtio_pci', '9pnet_virtio', '9p', 'overlay')
+META = 'linux-image-amd64'
+# In the kernel's command line, so that tests know where they are.
+MARK = 'gpgpu_lab'
+TIMEOUT = 600
+
+INIT = """#!/bin/sh
+export PATH=/bin
+mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys
+while read m; do insmod /mods/$m; done </mods/order
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro \
+labroot /ro
+mount -t tmpfs -o size=60% tmpfs /rw
+mkdir -p /rw/u /rw/w
+mount -t overlay -o lowerdir=/ro,upperdir=/rw/u,workdir=/rw/w overlay /root
+mkdir -p /root/proc /root/sys /root/dev
+mount --move /dev /root/dev
+mount --move /proc /root/proc
+mount --move /sys /root/sys
+exec switch_root /root {init}
+"""
+APPLETS = ('sh', 'mount', 'switch_root', 'insmod', 'mkdir')
+
+
+def _run(*command: object, **kwargs: object) -> str:
+    done = subprocess.run(  # type: ignore[call-overload]
+        [str(each) for each in command], check=True, text=True,
+        stdout=subprocess.PIPE, **kwargs)
+    return str(done.stdout)
+
+
+def kernel(folder: pathlib.Path) -> tuple[pathlib.Path, str]:
+    """Unpack Debian's kernel, not installed, into a folder.
+
+    :returns: its image, its version
+    """
+    package = next(
+        word for word in _run('apt-cache', 'depends', META).split()
+        if word.startswith('linux-image-') and word != META)
+    _run('apt-get', '-qq', '-o', 'APT::Sandbox::User=root', 'download',
+         package, cwd=folder)
+    [archive] = folder.glob('*.deb')
+    _run('dpkg', '-x', archive, folder)
+    archive.unlink()
+    [image] = (folder / 'boot').glob('vmlinuz-*')
+    version = image.name.removeprefix('vmlinuz-')
+    _run('depmod', '-b', folder, version)
+    return image, version
+
+
+def initrd(folder: pathlib.Path, base: pathlib.Path,
+           version: str) -> pathlib.Path:
+    """busybox and the few modules that mount a root over 9p."""
+    tree = folder / 'initrd'
+    for name in ('bin', 'proc', 'sys', 'dev', 'ro', 'rw', 'root', 'mods'):
+        (tree / name).mkdir(parents=True)
+    shutil.copy('/bin/busybox', tree / 'bin/busybox')
+    for applet in APPLETS:
+        (tree / 'bin' / applet).symlink_to('busybox')
+    order: list[str] = []
+    for module in MODULES:
+        for line in _run('modprobe', '-d', base, '-S', version,
+                         '--show-depends', module).splitlines():
+            if line.startswith('insmod '):
+                _add_module(pathlib.Path(line.split()[1]), tree / 'mods',
+                            order)
+    (tree / 'mods/order').write_text('\n'.join(order) + '\n')
+    init = tree / 'init'
+    init.write_text(INIT.format(init=HERE / 'guest_init.bash'))
+    init.chmod(0o755)
+    image = folder / 'initrd.img'
+    with image.open('wb') as output:
+        names = '\n'.join(str(each.relative_to(tree))
+                          for each in sorted(tree.rglob('*')))
+        subprocess.run(['cpio', '-o', '-H', 'newc', '--quiet'], cwd=tree,
+                       input=names.encode(), stdout=output, check=True)
+    return image
+
+
+def _add_module(path: pathlib.Path, folder: pathlib.Path,
+                order: list[str]) -> None:
+    unpack = {'.xz': ['xz', '-dc'], '.zst': ['zstd', '-dqc']}
+    name = path.name if path.suffix == '.ko' else path.stem
+    if name in order:
+        return
+    order.append(name)
+    with (folder / name).open('wb') as output:
+        subprocess.run([*unpack.get(path.suffix, ['cat']), str(path)],
+                       stdout=output, check=True)
+
+
+def devices() -> list[str]:
+    """QEMU's arguments for the machine's PCI devices."""
+    arguments = [
+        'intel-iommu,intremap=on,caching-mode=on',
+        'pxb-pcie,id=pxb0,bus_nr=32,numa_node=0,bus=pcie.0',
+        'pxb-pcie,id=pxb1,bus_nr=128,numa_node=1,bus=pcie.0',
+        'nvme-subsys,id=subsys0']
+    cards = [('pxb0', 'bochs-display'), ('pxb0', 'bochs-display'),
+             ('pxb0', 'nvme,serial=n0,subsys=subsys0,sriov_max_vfs=4,'
+                      'sriov_vq_flexible=8,sriov_vi_flexible=4,'
+                      'max_ioqpairs=12,msix_qsize=9'),
+             ('pxb1', 'bochs-display'), ('pxb1', 'bochs-display')]
+    for number, (bus, card) in enumerate(cards, start=1):
+        arguments += [
+            f'pcie-root-port,id=rp{number},bus={bus},chassis={number},'
+            f'slot={number + 10},addr={number:x}.0,pref32-reserve=32M,'
+            f'mem-reserve=2M',
+            f'{card},bus=rp{number}']
+    return [word for each in arguments for word in ('-device', each)]
+
+
+def boot(command: list[str]) -> int:
+    """Run a command in the guest.
+
+    :returns: its exit code; 124 when the guest did not end in time
+    """
+    with tempfile.TemporaryDirectory(dir='/var/tmp') as name:
+        folder = pathlib.Path(name)
+        out = folder / 'out'
+        (out / 'kernel').mkdir(parents=True)
+        image, version = kernel(out / 'kernel')
+        ram = initrd(folder, out / 'kernel', version)
+        (out / 'command').write_text(
+            f'modprobe vfio-pci\ncd {shlex.quote(str(pathlib.Path.cwd()))}\n'
+            f'{shlex.join(command)}\n')
+        began = time.monotonic()
+        _qemu(folder, out, image, ram)
+        output = out / 'stdout'
+        sys.stdout.write(
+            output.read_text() if output.exists() else
+            (folder / 'console').read_text(errors='replace')[-4000:])
+        sys.stdout.write(f'Linux {version} under QEMU: '
+                         f'{time.monotonic() - began:.0f} s\n')
+        rc = out / 'rc'
+        return int(rc.read_text()) if rc.exists() else 124
+
+
+def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
+          ram: pathlib.Path) -> None:
+    arguments = [
+        'qemu-system-x86_64', '-nodefaults', '-no-user-config', '-display',
+        'none', '-machine', 'q35,usb=off,vmport=off', '-accel',
+        'tcg,thread=multi,tb-size=512', '-cpu', 'Nehalem', '-smp',
+        '1,sockets=1', '-m', '2G',
+        '-object', 'memory-backend-ram,id=m0,size=1024M',
+        '-object', 'memory-backend-ram,id=m1,size=1024M',
+        '-numa', 'node,nodeid=0,cpus=0,memdev=m0',
+        '-numa', 'node,nodeid=1,memdev=m1',
+        '-no-reboot', '-serial', f'file:{folder / "console"}', '-monitor',
+        'none', '-kernel', str(image), '-initrd', str(ram), '-append',
+        'console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable '
+        'no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 '
+        'intel_iommu=on mitigations=off audit=0 random.trust_cpu=on '
+        f'nokaslr {MARK}',
+        '-fsdev', 'local,id=fs0,path=/,security_model=none,readonly=on,'
+                  'multidevs=remap',
+        '-device', 'virtio-9p-pci,fsdev=fs0,mount_tag=labroot',
+        '-fsdev', f'local,id=fs1,path={out},security_model=none',
+        '-device', 'virtio-9p-pci,fsdev=fs1,mount_tag=labout', *devices()]
+    with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
+        timer = threading.Timer(TIMEOUT, process.kill)
+        timer.start()
+        try:
+            process.wait()
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+if __name__ == '__main__':
+    sys.exit(boot(sys.argv[1:]))
