@@ -26,6 +26,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import card
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
@@ -75,10 +76,9 @@ def _match(variants: Sequence[rules.Variant],
            device: models.Device) -> tuple[str | None, str | None]:
     """Name of the device's variant, or the reason why it has none."""
     facts = device_db.facts(device)
-    if facts.fault:
-        return None, facts.fault
-    if facts.used_by == 'boot_vga':
-        return None, 'it is the display that the host booted with'
+    obstacle = card.obstacle(facts)
+    if obstacle is not None:
+        return None, obstacle
     try:
         variant = rules.match(variants, facts)
     except exception.VariantTie as exc:

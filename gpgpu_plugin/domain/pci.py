@@ -18,6 +18,10 @@ import re
 
 from gpgpu_plugin import exception
 
+# Display controllers, processing accelerators, co-processors.
+_GPU_CLASSES = ('03', '12', '0b40')
+_BRIDGE = '06'
+
 _ADDRESS = re.compile(
     r'([0-9a-f]{4,16}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
 
@@ -75,6 +79,16 @@ def normalize_id(field: str, value: str, digits: int = 4) -> str:
     return text
 
 
+def can_be_gpu(class_code: str | None) -> bool:
+    """Whether the plugin has to look at the function; unknown ones too."""
+    return class_code is None or class_code.startswith(_GPU_CLASSES)
+
+
+def is_bridge(class_code: str | None) -> bool:
+    """Whether it is surely a bridge, which goes to no guest."""
+    return class_code is not None and class_code.startswith(_BRIDGE)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PCIFunction:
     """One PCI function as one scan saw it.
@@ -92,8 +106,12 @@ class PCIFunction:
     :ivar iommu_group_members: addresses of the other functions of the group
     :ivar switch_path: stable ids of the upstream ports of the PCIe switches
         between the root port and the function, outermost first
-    :ivar companions: addresses of the other functions of the same card
-        (same slot, function number differs; VFs are never companions)
+    :ivar companions: addresses of the functions that go wherever this one
+        goes: those of the same card that are no GPU of their own
+        (gpgpu_plugin.domain.card)
+    :ivar part_of: address of the function whose companion this one is
+    :ivar foreign: addresses in the card's IOMMU groups that are no part of
+        the card; bridges are not meant. Told of GPUs only
     :ivar used_by: what the host itself sees holding it: ``vfio`` while a
         process holds its VFIO group, ``mdev`` while it has mdevs, ``vf``
         while it has VFs, ``boot_vga`` for the boot display
@@ -118,6 +136,8 @@ class PCIFunction:
     iommu_group_members: tuple[str, ...] = ()
     switch_path: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
+    part_of: str | None = None
+    foreign: tuple[str, ...] = ()
     slot: str | None = None
     serial: str | None = None
     dsn: str | None = None

@@ -19,20 +19,17 @@ functions that can be a GPU or whose class is unknown.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import re
 import typing
 from collections.abc import Callable
 
+from gpgpu_plugin.domain import card
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import config_space
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
 T = typing.TypeVar('T')
-
-# Display controllers, processing accelerators, co-processors.
-GPU_CLASSES = ('03', '12', '0b40')
 
 _ATTRIBUTES = (
     ('vendor', 'vendor'), ('device', 'device'),
@@ -56,11 +53,6 @@ class Scan:
     problems: tuple[str, ...] = ()
 
 
-def can_be_gpu(class_code: str | None) -> bool:
-    """Whether the plugin has to look at the function; unknown ones too."""
-    return class_code is None or class_code.startswith(GPU_CLASSES)
-
-
 def scan(sysfs: sysfs_mod.Sysfs) -> Scan:
     """Look at all functions.
 
@@ -77,6 +69,32 @@ def look(sysfs: sysfs_mod.Sysfs, address: str) -> pci.PCIFunction | None:
     return _Scanner(sysfs).function(address)
 
 
+def look_at_card(sysfs: sysfs_mod.Sysfs, address: str,
+                 ) -> tuple[pci.PCIFunction, ...]:
+    """Look at one function and its companions.
+
+    :returns: the function, with its relations, then its companions; empty if
+        it is not there or its path cannot be read
+    """
+    reader = _Scanner(sysfs)
+    slot = address.rpartition('.')[0]
+    near = {each for each in sysfs.names(sysfs.devices)
+            if each.rpartition('.')[0] == slot}
+    found = {each: reader.function(each) for each in near}
+    for group in {each.iommu_group for each in found.values()
+                  if each is not None and each.iommu_group is not None}:
+        for each in sysfs.names(
+                f'{sysfs.root}/kernel/iommu_groups/{group}/devices'):
+            if each not in found:
+                found[each] = reader.function(each)
+    related = {each.address: each for each in card.relate(
+        found[each] for each in sorted(found))}
+    function = related.get(address)
+    if function is None:
+        return ()
+    return (function, *(related[each] for each in function.companions))
+
+
 class _Scanner:
     """One look: caches what several functions share."""
 
@@ -90,41 +108,8 @@ class _Scanner:
 
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
-        present = set(addresses)
-        cards: dict[str, list[str]] = collections.defaultdict(list)
-        found = []
-        for address in addresses:
-            function = self.function(address)
-            if function is None:
-                continue
-            found.append(function)
-            if function.pf is None:
-                cards[address.rpartition('.')[0]].append(address)
-        groups: dict[int, list[str]] = collections.defaultdict(list)
-        for function in found:
-            if function.iommu_group is not None:
-                groups[function.iommu_group].append(function.address)
-        return Scan(
-            functions=tuple(
-                self._related(function, cards, groups)
-                for function in found if function.address in present),
-            problems=tuple(self._problems))
-
-    @staticmethod
-    def _related(function: pci.PCIFunction, cards: dict[str, list[str]],
-                 groups: dict[int, list[str]]) -> pci.PCIFunction:
-        address = function.address
-        companions: list[str] = []
-        if function.pf is None:
-            companions = cards[address.rpartition('.')[0]]
-        members = (groups[function.iommu_group]
-                   if function.iommu_group is not None else [])
-        if len(companions) < 2 and len(members) < 2:
-            return function
-        return dataclasses.replace(
-            function,
-            companions=tuple(c for c in companions if c != address),
-            iommu_group_members=tuple(m for m in members if m != address))
+        found = card.relate(self.function(each) for each in addresses)
+        return Scan(functions=tuple(found), problems=tuple(self._problems))
 
     def function(self, address: str) -> pci.PCIFunction | None:
         folder = f'{self._sysfs.devices}/{address}'
@@ -163,7 +148,7 @@ class _Scanner:
         group = attempt('iommu_group',
                         lambda: self._sysfs.link(f'{folder}/iommu_group'))
         values['iommu_group'] = int(group) if group else None
-        if can_be_gpu(values['class_code']):
+        if pci.can_be_gpu(values['class_code']):
             values.update(self._gpu(
                 folder, hops, values['driver'], attempt))
         return pci.PCIFunction(

@@ -20,6 +20,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import fake
 from gpgpu_plugin.host import fake_kernel
@@ -41,7 +42,7 @@ class KernelTestCase(base.BaseTestCase):
         self.kernel = self.backend.kernel
         self.gpus = [
             each for each in self.scan()
-            if scanner.can_be_gpu(each.class_code) and each.vendor != '1a03']
+            if pci.can_be_gpu(each.class_code) and each.vendor != '1a03']
 
     def scan(self):
         return scanner.scan(sysfs.Sysfs(self.root)).functions

@@ -18,6 +18,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import fake_kernel
 from gpgpu_plugin.host import machine
 from gpgpu_plugin.host import scanner
@@ -39,7 +40,7 @@ class MachineTestCase(base.BaseTestCase):
     @staticmethod
     def gpus(scan):
         return [each for each in scan.functions
-                if scanner.can_be_gpu(each.class_code)
+                if pci.can_be_gpu(each.class_code)
                 and each.vendor != BMC]
 
 
