@@ -94,3 +94,11 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def clean(self, device: HostDevice) -> CleanVerdict:
         """Make the device fit for another tenant; in doubt it is not."""
+
+    @abc.abstractmethod
+    def guest_addresses(self, device: HostDevice) -> tuple[str, ...]:
+        """Addresses of the functions that a guest gets with the device, the
+        device's own first.
+
+        :raises HostError: the device is not there
+        """

@@ -18,9 +18,12 @@ import pathlib
 
 from oslo_config import cfg
 
+from gpgpu_plugin.host import binding
+from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import fake_kernel
 from gpgpu_plugin.host import machine as machine_mod
 from gpgpu_plugin.host import passthrough
+from gpgpu_plugin.host import sysfs as sysfs_mod
 
 
 class FakeBackend(passthrough.PassthroughBackend):
@@ -31,7 +34,11 @@ class FakeBackend(passthrough.PassthroughBackend):
 
     def __init__(self, root: str) -> None:
         self.kernel = fake_kernel.FakeKernel(root)
-        super().__init__(root, self.kernel.write)
+        self.designations = designation.Store(f'{root}/etc')
+        sysfs = sysfs_mod.Sysfs(root)
+        super().__init__(
+            sysfs, binding.Binder(sysfs, self.kernel.write, lambda: None),
+            self.designations.holds)
 
     @classmethod
     def for_machine(cls, name: str, folder: str) -> FakeBackend:

@@ -41,6 +41,8 @@ class FakeKernel:
         self._sysfs = sysfs_mod.Sysfs(root)
         self._lock = threading.Lock()
         self.faults: dict[str, int] = {}
+        # Drivers of the host by the ids that they were seen bound to.
+        self._native: dict[str, str] = {}
 
     def write(self, path: str, value: str) -> None:
         """Write to an attribute, given relative to the root.
@@ -85,8 +87,15 @@ class FakeKernel:
         device = self._device(address)
         if self._sysfs.link(str(device / 'driver')) != driver.resolve().name:
             raise _error(errno.ENODEV, address)
+        if driver.name != 'vfio-pci':
+            self._native[self._ids(device)] = driver.name
         (device / 'driver').unlink()
         (driver.resolve() / address).unlink()
+
+    @staticmethod
+    def _ids(device: pathlib.Path) -> str:
+        return ''.join((device / name).read_text()
+                       for name in ('vendor', 'device', 'class'))
 
     def _override(self, device: pathlib.Path, value: str) -> None:
         (device / 'driver_override').write_text(
@@ -95,10 +104,11 @@ class FakeKernel:
     def _probe(self, bus: pathlib.Path, address: str) -> None:
         device = self._device(address)
         override = (device / 'driver_override').read_text().strip()
-        driver = self._root / 'bus/pci/drivers' / override
-        if override and driver.is_dir() and not (
-                device / 'driver').is_symlink():
-            self._bind(driver, address)
+        name = override or self._native.get(self._ids(device))
+        if name and not (device / 'driver').is_symlink():
+            driver = self._root / 'bus/pci/drivers' / name
+            if driver.is_dir():
+                self._bind(driver, address)
 
     # -- functions ----------------------------------------------------------
 

@@ -17,13 +17,52 @@ It runs in a daemon of oslo.privsep, which nova-compute starts by
 
 from __future__ import annotations
 
+import errno
+import typing
+from collections.abc import Callable
+
 from oslo_privsep import capabilities
+from oslo_privsep import comm
+from oslo_privsep import daemon
 from oslo_privsep import priv_context
 
-# CAP_DAC_OVERRIDE: attributes belong to root; CAP_SYS_ADMIN: vfio and reset.
+T = typing.TypeVar('T')
+
+# A driver that never lets go of a device blocks whoever unbinds it.
+TIMEOUT = 60
+
+# CAP_DAC_OVERRIDE: attributes belong to root; CAP_SYS_ADMIN: vfio and reset;
+# CAP_SYS_MODULE: loading vfio-pci.
 sys_admin_pctxt = priv_context.PrivContext(
     'gpgpu_plugin',
     cfg_section='gpgpu_sys_admin',
     pypath=f'{__name__}.sys_admin_pctxt',
     capabilities=[capabilities.CAP_DAC_OVERRIDE,
-                  capabilities.CAP_SYS_ADMIN])
+                  capabilities.CAP_SYS_ADMIN,
+                  capabilities.CAP_SYS_MODULE])
+
+
+def call(entrypoint: Callable[..., T], *args: str) -> T:
+    """Call a function of this package in the daemon.
+
+    :raises OSError: the kernel refused; TimeoutError when it did not answer
+        in time, PermissionError when the daemon does not start
+    """
+    if sys_admin_pctxt.client_mode and sys_admin_pctxt.channel is None:
+        try:
+            sys_admin_pctxt.start()
+        except (daemon.FailedToDropPrivileges, OSError) as exc:
+            raise PermissionError(
+                errno.EPERM, f'the privileged helper does not start ({exc}); '
+                'see [gpgpu_sys_admin] helper_command') from None
+    try:
+        return entrypoint(*args)
+    except comm.PrivsepTimeout:
+        raise TimeoutError(
+            errno.ETIMEDOUT,
+            f'the kernel did not answer within {TIMEOUT} s') from None
+
+
+def be_root() -> None:
+    """Do without the daemon: the process itself is root's."""
+    sys_admin_pctxt.set_client_mode(False)

@@ -35,7 +35,7 @@ def check(path: str) -> None:
             1, f'{path} is no attribute that gpgpu_plugin writes', path)
 
 
-@privsep.sys_admin_pctxt.entrypoint
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def write(root: str, path: str, value: str) -> None:
     """Write a value in one system call, as sysfs wants it.
 

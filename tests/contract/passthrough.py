@@ -104,6 +104,18 @@ class PassthroughContract:
         self.write(self.attribute('reset'), '1')
         self.refused(errno.EINVAL, self.attribute('reset'), '0')
 
+    def test_override_and_probe(self) -> None:
+        address = self.gpus[0].address
+        self.write('bus/pci/drivers_probe', address)
+        self.assertIsNone(self.look(self.gpus[0]).driver)
+        self.write(self.attribute('driver_override'), 'vfio-pci')
+        for _ in range(2):
+            self.write('bus/pci/drivers_probe', address)
+            self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
+        self.write(self.attribute('driver_override'), '')
+        self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
+        self.write(f'{VFIO}/unbind', address)
+
     # -- the backend --------------------------------------------------------
 
     def test_prepare_and_release_are_idempotent(self) -> None:

@@ -11,6 +11,11 @@
 #    under the License.
 """``host``."""
 
+import fixtures
+
+from gpgpu_plugin.cmd import host
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import designation
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -41,3 +46,64 @@ class HostTest(base.CommandTestCase):
         err = self.refused('host', 'delete', 'h1')
         self.assertIn(f'instance {base.INSTANCE} holds a device', err)
         self.assertEqual(1, len(self.json('host', 'list')))
+
+
+class DesignationTest(base.CommandTestCase):
+    """The commands; what they do is tested with the host layer."""
+
+    CARD = (pci.PCIFunction(id='/devices/pci0000:20/01.0/00.0',
+                            address='0000:21:00.0', vendor='10de',
+                            device='11fa'),
+            pci.PCIFunction(id='/devices/pci0000:20/01.0/00.1',
+                            address='0000:21:00.1', vendor='10de',
+                            device='0e0b'))
+
+    def setUp(self):
+        super().setUp()
+        self.calls = []
+
+        class Designator:
+            def designate(_self, name):
+                self.calls.append(('designate', name))
+                return self.CARD
+
+            def undesignate(_self, name):
+                self.calls.append(('undesignate', name))
+                return self.CARD
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.host.designation.Designator',
+            lambda *args: Designator()))
+        self.useFixture(fixtures.MockPatchObject(
+            host.privsep, 'be_root'))
+
+    def user(self, uid):
+        self.useFixture(fixtures.MockPatchObject(
+            host.os, 'geteuid', return_value=uid))
+
+    def test_all_functions_are_named(self):
+        self.user(0)
+        self.assertEqual(
+            '0000:21:00.0 (10de:11fa) is designated for passthrough\n'
+            '0000:21:00.1 (10de:0e0b) is designated for passthrough\n',
+            self.done('host', 'designate', '0000:21:00.1'))
+        self.assertIn("0000:21:00.1 (10de:0e0b) is the host's again",
+                      self.done('host', 'undesignate', '0000:21:00.0'))
+        self.assertEqual([('designate', '0000:21:00.1'),
+                          ('undesignate', '0000:21:00.0')], self.calls)
+
+    def test_only_root(self):
+        self.user(1000)
+        for verb in ('designate', 'undesignate'):
+            self.assertIn('only root may bind devices', self.refused(
+                'host', verb, '0000:21:00.0'))
+        self.assertEqual([], self.calls)
+
+    def test_listed(self):
+        self.useFixture(fixtures.MockPatchObject(
+            designation, 'listing', return_value=[designation.Designation(
+                id=self.CARD[0].id, address='0000:21:00.0', vendor='10de',
+                device='11fa', kept_by='udev', driver='vfio-pci')]))
+        self.assertEqual([{
+            'ID': self.CARD[0].id, 'Address': '0000:21:00.0',
+            'Vendor': '10de', 'Device': '11fa', 'Kept By': 'udev',
+            'Driver': 'vfio-pci'}], self.json('host', 'show-designated'))

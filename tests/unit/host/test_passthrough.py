@@ -68,6 +68,58 @@ class CardTest(PassthroughCase):
         self.gpu = self.the(device='11fa')
         [self.audio] = self.gpu.companions
 
+    def join_group(self, function):
+        device = os.path.realpath(
+            f'{self.root}/bus/pci/devices/{function.address}')
+        os.unlink(f'{device}/iommu_group/devices/{function.address}')
+        os.unlink(f'{device}/iommu_group')
+        group = (f'{self.root}/kernel/iommu_groups/'
+                 f'{self.gpu.iommu_group}')
+        os.symlink(group, f'{device}/iommu_group')
+        os.symlink(device, f'{group}/devices/{function.address}')
+
+    def test_guest_gets_the_card_as_a_whole(self):
+        self.assertEqual(
+            (self.gpu.address, self.audio),
+            self.backend.guest_addresses(self.device(self.gpu)))
+
+    def test_designated_card_stays_bound(self):
+        etc = f'{self.root}/etc/driverctl.d'
+        os.makedirs(etc)
+        both = self.gpu.address, self.audio
+        for address in both:
+            with open(f'{etc}/pci-{address}', 'w', encoding='utf-8') as file:
+                file.write('vfio-pci\n')
+        # Somebody unbound it by hand.
+        self.backend.release(self.device(self.gpu))
+        for _ in range(2):
+            found = self.functions()
+            self.assertEqual({'vfio-pci'},
+                             {found[each].driver for each in both})
+            self.backend.prepare(self.device(self.gpu))
+            self.assertTrue(self.backend.clean(
+                self.device(self.gpu)).passed)
+
+    def test_no_iommu_group(self):
+        for address in (self.gpu.address, self.audio):
+            os.unlink(f'{self.root}/bus/pci/devices/{address}/iommu_group')
+        self.refused(self.backend.prepare, self.gpu, 'is the IOMMU on')
+        self.backend.release(self.device(self.gpu))
+
+    def test_vfio_cannot_be_loaded(self):
+        shutil.rmtree(f'{self.root}/bus/pci/drivers/vfio-pci')
+
+        def fails():
+            raise OSError(5, 'modprobe vfio-pci failed: not found')
+        self.backend.binder._load_vfio = fails
+        self.refused(self.backend.prepare, self.gpu, 'vfio-pci',
+                     'cannot be loaded', 'not found')
+
+    def test_unbinding_does_not_wait_for_who_has_it_open(self):
+        self.backend.prepare(self.device(self.gpu))
+        self.write(self.gpu, 'enable', '1\n')
+        self.refused(self.backend.release, self.gpu, 'still has it open')
+
     def test_card_is_bound_and_given_back_as_a_whole(self):
         both = self.gpu.address, self.audio
         self.backend.prepare(self.device(self.gpu))
@@ -84,9 +136,7 @@ class CardTest(PassthroughCase):
             each for each in self.functions().values()
             if each.address not in (self.gpu.address, self.audio)
             and not each.class_code.startswith('06'))
-        members = (f'{self.root}/kernel/iommu_groups/'
-                   f'{self.gpu.iommu_group}/devices/{foreign.address}')
-        os.symlink(f'../../../../bus/pci/devices/{foreign.address}', members)
+        self.join_group(foreign)
         for method in (self.backend.prepare, self.backend.release):
             self.refused(method, self.gpu, foreign.address,
                          'no part of the card')
@@ -96,9 +146,7 @@ class CardTest(PassthroughCase):
     def test_bridges_of_the_group_are_no_hindrance(self):
         bridge = next(each for each in self.functions().values()
                       if each.class_code.startswith('0604'))
-        members = (f'{self.root}/kernel/iommu_groups/'
-                   f'{self.gpu.iommu_group}/devices/{bridge.address}')
-        os.symlink(f'../../../../bus/pci/devices/{bridge.address}', members)
+        self.join_group(bridge)
         self.backend.prepare(self.device(self.gpu))
         self.assertEqual('pcieport', self.the(id=bridge.id).driver)
 
@@ -145,7 +193,7 @@ class CleanTest(PassthroughCase):
             reset(path, value)
             if path.endswith('/reset'):
                 self.write(self.gpu, 'device', '0x2331\n')
-        self.backend._write_attribute = swaps
+        self.backend.binder._write_attribute = swaps
         self.verdict(False, 'device was 2330, is 2331')
 
     def test_gone_after_the_reset(self):
@@ -157,7 +205,7 @@ class CleanTest(PassthroughCase):
                 path = f'{self.root}/bus/pci/devices/{self.gpu.address}'
                 with open(f'{path}/config', 'wb') as file:
                     file.write(b'\xff' * 256)
-        self.backend._write_attribute = dies
+        self.backend.binder._write_attribute = dies
         self.verdict(False, 'does not answer')
 
     def test_removed_while_bound(self):

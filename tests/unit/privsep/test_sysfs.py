@@ -14,6 +14,8 @@
 import os
 
 import fixtures
+from oslo_privsep import comm
+from oslo_privsep import daemon
 from oslo_privsep.test import fixture as privsep_fixture
 from oslotest import base
 
@@ -58,3 +60,26 @@ class SysfsWriteTest(base.BaseTestCase):
                 PermissionError, sysfs.write, self.root, path, '1')
             self.assertIn(path, str(exc))
             self.assertFalse(os.path.exists(f'{self.root}/{path}'))
+
+
+class CallTest(base.BaseTestCase):
+    """What goes wrong with the daemon itself is an OSError, too."""
+
+    def test_kernel_that_does_not_answer(self):
+        self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
+            privsep.sys_admin_pctxt, {}))
+
+        def blocks(path):
+            raise comm.PrivsepTimeout
+        exc = self.assertRaises(TimeoutError, privsep.call, blocks, 'x')
+        self.assertIn('did not answer within 60 s', exc.strerror)
+
+    def test_helper_that_does_not_start(self):
+        for error in (FileNotFoundError(2, 'No such file', 'sudo'),
+                      daemon.FailedToDropPrivileges('exited non-zero')):
+            with fixtures.MockPatchObject(
+                    privsep.sys_admin_pctxt, 'start', side_effect=error):
+                exc = self.assertRaises(
+                    PermissionError, privsep.call, sysfs.write, '/', 'x', '')
+            self.assertIn('[gpgpu_sys_admin] helper_command', exc.strerror)
+            self.assertIn(str(error), exc.strerror)

@@ -1,0 +1,121 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Binding PCI functions to vfio-pci, and giving them back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import sysfs as sysfs_mod
+from gpgpu_plugin.privsep import designation as privsep_designation
+from gpgpu_plugin.privsep import sysfs as privsep_sysfs
+
+VFIO = 'vfio-pci'
+
+
+class Binder:
+    """Writes to sysfs; every method compares before it acts.
+
+    :param write: writes a value to a path relative to the root of sysfs, as
+        the kernel takes it; raises OSError
+    :param load: loads vfio-pci; raises OSError
+    """
+
+    def __init__(self, sysfs: sysfs_mod.Sysfs,
+                 write: Callable[[str, str], None],
+                 load: Callable[[], None]) -> None:
+        self._sysfs = sysfs
+        self._write_attribute = write
+        self._load_vfio = load
+
+    @classmethod
+    def privileged(cls, sysfs: sysfs_mod.Sysfs) -> Binder:
+        """One that writes with root's rights."""
+        return cls(
+            sysfs,
+            functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
+            functools.partial(privsep.call, privsep_designation.load_vfio))
+
+    def bind(self, function: pci.PCIFunction) -> None:
+        """Bind to vfio-pci, and to nothing else from now on.
+
+        :raises HostError: the kernel refused
+        """
+        self._override(function, VFIO)
+        driver = self._driver(function)
+        if driver == VFIO:
+            return
+        self._load()
+        if driver is not None:
+            self.write(f'bus/pci/drivers/{driver}/unbind', function.address)
+        self.write(f'bus/pci/drivers/{VFIO}/bind', function.address)
+
+    def unbind(self, function: pci.PCIFunction) -> None:
+        """Take it from vfio-pci; it has no driver then.
+
+        :raises HostError: the kernel refused
+        """
+        self._override(function, '')
+        if self._driver(function) == VFIO:
+            self.write(f'bus/pci/drivers/{VFIO}/unbind', function.address)
+
+    def give_back(self, function: pci.PCIFunction) -> None:
+        """Take it from vfio-pci and let the host's own driver have it.
+
+        :raises HostError: the kernel refused
+        """
+        self.unbind(function)
+        self.write('bus/pci/drivers_probe', function.address)
+
+    def reset(self, function: pci.PCIFunction) -> None:
+        """Reset this function alone.
+
+        The kernel refuses a bus reset (ENOTTY) where anything else is on the
+        bus.
+
+        :raises HostError: the kernel refused
+        """
+        self.write(f'bus/pci/devices/{function.address}/reset', '1')
+
+    def write(self, path: str, value: str) -> None:
+        """Write to sysfs. :raises HostError: the kernel refused"""
+        try:
+            self._write_attribute(path, value)
+        except OSError as exc:
+            raise exception.HostError(
+                path=path, reason=f'cannot write {value!r}: {exc.strerror}',
+            ) from None
+
+    def _driver(self, function: pci.PCIFunction) -> str | None:
+        # Now, not when the function was looked at.
+        return self._sysfs.link(
+            f'{self._sysfs.devices}/{function.address}/driver')
+
+    def _override(self, function: pci.PCIFunction, driver: str) -> None:
+        path = f'bus/pci/devices/{function.address}/driver_override'
+        now = self._sysfs.read(f'{self._sysfs.root}/{path}')
+        if now not in (driver, driver or '(null)'):
+            self.write(path, driver)
+
+    def _load(self) -> None:
+        if self._sysfs.names(f'{self._sysfs.root}/bus/pci/drivers/{VFIO}'):
+            return
+        try:
+            self._load_vfio()
+        except OSError as exc:
+            raise exception.HostError(
+                path=VFIO, reason=f'cannot be loaded: {exc.strerror}',
+            ) from None
