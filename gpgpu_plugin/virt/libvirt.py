@@ -14,12 +14,17 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterator
+from collections.abc import Sequence
 
+from lxml import etree
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver
 
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.virt import mixin
+
+_UPPER_HALF = 0x10
 
 
 class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
@@ -29,25 +34,67 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
 
     def _get_guest_config(self, instance: typing.Any, *args: typing.Any,
                           **kwargs: typing.Any) -> typing.Any:
-        """Nova's domain, with a hostdev for each device of the instance.
+        """Nova's domain, with hostdevs for each card of the instance.
 
         Nova builds a domain here for spawn, hard reboot (so power-on and the
         host's boot), rescue, and both ends of a resize. Suspend would save a
         domain; it is refused.
         """
         guest = super()._get_guest_config(instance, *args, **kwargs)
-        for address in self.gpu_addresses(instance):
-            guest.add_device(_hostdev(address))
+        for number, card in enumerate(self.gpu_cards(instance)):
+            for device in _hostdevs(card, number, guest.os_mach_type):
+                guest.add_device(device)
         return guest
 
 
-def _hostdev(address: str) -> libvirt_config.LibvirtConfigGuestHostdevPCI:
-    place = pci.PCIAddress.parse(address)
-    device = libvirt_config.LibvirtConfigGuestHostdevPCI()
-    # The backend binds and gives back; libvirt must not do so beside it.
-    device.managed = 'no'
-    device.domain = f'{place.domain:04x}'
-    device.bus = f'{place.bus:02x}'
-    device.slot = f'{place.device:02x}'
-    device.function = f'{place.function:x}'
-    return device
+class _HostdevPCI(libvirt_config.LibvirtConfigGuestHostdevPCI):
+    """Nova's, with a place in the guest.
+
+    :ivar place: attributes of the guest's ``<address type='pci'/>``; None:
+        libvirt finds one
+    """
+
+    place: dict[str, str] | None = None
+
+    def format_dom(self) -> typing.Any:
+        """Nova's element with the address added."""
+        dom = super().format_dom()
+        if self.place is not None:
+            etree.SubElement(dom, 'address', type='pci', domain='0x0000',
+                             **self.place)
+        return dom
+
+
+def _hostdevs(card: Sequence[str], number: int,
+              machine_type: str | None) -> Iterator[_HostdevPCI]:
+    """A card's functions.
+
+    Several of them go into one slot of the guest, as its driver expects.
+    libvirt puts what has no address around what has one, and adds the root
+    ports that it needs; so the number of the card is enough to find a slot
+    that nothing else asked for: a bus of its own below PCIe, else the upper
+    half of bus 0.
+    """
+    for function, address in enumerate(card):
+        host = pci.PCIAddress.parse(address)
+        device = _HostdevPCI()
+        # The backend binds and gives back; libvirt must not do so beside it.
+        device.managed = 'no'
+        device.domain = f'{host.domain:04x}'
+        device.bus = f'{host.bus:02x}'
+        device.slot = f'{host.device:02x}'
+        device.function = f'{host.function:x}'
+        if len(card) > 1:
+            bus, slot = ((number + 1, 0) if _has_pcie(machine_type)
+                         else (0, _UPPER_HALF + number))
+            device.place = {'bus': f'0x{bus:02x}', 'slot': f'0x{slot:02x}',
+                            'function': f'0x{function:x}'}
+            if function == 0:
+                device.place['multifunction'] = 'on'
+        yield device
+
+
+def _has_pcie(machine_type: str | None) -> bool:
+    """Whether a machine type of QEMU, such as ``pc-q35-7.2``, has PCIe."""
+    return machine_type is not None and (
+        'q35' in machine_type or machine_type.startswith('virt'))

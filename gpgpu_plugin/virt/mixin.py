@@ -37,6 +37,7 @@ from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import conflicts
 from gpgpu_plugin.virt import exception as virt_exception
@@ -244,16 +245,21 @@ class GpuMixin:
             del self._gpu_at_work[instance.uuid]
             self._gpu_wake()
 
-    def gpu_addresses(self, instance: typing.Any) -> list[str]:
-        """Addresses of the devices of the instance's guest, in the order in
-        which it always sees them."""
+    def gpu_cards(self, instance: typing.Any) -> list[tuple[str, ...]]:
+        """Cards of the instance's guest, in the order in which it always
+        sees them: addresses of the functions of each.
+
+        :raises HostError: a card is not there
+        """
         held = self.gpu_tracker.state.held(instance.uuid)
         if not held:
             return []
         side = self._gpu_at_work.get(
             instance.uuid) or moves.current_side(instance)
-        return [each.address for each in sorted(
-            held, key=lambda each: each.stable_id) if side(each)]
+        return [
+            self.gpu_tracker.backend.guest_addresses(base.HostDevice.of(each))
+            for each in sorted(held, key=lambda each: each.stable_id)
+            if side(each)]
 
     def _gpu_claim_request(self, instance: typing.Any,
                            request: request_mod.Request,

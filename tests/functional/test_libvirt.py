@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import typing
 
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.host import machine
 from tests.fixtures import libvirt_cloud
 
 CONF = libvirt_cloud.cloud.CONF
@@ -126,6 +128,57 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
             server = self.boot(self.flavor(H100=2), 'ERROR')
         self.assertEqual(set(), self.held(server))
         self._same()
+
+
+class CardTest(libvirt_cloud.GpuLibvirtCloud):
+    """A GPU with a sound function of its own."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'old-two-card'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('K4000', '--vendor', '10de', '--device', '11fa'),)
+
+    def _configure(self) -> None:
+        super()._configure()
+        folder = pathlib.Path(self.state_path) / 'machines/gpu1'
+        machine.build(machine.load('old-two-card'), folder)
+        # Another display is the one that it booted with.
+        for attribute in folder.glob('bus/pci/devices/*/boot_vga'):
+            attribute.write_text('0\n')
+
+    def test_card_is_the_guests_as_a_whole(self) -> None:
+        server = self.boot(self.flavor(K4000=1))
+        [gpu] = self.held_on(server)
+        card = [gpu, f'{gpu[:-1]}1']
+        for _ in range(2):
+            self.assertEqual(card, self.hostdevs(server))
+            bound = self.bound_drivers('gpu1')
+            self.assertEqual(set(card), {
+                address for address, driver in bound.items()
+                if driver == 'vfio-pci'})
+            self.api.post_server_action(server['id'], {
+                'reboot': {'type': 'HARD'}})
+            self.wait_status(server['id'], 'ACTIVE')
+        self.delete(server)
+        self.wait_states(variant='K4000', available=1)
+        self.assertNotIn('vfio-pci', self.bound_drivers('gpu1').values())
+
+    def test_card_that_shares_its_iommu_group_is_unmanaged(self) -> None:
+        root = self.sysfs('gpu1') / 'bus/pci/devices'
+        gpu = self.devices('--variant', 'K4000')[0]['address']
+        other = next(each for each in root.iterdir()
+                     if (each / 'device').read_text() == '0x102d\n')
+        group = (root / gpu / 'iommu_group').resolve()
+        (other / 'iommu_group/devices' / other.name).unlink()
+        (other / 'iommu_group').unlink()
+        (other / 'iommu_group').symlink_to(group)
+        (group / 'devices' / other.name).symlink_to(other.resolve())
+        self.restart_compute()
+        [shown] = [each for each in self.devices()
+                   if each['address'] == gpu]
+        self.assertEqual('unmanaged', shown['shown_state'])
+        reason = self.listing('device', 'show', shown['uuid'])['reason']
+        self.assertIn(f'also holds {other.name}', reason)
+        self.boot(self.flavor(K4000=1), 'ERROR')
 
 
 class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
