@@ -10,13 +10,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-# PID 1 of the lab's guest: the root is the host's, read-only, under a tmpfs.
-# Runs the command of the kernel's command line (lab_cmd=FILE in /out).
+# PID 1 of the lab's guest: the root is the host's, read-only, under a
+# disk of its own. Starts udev, then runs /out/command.
 
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
 mount -t tmpfs tmpfs /run
 mkdir -p /dev/pts /dev/shm /out /lib/modules
-mount -t devpts devpts /dev/pts
+mount -t devpts devpts /dev/pts 2>/dev/null
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /tmp
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
@@ -25,6 +25,11 @@ mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,access=any \
 [ -e "/lib/modules/$(uname -r)" ] ||
     ln -s /out/kernel/lib/modules/"$(uname -r)" /lib/modules/"$(uname -r)"
 ip link set lo up
+# As at any boot: drivers are found for what is there already.
+/lib/systemd/systemd-udevd --daemon
+udevadm trigger --type=subsystems --action=add
+udevadm trigger --type=devices --action=add
+udevadm settle
 bash /out/command >/out/stdout 2>&1
 echo $? >/out/rc
 sync

@@ -11,19 +11,22 @@
 #    under the License.
 """A program: a Linux kernel in QEMU with an IOMMU and display devices.
 
-    python -m tests.vfio_lab.machine COMMAND...
+    python -m tests.vfio_lab.machine COMMAND... [--then COMMAND...]
 
 boots Debian's kernel under emulation (no KVM needed), with this machine's own
-root read-only below a tmpfs, runs the command there as root and ends with its
-exit code. Two NUMA nodes with a PCIe host bridge each; below them root ports
-that are slots 11, 12 (node 0), 14, 15 (node 1) with a bochs display each, and
-slot 13 with an NVMe of four VFs.
+root read-only below a disk of the guest's, runs the command there as root and
+ends with its exit code. Each --then is another boot with the same disk, if the
+one before it succeeded. Two NUMA nodes with a PCIe host bridge each; below
+them root ports that are slots 11, 12 (node 0), 14, 15 (node 1) with a bochs
+display each, and slot 13 with an NVMe of four VFs.
 
-Needs (Debian): qemu-system-x86 seabios busybox-static cpio kmod xz-utils zstd.
+Needs (Debian): qemu-system-x86 seabios busybox-static cpio e2fsprogs kmod udev
+xz-utils zstd.
 """
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import shlex
 import shutil
@@ -34,8 +37,10 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).parent
-MODULES = ('virtio_pci', '9pnet_virtio', '9p', 'overlay')
+MODULES = ('virtio_pci', 'virtio_blk', 'ext4', '9pnet_virtio', '9p',
+           'overlay')
 META = 'linux-image-amd64'
+DISK = 2 * 1024 ** 3
 # In the kernel's command line, so that tests know where they are.
 MARK = 'gpgpu_lab'
 TIMEOUT = 600
@@ -46,7 +51,7 @@ mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys
 while read m; do insmod /mods/$m; done </mods/order
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro \
 labroot /ro
-mount -t tmpfs -o size=60% tmpfs /rw
+mount -t ext4 -o noatime /dev/vda /rw
 mkdir -p /rw/u /rw/w
 mount -t overlay -o lowerdir=/ro,upperdir=/rw/u,workdir=/rw/w overlay /root
 mkdir -p /root/proc /root/sys /root/dev
@@ -146,10 +151,11 @@ def devices() -> list[str]:
     return [word for each in arguments for word in ('-device', each)]
 
 
-def boot(command: list[str]) -> int:
-    """Run a command in the guest.
+def run(commands: list[list[str]]) -> int:
+    """Run each command in a boot of its own, on one disk.
 
-    :returns: its exit code; 124 when the guest did not end in time
+    :returns: the exit code of the first that failed, else 0; 124 when a guest
+        did not end in time
     """
     with tempfile.TemporaryDirectory(dir='/var/tmp') as name:
         folder = pathlib.Path(name)
@@ -157,19 +163,34 @@ def boot(command: list[str]) -> int:
         (out / 'kernel').mkdir(parents=True)
         image, version = kernel(out / 'kernel')
         ram = initrd(folder, out / 'kernel', version)
-        (out / 'command').write_text(
-            f'modprobe vfio-pci\ncd {shlex.quote(str(pathlib.Path.cwd()))}\n'
-            f'{shlex.join(command)}\n')
-        began = time.monotonic()
-        _qemu(folder, out, image, ram)
-        output = out / 'stdout'
-        sys.stdout.write(
-            output.read_text() if output.exists() else
-            (folder / 'console').read_text(errors='replace')[-4000:])
-        sys.stdout.write(f'Linux {version} under QEMU: '
-                         f'{time.monotonic() - began:.0f} s\n')
-        rc = out / 'rc'
-        return int(rc.read_text()) if rc.exists() else 124
+        with (folder / 'disk').open('wb') as disk:
+            disk.truncate(DISK)
+        _run('mke2fs', '-q', '-t', 'ext4', folder / 'disk')
+        for command in commands:
+            code = _boot(folder, out, image, ram, command)
+            if code:
+                return code
+        sys.stdout.write(f'Linux {version} under QEMU, '
+                         f'{len(commands)} boots\n')
+    return 0
+
+
+def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
+          ram: pathlib.Path, command: list[str]) -> int:
+    (out / 'command').write_text(
+        f'cd {shlex.quote(str(pathlib.Path.cwd()))}\n'
+        f'{shlex.join(command)}\n')
+    output, rc = out / 'stdout', out / 'rc'
+    for each in (output, rc):
+        each.unlink(missing_ok=True)
+    began = time.monotonic()
+    _qemu(folder, out, image, ram)
+    sys.stdout.write(
+        output.read_text() if output.exists() else
+        (folder / 'console').read_text(errors='replace')[-4000:])
+    sys.stdout.write(f'{time.monotonic() - began:.0f} s\n')
+    sys.stdout.flush()
+    return int(rc.read_text()) if rc.exists() else 124
 
 
 def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
@@ -193,7 +214,10 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
                   'multidevs=remap',
         '-device', 'virtio-9p-pci,fsdev=fs0,mount_tag=labroot',
         '-fsdev', f'local,id=fs1,path={out},security_model=none',
-        '-device', 'virtio-9p-pci,fsdev=fs1,mount_tag=labout', *devices()]
+        '-device', 'virtio-9p-pci,fsdev=fs1,mount_tag=labout',
+        '-drive', f'file={folder / "disk"},if=none,id=d0,format=raw,'
+                  'cache=unsafe',
+        '-device', 'virtio-blk-pci,drive=d0', *devices()]
     with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
         timer = threading.Timer(TIMEOUT, process.kill)
         timer.start()
@@ -205,4 +229,5 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
 
 
 if __name__ == '__main__':
-    sys.exit(boot(sys.argv[1:]))
+    sys.exit(run([list(words) for then, words in itertools.groupby(
+        sys.argv[1:], '--then'.__eq__) if not then]))

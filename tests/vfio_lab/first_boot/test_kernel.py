@@ -19,18 +19,19 @@ import fcntl
 import os
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 
-from oslotest import base
-
+from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import config_space
+from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import passthrough as backend_mod
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
-from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 from tests.contract import passthrough
-from tests.vfio_lab import machine
+from tests.vfio_lab import lab
 
 # include/uapi/linux/vfio.h
 _VFIO_SET_IOMMU = 0x3b66
@@ -39,38 +40,11 @@ _VFIO_GROUP_GET_DEVICE_FD = 0x3b6a
 _VFIO_TYPE1 = 1
 
 
-def write(path: str, value: str) -> None:
-    """Without the daemon: the guest's tests are root already."""
-    privsep_sysfs.check(path)
-    fd = os.open(f'/sys/{path}', os.O_WRONLY)
-    try:
-        os.write(fd, (value or '\n').encode())
-    finally:
-        os.close(fd)
-
-
-class LabTestCase(base.BaseTestCase):
-    """Writes to the kernel's own /sys, so nowhere but in the lab."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        with open('/proc/cmdline', encoding='utf-8') as file:
-            if machine.MARK not in file.read().split():
-                self.fail('to be run by: tox -e vfio-lab')
-
-
-def functions() -> dict[str, pci.PCIFunction]:
-    """All functions of the machine by address."""
-    return {each.address: each for each in scanner.scan(
-        sysfs.Sysfs('/sys')).functions}
-
-
-class ScannerTest(LabTestCase):
+class ScannerTest(lab.LabTestCase):
     """What the lab's machine was built with (tests/vfio_lab/machine.py)."""
 
     def test_two_displays_on_each_node(self) -> None:
-        displays = [each for each in functions().values()
-                    if each.vendor == '1234']
+        displays = lab.displays()
         self.assertEqual([0, 0, 1, 1], [each.numa_node for each in displays])
         groups = [each.iommu_group for each in displays]
         self.assertNotIn(None, groups)
@@ -84,38 +58,59 @@ class ScannerTest(LabTestCase):
                          [each.slot for each in displays])
 
     def test_id_names_no_bus_below_the_root(self) -> None:
-        first = next(each for each in functions().values()
-                     if each.vendor == '1234')
-        self.assertEqual('/devices/pci0000:20/01.0/00.0', first.id)
+        self.assertEqual('/devices/pci0000:20/01.0/00.0',
+                         lab.displays()[0].id)
 
     def test_scan_says_no_problem(self) -> None:
         self.assertEqual((), scanner.scan(sysfs.Sysfs('/sys')).problems)
 
 
 class KernelContractTest(
-        passthrough.PassthroughContract, LabTestCase):
-    """bochs displays on node 0, which no driver of the guest takes."""
+        passthrough.PassthroughContract, lab.LabTestCase):
+    """bochs displays on node 0, without their driver."""
 
     def setUp(self) -> None:
         super().setUp()
         self.root = '/sys'
-        self.backend = backend_mod.PassthroughBackend('/sys', write)
-        self.gpus = [each for each in functions().values()
-                     if each.vendor == '1234'][:2]
+        subprocess.run(['modprobe', '-r', 'bochs'], check=True)
+        subprocess.run(['modprobe', 'vfio-pci'], check=True)
+        tree = sysfs.Sysfs('/sys')
+        self.backend = backend_mod.PassthroughBackend(
+            tree, binding.Binder(tree, lab.write, lambda: None),
+            designation.Store().holds)
+        self.gpus = lab.displays()[:2]
         self.addCleanup(self._restore)
 
     def _restore(self) -> None:
         # Also what a test removed or left bound.
-        write('bus/pci/rescan', '1')
+        lab.write('bus/pci/rescan', '1')
         for gpu in self.gpus:
             found = scanner.look(sysfs.Sysfs('/sys'), gpu.address)
             assert found is not None, gpu.address
             if found.driver:
-                write(f'bus/pci/drivers/{found.driver}/unbind', gpu.address)
-            write(f'bus/pci/devices/{gpu.address}/driver_override', '')
+                lab.write(f'bus/pci/drivers/{found.driver}/unbind',
+                          gpu.address)
+            lab.write(f'bus/pci/devices/{gpu.address}/driver_override', '')
 
     def write(self, path: str, value: str) -> None:
-        write(path, value)
+        lab.write(path, value)
+
+    def test_unbinding_waits_until_it_is_closed(self) -> None:
+        # Why the backend looks first, and why the daemon has a timeout.
+        gpu = self.gpus[0]
+        self.backend.prepare(self.device(gpu))
+        thread = threading.Thread(
+            target=self.write, args=(f'{passthrough.VFIO}/unbind',
+                                     gpu.address))
+        with self.opened(gpu):
+            thread.start()
+            thread.join(3)
+            self.assertTrue(thread.is_alive())
+            self.assertRaises(exception.HostError, self.backend.release,
+                              self.device(gpu))
+        thread.join(30)
+        self.assertFalse(thread.is_alive())
+        self.assertIsNone(self.look(gpu).driver)
 
     @contextlib.contextmanager
     def opened(self, gpu: pci.PCIFunction) -> Iterator[None]:
@@ -144,24 +139,24 @@ class KernelContractTest(
                        f'/proc/self/fd/{each}'))
 
 
-class SriovTest(LabTestCase):
+class SriovTest(lab.LabTestCase):
     """An NVMe whose VFs its driver makes."""
 
     def setUp(self) -> None:
         super().setUp()
         subprocess.run(['modprobe', 'nvme'], check=True)
-        self.pf = next(each for each in functions().values()
+        self.pf = next(each for each in lab.functions().values()
                        if each.class_code == '010802')
         self.path = f'bus/pci/devices/{self.pf.address}/sriov_numvfs'
-        self.addCleanup(write, self.path, '0')
+        self.addCleanup(lab.write, self.path, '0')
 
     def _refused(self, number: int, value: str) -> None:
-        exc = self.assertRaises(OSError, write, self.path, value)
+        exc = self.assertRaises(OSError, lab.write, self.path, value)
         self.assertEqual(number, exc.errno)
 
     def test_vfs_have_ids_of_their_own_and_are_alive(self) -> None:
-        write(self.path, '2')
-        vfs = [each for each in functions().values()
+        lab.write(self.path, '2')
+        vfs = [each for each in lab.functions().values()
                if each.pf == self.pf.id]
         self.assertEqual([f'{self.pf.id}/vf0', f'{self.pf.id}/vf1'],
                          sorted(each.id for each in vfs))
@@ -178,6 +173,6 @@ class SriovTest(LabTestCase):
     def test_numbers_that_the_kernel_refuses(self) -> None:
         self._refused(errno.ERANGE, '5')
         self._refused(errno.EINVAL, 'x')
-        write(self.path, '2')
+        lab.write(self.path, '2')
         self._refused(errno.EBUSY, '4')
-        write(self.path, '2')
+        lab.write(self.path, '2')

@@ -1,0 +1,89 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""gpgpu-manage host designate, before the machine is booted again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import subprocess
+import typing
+
+import fixtures
+
+from gpgpu_plugin.cmd import manage
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.privsep import designation
+from tests.vfio_lab import lab
+
+BOCHS = 'bochs-drm'
+
+
+class DesignationTest(lab.LabTestCase):
+    """Displays of node 1, which the guest's own driver has at first."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        subprocess.run(['modprobe', 'bochs'], check=True)
+        self.kept, self.returned = lab.displays()[2:]
+
+    def manage(self, *words: str) -> str:
+        out = self.useFixture(fixtures.MonkeyPatch(
+            'sys.stdout', io.StringIO()))
+        self.assertEqual(0, manage.run(['host', *words]))
+        return typing.cast(str, out.new_value.getvalue())
+
+    def designated(self) -> list[dict[str, str]]:
+        return typing.cast(list[dict[str, str]], json.loads(self.manage(
+            'show-designated', '-f', 'json')))
+
+    def driver(self, card: pci.PCIFunction) -> str | None:
+        return lab.functions()[card.address].driver
+
+    def without_driverctl(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(
+            designation, 'DRIVERCTL', '/nowhere/driverctl'))
+
+    def test_there_and_back(self) -> None:
+        for keeper in ('driverctl', 'udev'):
+            if keeper == 'udev':
+                self.without_driverctl()
+            self.assertEqual(BOCHS, self.driver(self.returned))
+            self.manage('designate', self.returned.address)
+            self.assertEqual('vfio-pci', self.driver(self.returned))
+            self.assertIn(
+                (self.returned.address, keeper, 'vfio-pci'),
+                [(each['Address'], each['Kept By'], each['Driver'])
+                 for each in self.designated()])
+            self.manage('undesignate', self.returned.id)
+            self.assertEqual(BOCHS, self.driver(self.returned))
+            self.assertNotIn(self.returned.address, [
+                each['Address'] for each in self.designated()])
+
+    def test_is_kept_for_the_next_boot(self) -> None:
+        self.without_driverctl()
+        self.manage('designate', self.kept.id)
+        self.assertEqual('vfio-pci', self.driver(self.kept))
+        self.assertTrue(pathlib.Path(designation.UDEV_RULES).exists())
+
+    def test_disk_of_the_host(self) -> None:
+        root = next(each for each in lab.functions().values()
+                    if each.driver == 'virtio-pci' and any(
+                        '/block/vda' in folder for folder, _, _ in os.walk(
+                            os.path.realpath('/sys/bus/pci/devices/'
+                                             + each.address))))
+        err = self.useFixture(fixtures.MonkeyPatch(
+            'sys.stderr', io.StringIO()))
+        self.assertEqual(1, manage.run(['host', 'designate', root.address]))
+        self.assertIn('disk vda is in use', err.new_value.getvalue())

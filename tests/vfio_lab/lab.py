@@ -1,0 +1,55 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the tests inside the lab's guest share."""
+
+from __future__ import annotations
+
+import os
+
+from oslotest import base
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.privsep import sysfs as privsep_sysfs
+from tests.vfio_lab import machine
+
+
+def write(path: str, value: str) -> None:
+    """Without the daemon: the guest's tests are root already."""
+    privsep_sysfs.check(path)
+    fd = os.open(f'/sys/{path}', os.O_WRONLY)
+    try:
+        os.write(fd, (value or '\n').encode())
+    finally:
+        os.close(fd)
+
+
+def functions() -> dict[str, pci.PCIFunction]:
+    """All functions of the machine by address."""
+    return {each.address: each for each in scanner.scan(
+        sysfs.Sysfs('/sys')).functions}
+
+
+def displays() -> list[pci.PCIFunction]:
+    """The four cards, two on each NUMA node, by address."""
+    return [each for each in functions().values() if each.vendor == '1234']
+
+
+class LabTestCase(base.BaseTestCase):
+    """Writes to the kernel's own /sys, so nowhere but in the lab."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        with open('/proc/cmdline', encoding='utf-8') as file:
+            if machine.MARK not in file.read().split():
+                self.fail('to be run by: tox -e vfio-lab')
