@@ -47,6 +47,17 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
         return guest
 
 
+class GpuLibvirtFakeDriver(GpuLibvirtDriver):
+    """``compute_driver = gpgpu.GpuLibvirtFakeDriver``: real guests, and the
+    GPUs of a fake machine, which they hold and do not see."""
+
+    gpu_backend = 'fake'
+
+    def gpu_cards(self, instance: typing.Any) -> list[tuple[str, ...]]:
+        """None: there is nothing to put into a domain."""
+        return []
+
+
 class _HostdevPCI(libvirt_config.LibvirtConfigGuestHostdevPCI):
     """Nova's, with a place in the guest.
 

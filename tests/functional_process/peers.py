@@ -13,16 +13,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import typing
 from collections.abc import Callable
 from collections.abc import Iterable
 
+# The firmware finds nothing to boot there, and waits.
+DISK = bytes(1024 * 1024)
 IMAGE = {
     'id': '11111111-2222-4333-8444-555555555555', 'name': 'tiny',
     'status': 'active', 'visibility': 'public', 'disk_format': 'raw',
-    'container_format': 'bare', 'size': 1, 'min_ram': 0, 'min_disk': 0,
-    'checksum': '0' * 32, 'owner': None, 'protected': False, 'tags': [],
+    'container_format': 'bare', 'size': len(DISK), 'min_ram': 0,
+    'min_disk': 0, 'owner': None, 'protected': False, 'tags': [],
+    'checksum': hashlib.md5(DISK, usedforsecurity=False).hexdigest(),
     'created_at': '2026-01-01T00:00:00Z',
     'updated_at': '2026-01-01T00:00:00Z'}
 
@@ -40,6 +44,11 @@ def application(
         body = {'versions': [{
             'id': 'v2.0', 'status': 'CURRENT',
             'links': [{'rel': 'self', 'href': f'{base}/v2.0/'}]}]}
+    elif path == f'/v2/images/{IMAGE["id"]}/file':
+        start_response('200 OK', [
+            ('Content-Type', 'application/octet-stream'),
+            ('Content-Length', str(len(DISK)))])
+        return [DISK]
     elif path.startswith('/v2/images/'):
         body = IMAGE
     elif path.startswith('/v2/schemas/'):

@@ -65,6 +65,7 @@ NOVA_CONF = COMMON_CONF + """
 [DEFAULT]
 host = control
 state_path = {state}
+allow_resize_to_same_host = true
 [database]
 connection = {nova_cell1}
 [api_database]
@@ -89,9 +90,13 @@ COMPUTE_CONF = COMMON_CONF + """
 [DEFAULT]
 host = {host}
 state_path = {state}/{host}
-compute_driver = gpgpu.GpuFakeDriver
 [gpgpu_fake]
 machine = hgx-h100-8
+"""
+
+FAKE_COMPUTE_CONF = COMPUTE_CONF + """
+[DEFAULT]
+compute_driver = gpgpu.GpuFakeDriver
 """
 
 PLACEMENT_CONF = """
@@ -171,7 +176,7 @@ class Stack(fixtures.Fixture):
                       for name in ('placement', 'peers', 'nova_api')}
         self._values: dict[str, object] = {
             'rabbit': RABBIT, 'topic_prefix': f'test-{uuid.uuid4().hex[:8]}',
-            'state': self.state,
+            'state': self.state, 'bin': BIN,
             **self.useFixture(Databases()).urls,
             **{f'{name}_port': port for name, port in self.ports.items()}}
         for name, text in (('nova.conf', NOVA_CONF),

@@ -1,0 +1,84 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""libvirt of this machine: the daemon that runs, else one of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+import typing
+
+import fixtures
+
+URI = 'qemu:///system'
+
+
+class Libvirtd(fixtures.Fixture):
+    """:ivar connection: to the daemon
+
+    Raises RuntimeError where libvirt is not installed or does not answer.
+    """
+
+    connection: typing.Any
+
+    def _setUp(self) -> None:
+        try:
+            libvirt = importlib.import_module('libvirt')
+        except ImportError:
+            raise RuntimeError(
+                'libvirt-python is not installed: pip install '
+                'libvirt-python (Debian: libvirt-dev, pkg-config)') from None
+        # Its errors are raised; they need no line on stderr each.
+        libvirt.registerErrorHandler(lambda context, error: None, None)
+        try:
+            self.connection = libvirt.open(URI)
+        except libvirt.libvirtError:
+            self._start()
+            self.connection = self._wait(libvirt)
+        self.addCleanup(self.connection.close)
+
+    def _start(self) -> None:
+        if os.geteuid() != 0 or shutil.which('libvirtd') is None:
+            raise RuntimeError(
+                f'nobody answers at {URI}, and libvirtd is not installed or '
+                'not ours to start')
+        pathlib.Path('/run/libvirt').mkdir(exist_ok=True)
+        for program in ('virtlogd', 'libvirtd'):
+            process = subprocess.Popen(
+                [program], stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(self._end, process)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+    @staticmethod
+    def _wait(libvirt: typing.Any) -> typing.Any:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return libvirt.open(URI)
+            except libvirt.libvirtError as exc:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f'libvirtd does not answer: {exc}',
+                                       ) from None
+                time.sleep(0.2)

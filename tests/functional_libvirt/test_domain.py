@@ -1,0 +1,69 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the real libvirt makes of our elements of a domain."""
+
+from __future__ import annotations
+
+import typing
+import uuid
+
+from lxml import etree
+from oslotest import base
+
+from gpgpu_plugin.virt import libvirt as driver
+from tests.functional_libvirt import test_nova_compute
+
+DOMAIN = """
+<domain type='qemu'><name>{name}</name><memory>65536</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='{machine}'>hvm</type></os><devices>{ports}
+<interface type='user'><model type='virtio'/></interface>
+<video><model type='virtio'/></video>{hostdevs}</devices></domain>"""
+PORTS = ("<controller type='pci' model='pcie-root'/>"
+         + "<controller type='pci' model='pcie-root-port'/>" * 4)
+CARDS = (('0000:21:00.0', '0000:21:00.1'), ('0000:22:00.0',),
+         ('0000:23:00.0', '0000:23:00.1', '0000:23:00.2'))
+
+
+class DomainTest(base.BaseTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.libvirt = test_nova_compute.libvirt_of(self)
+
+    def _define(self, machine: str, ports: str) -> typing.Any:
+        hostdevs = ''.join(
+            device.to_xml() for number, card in enumerate(CARDS)
+            for device in driver._hostdevs(card, number, machine))
+        domain = self.libvirt.defineXML(DOMAIN.format(
+            name=f'gpgpu-test-{uuid.uuid4().hex[:8]}', machine=machine,
+            ports=ports, hostdevs=hostdevs))
+        self.addCleanup(domain.undefine)
+        return etree.fromstring(domain.XMLDesc())
+
+    def test_cards_keep_together_and_nothing_else_is_there(self) -> None:
+        for machine, ports in (('q35', ''), ('q35', PORTS), ('pc', '')):
+            tree = self._define(machine, ports)
+            places: dict[tuple[str, str], list[str]] = {}
+            for hostdev in tree.findall('devices/hostdev'):
+                source = hostdev.find('source/address')
+                place = hostdev.find('address')
+                places.setdefault(
+                    (place.get('bus'), place.get('slot')), []).append(
+                        f'{source.get("bus")[2:]}:{place.get("function")}')
+            self.assertEqual(
+                [['21:0x0', '21:0x1'], ['22:0x0'],
+                 ['23:0x0', '23:0x1', '23:0x2']], sorted(places.values()))
+            taken = [(each.get('bus'), each.get('slot'))
+                     for each in tree.findall(
+                         "devices/*/address[@type='pci']")
+                     if each.getparent().tag != 'hostdev']
+            self.assertFalse(set(places) & set(taken), machine)

@@ -1,0 +1,129 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The installed nova-compute with our driver over a real libvirtd.
+
+Guests are real (QEMU without KVM). There is no IOMMU here, so the GPUs are a
+fake machine's, and in no domain; that is proven by tox -e vfio-lab.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from tests.fixtures import services
+from tests.functional_libvirt import libvirtd
+from tests.functional_process import cloud
+from tests.functional_process import stack
+
+COMPUTE_CONF = stack.COMPUTE_CONF + """
+[DEFAULT]
+compute_driver = gpgpu.GpuLibvirtFakeDriver
+allow_resize_to_same_host = true
+use_cow_images = false
+# Nothing runs in the guests that would shut them down.
+shutdown_timeout = 1
+[libvirt]
+virt_type = qemu
+cpu_mode = none
+connection_uri = qemu:///system
+hw_machine_type = x86_64=q35
+[vnc]
+enabled = false
+[nova_sys_admin]
+helper_command = {bin}/privsep-helper --config-file {state}/{host}.conf
+"""
+
+
+def libvirt_of(case: typing.Any) -> typing.Any:
+    """A connection to libvirt; without one the test is skipped, or fails
+    where GPGPU_REQUIRE_SERVICES is set."""
+    try:
+        return case.useFixture(libvirtd.Libvirtd()).connection
+    except Exception as exc:  # noqa: BLE001
+        services.missing(case, str(exc))
+
+
+class LibvirtProcessTest(cloud.ProcessCloud):
+
+    def setUp(self) -> None:
+        self.libvirt = None
+        super().setUp()
+        self.libvirt = libvirt_of(self)
+        # QEMU runs as another user.
+        for folder in (self.stack.state, self.stack.state.parent):
+            folder.chmod(0o711)
+        (self.stack.state / 'gpu1/instances').mkdir(parents=True)
+        self.start_compute('gpu1', COMPUTE_CONF)
+        self.manage('variant', 'create', 'H100', '--vendor', '10de',
+                    '--device', '2330')
+        self.assertEqual(8, self.wait_for_group('H100')['total'])
+        # Before the processes end.
+        self.addCleanup(self._end_guests)
+
+    def _end_guests(self) -> None:
+        # Of this test: they are on its own disks.
+        for domain in self.libvirt.listAllDomains():
+            if str(self.stack.state) in domain.XMLDesc():
+                if domain.isActive():
+                    domain.destroy()
+                domain.undefine()
+
+    def _domain_id(self, server: str) -> int:
+        """Of the running guest; another one after each start."""
+        return int(self.libvirt.lookupByUUIDString(server).ID())
+
+    def _held(self, server: str) -> set[str]:
+        return {each['Address'] for each in self.devices(
+            '--used-by', server)}
+
+    def _available(self, count: int) -> None:
+        self.wait_for(lambda: len(self.devices(
+            '--state', 'available', '--host', 'gpu1')) == count,
+            f'{count} available')
+
+    def test_life_of_a_server(self) -> None:
+        small, large = (self.flavor(f'gpu{count}', **{
+            'resources:CUSTOM_GPU_H100': str(count)}) for count in (2, 4))
+        server = self.boot(small)
+        running, held = self._domain_id(server), self._held(server)
+        self.assertEqual(2, len(held))
+        print(f'domain of {server} runs, 2 devices are assigned')
+
+        self.act(server, 'ACTIVE', reboot={'type': 'HARD'})
+        self.assertNotEqual(running, self._domain_id(server))
+        self.assertEqual(held, self._held(server))
+        print('hard reboot: another domain, the same devices')
+
+        self.act(server, 'SHUTOFF', **{'os-stop': None})
+        self.act(server, 'ACTIVE', **{'os-start': None})
+        self.assertEqual(held, self._held(server))
+        print('stop and start: the same devices')
+
+        self.act(server, 'VERIFY_RESIZE', resize={'flavorRef': large})
+        self.assertEqual(6, len(self._held(server)))
+        self.act(server, 'ACTIVE', revertResize=None)
+        self.assertEqual(held, self._held(server))
+        self._available(6)
+        print('resize and revert: the devices from before')
+
+        self.act(server, 'VERIFY_RESIZE', resize={'flavorRef': large})
+        self.act(server, 'ACTIVE', confirmResize=None)
+        self.assertEqual(4, len(self._held(server)))
+        self.assertEqual(set(), held & self._held(server))
+        self._available(4)
+        print('resize and confirm: 4 other devices')
+
+        self.nova.delete(f'/servers/{server}')
+        self._available(8)
+        self.assertNotIn(server, [
+            each.UUIDString() for each in self.libvirt.listAllDomains()])
+        print('delete: no domain, 8 devices are available')

@@ -1,0 +1,172 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A cloud of real processes and what an operator does with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import typing
+from collections.abc import Callable
+
+from keystoneauth1 import adapter
+from keystoneauth1 import session
+from keystoneauth1 import token_endpoint
+from oslotest import base
+from testtools import content
+
+from tests.fixtures import services
+from tests.functional_process import peers
+from tests.functional_process import stack as stack_mod
+
+
+class ProcessCloud(base.BaseTestCase):
+    """The control plane runs; a test starts nova-compute."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        services.require(self, services.RABBITMQ, services.MARIADB)
+        self.stack = self.useFixture(stack_mod.Stack())
+        self.addOnException(self._attach_logs)
+        self._create_schemas()
+        self._start_control_plane()
+
+    def _attach_logs(self, exc_info: object) -> None:
+        for name, text in self.stack.logs():
+            self.addDetail(name, content.text_content(text))
+
+    def _create_schemas(self) -> None:
+        stack = self.stack
+        stack.run(sys.executable, '-m',
+                  'tests.functional_process.nova_db',
+                  str(stack.state / 'nova.conf'))
+        stack.run(*stack.program('placement-manage'),
+                  *stack.conf('placement.conf'), 'db', 'sync')
+        self.manage('db', 'sync')
+
+    def _start_control_plane(self) -> None:
+        stack = self.stack
+        stack.start('placement', stack.wsgi('placement.wsgi.api',
+                                            'placement'))
+        stack.start('peers', stack.wsgi('tests.functional_process.peers',
+                                        'peers'))
+        stack.start('gpgpu-conductor', stack.program(
+            'gpgpu-conductor', *stack.conf('gpgpu.conf')))
+        for name in ('nova-conductor', 'nova-scheduler'):
+            stack.start(name, stack.program(name, *stack.conf('nova.conf')))
+        stack.start('nova-api', stack.wsgi('nova.wsgi.osapi_compute',
+                                           'nova_api'))
+        for port in ('placement', 'peers', 'nova_api'):
+            stack.wait_for_http(port)
+
+    def start_compute(self, host: str, conf: str) -> stack_mod.Process:
+        """nova-compute with a configuration file.
+
+        :param conf: the text of it, for Stack.write
+        """
+        (self.stack.state / host).mkdir(exist_ok=True)
+        name = self.stack.write(f'{host}.conf', conf, host=host).name
+        process = self.stack.start(
+            f'nova-compute-{host}', self.stack.program(
+                'nova-compute', *self.stack.conf(name)))
+        self.wait_for(lambda: host in self._hosts(), f'{host} reported')
+        return process
+
+    def manage(self, *arguments: str) -> typing.Any:
+        """gpgpu-manage as a process; what it answers."""
+        output = self.stack.run(*self.stack.program(
+            'gpgpu-manage', *self.stack.conf('gpgpu.conf'), *arguments))
+        return json.loads(output) if 'json' in arguments else output
+
+    def wait_for(self, condition: Callable[[], typing.Any], what: str,
+                 timeout: float = 60) -> typing.Any:
+        """The first true value of the condition."""
+        deadline = time.monotonic() + timeout
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                self.fail(f'not within {timeout} s: {what}')
+            time.sleep(0.5)
+        return value
+
+    def _client(self, port: str, path: str, version: str,
+                ) -> adapter.Adapter:
+        url = f'http://127.0.0.1:{self.stack.ports[port]}{path}'
+        return adapter.Adapter(
+            session.Session(auth=token_endpoint.Token(url, 'admin')),
+            endpoint_override=url, raise_exc=True,
+            additional_headers={'OpenStack-API-Version': version})
+
+    def _hosts(self) -> list[str]:
+        return [next(v for k, v in row.items() if k.lower() == 'host')
+                for row in self.manage('host', 'list', '-f', 'json')]
+
+    def wait_for_group(self, variant: str) -> dict[str, int]:
+        """The inventory of a variant's group, once Placement has it."""
+        def found() -> dict[str, int] | None:
+            placement = self._client('placement', '', 'placement 1.39')
+            for provider in placement.get(
+                    '/resource_providers').json()['resource_providers']:
+                if provider['name'].endswith(f'_gpu_{variant}'):
+                    inventories = placement.get(
+                        f'/resource_providers/{provider["uuid"]}/inventories'
+                    ).json()['inventories']
+                    return inventories.get(f'CUSTOM_GPU_{variant}')  # type: ignore[no-any-return]
+            return None
+        return self.wait_for(  # type: ignore[no-any-return]
+            found, f'the group of {variant} in Placement')
+
+    def devices(self, *filters: str) -> list[typing.Any]:
+        """``device list`` with filters."""
+        return list(self.manage('device', 'list', *filters, '-f', 'json'))
+
+    @property
+    def nova(self) -> adapter.Adapter:
+        """Nova's API."""
+        return self._client('nova_api', '/v2.1', 'compute 2.96')
+
+    def flavor(self, name: str, **extra_specs: str) -> str:
+        """A small flavor; its id."""
+        nova = self.nova
+        nova.post('/flavors', json={'flavor': {
+            'id': name, 'name': name, 'ram': 64, 'vcpus': 1, 'disk': 1}})
+        nova.post(f'/flavors/{name}/os-extra_specs',
+                  json={'extra_specs': extra_specs})
+        return name
+
+    def boot(self, flavor: str) -> str:
+        """Boot a server; its id, once it is ACTIVE."""
+        # The scheduler maps new hosts once a second.
+        self.wait_for(
+            lambda: self.nova.get('/os-hypervisors').json()['hypervisors'],
+            'a host is mapped to the cell')
+        server = self.nova.post('/servers', json={'server': {
+            'name': 'test', 'flavorRef': flavor, 'networks': 'none',
+            'imageRef': peers.IMAGE['id']}}).json()['server']['id']
+        self.wait_status(server, 'ACTIVE')
+        return str(server)
+
+    def act(self, server: str, status: str,
+            **action: dict[str, typing.Any] | None) -> None:
+        """An action on a server, and the status that ends it."""
+        self.nova.post(f'/servers/{server}/action', json=action)
+        self.wait_status(server, status)
+
+    def wait_status(self, server: str, status: str) -> None:
+        """Until a server has a status and no task."""
+        def settled() -> dict[str, typing.Any] | None:
+            found = self.nova.get(f'/servers/{server}').json()['server']
+            return found if (
+                found['OS-EXT-STS:task_state'] is None
+                and found['status'] in (status, 'ERROR')) else None
+        found = self.wait_for(settled, f'server {server} is {status}')
+        self.assertEqual(status, found['status'], found.get('fault'))
