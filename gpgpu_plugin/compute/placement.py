@@ -23,12 +23,14 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 
+import os_traits
 from nova import exception as nova_exception
 from nova import utils
 from nova.compute import resource_tracker
 from oslo_log import log as logging
 
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import inventory as inventory_obj
 
 LOG = logging.getLogger(__name__)
@@ -57,6 +59,20 @@ def _ours(tree: typing.Any, node: str) -> list[str]:
     """UUIDs of the plugin's providers below a node, told by their traits."""
     return [uuid for uuid in tree.get_provider_uuids(node)
             if tree.has_traits(uuid, [naming.TRAIT_GPU, naming.TRAIT_OWNER])]
+
+
+def owned_by_cyborg(tree: typing.Any, node: str) -> dict[str, str]:
+    """Names of Cyborg's providers below a node, by the address in them.
+
+    Cyborg names a provider after host and device, ``compute1_0000:3b:00.0``
+    (cyborg.conductor.manager, cyborg.accelerator.drivers).
+    """
+    owned = {}
+    for uuid in tree.get_provider_uuids(node):
+        if tree.has_traits(uuid, [os_traits.OWNER_CYBORG]):
+            name = tree.data(uuid).name
+            owned.update(dict.fromkeys(pci.find_addresses(name), name))
+    return owned
 
 
 def apply(tree: typing.Any, node: str,

@@ -20,6 +20,7 @@ It runs in one worker thread; builds and deletes call the other methods.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 import time
@@ -76,6 +77,8 @@ class ResourceTracker:
         self._pushed: dict[str, str] = {}
         self._node: tuple[str, str] | None = None
         self._in_tree = False
+        # Providers of Cyborg by the address of their device.
+        self._owned: dict[str, str] = {}
         self._report_due = True
         self._fetch_due = False
         self._clean_due = True
@@ -125,15 +128,33 @@ class ResourceTracker:
 
     # -- Nova's tree --------------------------------------------------------
 
-    def update_provider_tree(self, tree: typing.Any, node: str) -> None:
-        """Put the groups into Nova's tree: memory only, never raises."""
+    def update_provider_tree(self, tree: typing.Any, node: str) -> bool:
+        """Put the groups into Nova's tree: memory only, never raises.
+
+        :returns: whether there is something to report now
+        """
         try:
+            owned = placement.owned_by_cyborg(tree, node)
+            if owned != self._owned:
+                # What the conductor offers may be Cyborg's: Placement keeps
+                # what it has until it answered.
+                self._owned = owned
+                self._report_due = True
+                return True
             placement.apply(tree, node, self._inventory)
             self._in_tree = True
         except Exception:
             # Whatever it is, the host must stay usable without GPUs.
             LOG.exception('The GPU groups of %s could not be put into the '
                           'provider tree; Placement keeps what it has', node)
+        return False
+
+    def resource_classes(self) -> set[str]:
+        """Of the host's groups, as far as they are known."""
+        inventory = self._inventory
+        return {each.resource_class for group in (
+            inventory.groups if inventory is not None else ())
+            for each in group.types}
 
     def owns_any(self, providers: Iterable[str]) -> bool:
         """Whether one of the resource providers is a group of this host."""
@@ -229,12 +250,15 @@ class ResourceTracker:
         for problem in scan.problems:
             LOG.warning('%s', problem)
         node, node_uuid = self._node
+        owned = self._owned
         self.learn(self.api.report(
             gpgpu_context.admin(), report_obj.HostReport(
                 host=self.host, node=node, node_uuid=node_uuid,
-                functions=self.backend.discover(scan),
+                functions=tuple(
+                    dataclasses.replace(each, owner=owned.get(each.address))
+                    for each in self.backend.discover(scan)),
                 problems=scan.problems)))
-        self._report_due = False
+        self._report_due = owned != self._owned
 
     def _fetch(self) -> None:
         if not self._fetch_due:

@@ -54,6 +54,9 @@ def obstacle(function: pci.PCIFunction) -> str | None:
         return function.fault
     if function.used_by == 'boot_vga':
         return 'it is the display that the host booted with'
+    if function.owner:
+        return (f"it is Cyborg's: provider {function.owner} in Placement "
+                f"has OWNER_CYBORG")
     if function.part_of:
         return f'it is a function of the card {function.part_of}'
     if function.foreign:

@@ -57,6 +57,12 @@ class PCIAddress:
                 f'.{self.function:x}')
 
 
+def find_addresses(text: str) -> list[str]:
+    """All PCI addresses within a text, in the form used everywhere."""
+    return [str(PCIAddress.parse(match.group()))
+            for match in _ADDRESS.finditer(text)]
+
+
 def normalize_id(field: str, value: str, digits: int = 4) -> str:
     """A PCI id in the one form used everywhere: lower-case hex, no ``0x``.
 
@@ -119,6 +125,7 @@ class PCIFunction:
     :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
     :ivar sriov_totalvfs: None if not SR-IOV capable
     :ivar mdev_types: names of the types below ``mdev_supported_types``
+    :ivar owner: provider by which another service gives the function away
     :ivar fault: why the function cannot be trusted (config space reads ff)
     """
 
@@ -148,4 +155,5 @@ class PCIFunction:
     sriov_numvfs: int | None = None
     mdev_types: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    owner: str | None = None
     fault: str | None = None

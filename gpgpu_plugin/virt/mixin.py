@@ -123,18 +123,20 @@ class GpuMixin:
         self._gpu_worker.start()
 
     def _gpu_check_conflicts(self) -> None:
-        if not CONF.pci.device_spec:
+        if not conflicts.asked(CONF):
             return
+        tracker = self.gpu_tracker
         try:
-            devices = self.gpu_tracker.api.device_list(
-                gpgpu_context.admin(), host=self.gpu_tracker.host)
+            devices = tracker.api.device_list(
+                gpgpu_context.admin(), host=tracker.host)
+            functions = tracker.backend.scan().functions
         except (exception.ConductorUnavailable, exception.NotFound) as exc:
             # It starts all the same, and its groups offer nothing until the
             # conductor answers.
-            LOG.warning('[pci] device_spec was not compared with the GPUs of '
-                        'this host: %s', exc)
+            LOG.warning('What Nova gives away itself was not compared with '
+                        'the GPUs of this host: %s', exc)
             return
-        conflicts.check_device_spec(CONF, devices)
+        conflicts.check(CONF, devices, functions, tracker.resource_classes())
 
     def _gpu_look(self) -> None:
         self._gpu_serve()
@@ -193,8 +195,10 @@ class GpuMixin:
         """Nova's own resources, then our groups below the node."""
         super().update_provider_tree(  # type: ignore[misc]
             provider_tree, nodename, allocations)
-        if self._gpu_tracker is not None:
-            self._gpu_tracker.update_provider_tree(provider_tree, nodename)
+        if self._gpu_tracker is not None and (
+                self._gpu_tracker.update_provider_tree(
+                    provider_tree, nodename)):
+            self._gpu_wake()
 
     # -- spawn --------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import typing
+import uuid
 
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -199,9 +200,70 @@ class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
             for word in ('[pci] device_spec', address, 'H100'):
                 self.assertIn(word, str(exc))
 
+    def test_mdev_types_are_refused(self) -> None:
+        address = next(each['address'] for each in self.devices(
+            '--variant', 'H100'))
+        folder = self.sysfs('gpu1') / 'bus/pci/devices' / address
+        (folder / 'mdev_supported_types/nvidia-35').mkdir(parents=True)
+        self.computes['gpu1'].stop()
+        self.flags(enabled_mdev_types=['nvidia-35'], group='devices')
+        exc = self.assertRaises(
+            exception.ConfigInvalid, self._start_compute, 'gpu1')
+        for word in ('enabled_mdev_types = nvidia-35', address, 'H100'):
+            self.assertIn(word, str(exc))
+        # Of other devices they are Nova's business.
+        self.flags(device_addresses=['0000:ff:00.0'], group='mdev_nvidia-35')
+        self._start_compute('gpu1')
+
     def test_other_device_is_nothing_to_us(self) -> None:
         self._start_with(vendor_id='8086', product_id='1572')
         self.boot(self.flavor(H100=8))
+
+
+class CyborgTest(libvirt_cloud.GpuLibvirtCloud):
+    """Another service that gives cards of the same host away."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        first = min(each['address'] for each in self.devices(
+            '--variant', 'H100'))
+        self.first = first
+        self.cyborg = str(uuid.uuid4())
+        self.placement.post('/resource_providers', {
+            'uuid': self.cyborg, 'name': f'gpu1_{first}',
+            'parent_provider_uuid': self._get_provider_uuid_by_host('gpu1'),
+        }, version='1.39')
+        self._set_provider_traits(self.cyborg, ['OWNER_CYBORG'])
+
+    def _shown(self) -> dict[str, typing.Any]:
+        [found] = [each for each in self.devices()
+                   if each['address'] == self.first]
+        return dict(self.listing('device', 'show', found['uuid']))
+
+    def test_cards_of_cyborg_are_unmanaged(self) -> None:
+        # Nova learns of a provider that is not its own when it starts.
+        self.restart_compute()
+        self.run_periodics('gpu1')
+        self.wait_for(
+            lambda: self._shown()['shown_state'] == 'unmanaged', 'unmanaged')
+        self.assertIn(f'provider gpu1_{self.first} in Placement has '
+                      'OWNER_CYBORG', self._shown()['reason'])
+        self.run_periodics('gpu1')
+        self.wait_inventory(7, 0)
+        server = self.boot(self.flavor(H100=7))
+        self.assertNotIn(self.first, self.hostdevs(server))
+        self.delete(server)
+        self.wait_states(available=7)
+
+    def test_a_quiet_cycle_stays_quiet(self) -> None:
+        self.restart_compute()
+        for _ in range(2):
+            self.run_periodics('gpu1')
+        tracker = self.driver().gpu_tracker
+        with fixtures.MockPatchObject(
+                tracker.api, 'report', side_effect=AssertionError) as report:
+            self.run_periodics('gpu1')
+        report.mock.assert_not_called()
 
 
 class LibvirtMovesTest(libvirt_cloud.GpuLibvirtCloud):

@@ -1,0 +1,70 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What Nova would give away beside the plugin; the rest by REST API."""
+
+from nova.conf import devices as devices_conf
+from oslo_config import cfg
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.objects import view
+from gpgpu_plugin.virt import conflicts
+
+ADDRESS = '0000:21:00.0'
+
+
+class ConflictTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = cfg.ConfigOpts()
+        devices_conf.register_opts(self.conf)
+        self.conf.register_opts(
+            [cfg.MultiStrOpt('device_spec', default=[])], 'pci')
+        self.conf([])
+        # Nova's group is one object for all configurations.
+        self.addCleanup(self.conf.clear_override, 'enabled_mdev_types',
+                        'devices')
+
+    def check(self, *resource_classes, variant='A', types=()):
+        conflicts.check(
+            self.conf, [view.DeviceView(
+                uuid='u', host='h', stable_id='s', address=ADDRESS,
+                variant=variant, state='available', shown_state='available',
+                enabled=True, present=True, vendor='10de', device='2330')],
+            [pci.PCIFunction(id='s', address=ADDRESS, mdev_types=types)],
+            resource_classes)
+
+    def refused(self, *words, **kwargs):
+        exc = self.assertRaises(exception.ConfigInvalid, self.check, **kwargs)
+        for word in words:
+            self.assertIn(word, str(exc))
+
+    def test_nothing_is_asked(self):
+        self.assertFalse(conflicts.asked(self.conf))
+        self.check('VGPU', types=('nvidia-35',))
+
+    def test_mdev_types(self):
+        self.conf.set_override(
+            'enabled_mdev_types', ['nvidia-35'], 'devices')
+        self.assertTrue(conflicts.asked(self.conf))
+        self.check('CUSTOM_GPU_A', types=('nvidia-36',))
+        self.check(types=('nvidia-35',), variant=None)
+        self.refused(ADDRESS, 'nvidia-35', types=('nvidia-35',))
+
+    def test_class_that_novas_mdevs_have(self):
+        self.conf.set_override(
+            'enabled_mdev_types', ['nvidia-35'], 'devices')
+        exc = self.assertRaises(
+            exception.ConfigInvalid, self.check, 'VGPU')
+        self.assertIn('resource class VGPU', str(exc))
