@@ -25,6 +25,7 @@ mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,access=any \
 [ -e "/lib/modules/$(uname -r)" ] ||
     ln -s /out/kernel/lib/modules/"$(uname -r)" /lib/modules/"$(uname -r)"
 ip link set lo up
+hostname lab
 # As at any boot: drivers are found for what is there already.
 /lib/systemd/systemd-udevd --daemon
 udevadm trigger --type=subsystems --action=add

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import typing
 
 from oslotest import base
 
@@ -45,11 +46,16 @@ def displays() -> list[pci.PCIFunction]:
     return [each for each in functions().values() if each.vendor == '1234']
 
 
+def require(test: typing.Any) -> None:
+    """Fail a test anywhere else: it writes to the kernel's own /sys."""
+    with open('/proc/cmdline', encoding='utf-8') as file:
+        if machine.MARK not in file.read().split():
+            test.fail('to be run in the lab: tox -e vfio-lab,vfio-chain')
+
+
 class LabTestCase(base.BaseTestCase):
-    """Writes to the kernel's own /sys, so nowhere but in the lab."""
+    """Runs in the lab alone."""
 
     def setUp(self) -> None:
         super().setUp()
-        with open('/proc/cmdline', encoding='utf-8') as file:
-            if machine.MARK not in file.read().split():
-                self.fail('to be run by: tox -e vfio-lab')
+        require(self)

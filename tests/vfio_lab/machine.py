@@ -40,10 +40,10 @@ HERE = pathlib.Path(__file__).parent
 MODULES = ('virtio_pci', 'virtio_blk', 'ext4', '9pnet_virtio', '9p',
            'overlay')
 META = 'linux-image-amd64'
-DISK = 2 * 1024 ** 3
+DISK = 16 * 1024 ** 3
 # In the kernel's command line, so that tests know where they are.
 MARK = 'gpgpu_lab'
-TIMEOUT = 600
+TIMEOUT = 1200
 
 INIT = """#!/bin/sh
 export PATH=/bin
@@ -199,11 +199,11 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
         'qemu-system-x86_64', '-nodefaults', '-no-user-config', '-display',
         'none', '-machine', 'q35,usb=off,vmport=off', '-accel',
         'tcg,thread=multi,tb-size=512', '-cpu', 'Nehalem', '-smp',
-        '1,sockets=1', '-m', '2G',
+        '2,sockets=2', '-m', '2G',
         '-object', 'memory-backend-ram,id=m0,size=1024M',
         '-object', 'memory-backend-ram,id=m1,size=1024M',
         '-numa', 'node,nodeid=0,cpus=0,memdev=m0',
-        '-numa', 'node,nodeid=1,memdev=m1',
+        '-numa', 'node,nodeid=1,cpus=1,memdev=m1',
         '-no-reboot', '-serial', f'file:{folder / "console"}', '-monitor',
         'none', '-kernel', str(image), '-initrd', str(ram), '-append',
         'console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable '
