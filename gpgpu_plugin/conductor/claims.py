@@ -134,9 +134,7 @@ def _ours(session: orm.Session, request: objects.ClaimRequest,
                 f'{", ".join(sorted(states)) or "no group"}')
         if name in states:
             demands.append(demand)
-    return request_mod.Request(
-        demands=tuple(demands), topology=request.request.topology,
-        allocation_policy=request.request.allocation_policy)
+    return dataclasses.replace(request.request, demands=tuple(demands))
 
 
 def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
@@ -152,8 +150,11 @@ def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
     policies = {
         name: request_mod.AllocationPolicy(
             states[name].group.allocation_policy) for name in offers}
+    nodes = request.numa_nodes
     try:
-        return allocator.allocate(offers, ours, policies)
+        return allocator.allocate(
+            offers, ours, policies,
+            None if nodes is None else frozenset(nodes))
     except allocator.Unsatisfiable as exc:
         raise _denied(request, exc.reason, exc.detail) from None
 

@@ -12,18 +12,22 @@
 """Which cards an instance gets: a pure function of what is offered.
 
 Order of wishes: what the request demands (all on one NUMA node, all below
-one switch), then the fewest NUMA nodes over the whole request, then the
-fewest PCIe switches, then the policy: depth_first leaves the fewest free
-cards on the nodes and switches that are used (the largest island stays
-whole), breadth_first the most. What is still equal is decided by id.
+one switch, all near the guest's memory), then all near the guest's memory
+where that is preferred and can be, then the fewest NUMA nodes over the whole
+request, then the fewest PCIe switches, then the policy: depth_first leaves
+the fewest free cards on the nodes and switches that are used (the largest
+island stays whole), breadth_first the most. What is still equal is decided by
+id.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -34,6 +38,7 @@ from gpgpu_plugin.domain import request as request_mod
 _Policy = request_mod.AllocationPolicy
 _Reason = request_mod.Reason
 _Topology = request_mod.Topology
+_Numa = request_mod.NumaPolicy
 
 # Sets of islands tried for the optimum; beyond it the largest islands are
 # taken first, which is optimal for one kind of card and close to it for more.
@@ -61,6 +66,12 @@ class Refusal:
     detail: str
 
 
+_NO_GUEST_NODES = Refusal(
+    reason=_Reason.NUMA_POLICY_REQUIRED,
+    detail="the guest's memory is on no NUMA node of its own; "
+           "hw:numa_nodes in the flavor gives it some")
+
+
 class Unsatisfiable(Exception):
     """No set of the offered cards meets the request."""
 
@@ -78,8 +89,12 @@ _Place = Callable[[Card], str]
 
 def allocate(offers: _Offers, request: request_mod.Request,
              policies: Mapping[str, request_mod.AllocationPolicy],
+             guest_nodes: frozenset[int] | None = None,
              ) -> dict[str, tuple[str, ...]]:
     """Choose cards for every demand.
+
+    :param guest_nodes: the host's NUMA nodes on which the guest's memory is;
+        None: anywhere
 
     :param offers: offered cards by resource class
     :param policies: the groups' own policies by resource class, used where
@@ -87,8 +102,37 @@ def allocate(offers: _Offers, request: request_mod.Request,
     :returns: ids of the chosen cards by resource class
     :raises Unsatisfiable: with the reason's name and the numbers
     """
-    need = {demand.resource_class: demand.count
+    if request.numa_policy is _Numa.NONE:
+        return _allocate(offers, request, policies)
+    required = request.numa_policy is _Numa.REQUIRED
+    if guest_nodes is None:
+        if required:
+            raise Unsatisfiable(_NO_GUEST_NODES)
+        return _allocate(offers, request, policies)
+    need = _need(request)
+    _check_counts({name: len(offers.get(name, ())) for name in need}, need)
+    near = {name: [card for card in cards if card.numa_node in guest_nodes]
+            for name, cards in offers.items()}
+    if required and any(len(near[name]) < count
+                        for name, count in need.items()):
+        raise Unsatisfiable(_far_refusal(need))
+    try:
+        return _allocate(near, request, policies)
+    except Unsatisfiable:
+        if required:
+            raise
+    return _allocate(offers, request, policies)
+
+
+def _need(request: request_mod.Request) -> dict[str, int]:
+    return {demand.resource_class: demand.count
             for demand in request.demands}
+
+
+def _allocate(offers: _Offers, request: request_mod.Request,
+              policies: Mapping[str, request_mod.AllocationPolicy],
+              ) -> dict[str, tuple[str, ...]]:
+    need = _need(request)
     pools = {name: sorted(offers.get(name, ()), key=lambda card: card.id)
              for name in need}
     _check_counts(
@@ -121,10 +165,21 @@ def _count_refusal(name: str, count: int, free: int) -> Refusal:
         detail=f'asked {count} of {name}, {free} available')
 
 
+def _far_refusal(need: _Need) -> Refusal:
+    return Refusal(
+        reason=_Reason.NUMA_POLICY_REQUIRED,
+        detail=f"no {_asked(need)} available on the NUMA nodes of the guest's "
+               f"memory")
+
+
+def _asked(need: _Need) -> str:
+    return ', '.join(f'{count} of {name}'
+                     for name, count in sorted(need.items()))
+
+
 def _topology_refusal(topology: request_mod.Topology,
                       need: _Need) -> Refusal:
-    asked = ', '.join(f'{count} of {name}'
-                      for name, count in sorted(need.items()))
+    asked = _asked(need)
     if topology is _Topology.SAME_SWITCH:
         return Refusal(reason=_Reason.TOPOLOGY_SAME_SWITCH,
                        detail=f'no PCIe switch has {asked} available')
@@ -261,27 +316,56 @@ def masks(groups: Sequence[Sequence[tuple[Card, bool]]]) -> list[Masks]:
         for group in groups]
 
 
-def refusal(groups: Mapping[str, Masks],
-            request: request_mod.Request) -> Refusal | None:
+def refusal(groups: Mapping[str, Masks], request: request_mod.Request,
+            guest_nodes: int | None = None) -> Refusal | None:
     """Whether ``allocate`` would refuse, decided on masks alone.
 
     :param groups: the host's masks by resource class
+    :param guest_nodes: on how many of the host's NUMA nodes the guest's
+        memory will be; None: anywhere
+    :returns: with guest_nodes and the policy ``required``: None if there are
+        nodes for which it would not refuse; Nova has yet to choose
     """
-    need = {demand.resource_class: demand.count
-            for demand in request.demands}
+    need = _need(request)
+    required = request.numa_policy is _Numa.REQUIRED
+    if required and guest_nodes is None:
+        return _NO_GUEST_NODES
     none = Masks(free=0)
     for name, count in need.items():
         free = groups.get(name, none).free.bit_count()
         if free < count:
             return _count_refusal(name, count, free)
-    if request.topology is _Topology.ANY or sum(need.values()) <= 1:
+    masks = [groups[name] for name in need]
+    counts = list(need.values())
+    if not required:
+        return None if _fits(masks, counts, request.topology) else (
+            _topology_refusal(request.topology, need))
+    nodes = list(zip(*(mask.numa for mask in masks), strict=True))
+    near = [
+        [functools.reduce(operator.or_, parts)
+         for parts in zip(*chosen, strict=True)]
+        for chosen in itertools.combinations(
+            nodes, min(guest_nodes or 1, len(nodes))) if chosen]
+    on_them = [
+        [dataclasses.replace(mask, free=mask.free & part)
+         for mask, part in zip(masks, parts, strict=True)]
+        for parts in near]
+    if any(_fits(each, counts, request.topology) for each in on_them):
         return None
-    islands = [
-        groups[name].switches if request.topology is _Topology.SAME_SWITCH
-        else groups[name].numa for name in need]
-    frees = [groups[name].free for name in need]
-    for island in zip(*islands, strict=True):
-        if all((mask & free).bit_count() >= count for mask, free, count
-               in zip(island, frees, need.values(), strict=True)):
-            return None
-    return _topology_refusal(request.topology, need)
+    if any(_fits(each, counts, _Topology.ANY) for each in on_them):
+        return _topology_refusal(request.topology, need)
+    return _far_refusal(need)
+
+
+def _fits(masks: Sequence[Masks], counts: Sequence[int],
+          topology: request_mod.Topology) -> bool:
+    """Whether one island has enough free cards of each class."""
+    islands: Iterable[Sequence[int]] = [[mask.free for mask in masks]]
+    if topology is not _Topology.ANY and sum(counts) > 1:
+        islands = zip(*(
+            mask.switches if topology is _Topology.SAME_SWITCH else mask.numa
+            for mask in masks), strict=True)
+    return any(
+        all((part & mask.free).bit_count() >= count for part, mask, count
+            in zip(island, masks, counts, strict=True))
+        for island in islands)

@@ -30,6 +30,7 @@ class Reason(enum.StrEnum):
     NOT_ENOUGH_AVAILABLE = 'not_enough_available'
     TOPOLOGY_SAME_NUMA = 'topology_same_numa'
     TOPOLOGY_SAME_SWITCH = 'topology_same_switch'
+    NUMA_POLICY_REQUIRED = 'numa_policy_required'
     EXTRA_SPEC_INVALID = 'extra_spec_invalid'
     REQUEST_CHANGED = 'request_changed'
     CONDUCTOR_UNAVAILABLE = 'conductor_unavailable'
@@ -49,6 +50,14 @@ class Topology(enum.StrEnum):
     ANY = 'any'
     SAME_NUMA = 'same_numa'
     SAME_SWITCH = 'same_switch'
+
+
+class NumaPolicy(enum.StrEnum):
+    """Whether cards and the guest's memory share NUMA nodes."""
+
+    NONE = 'none'
+    PREFERRED = 'preferred'
+    REQUIRED = 'required'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
@@ -72,6 +81,7 @@ class Request:
     demands: tuple[Demand, ...] = ()
     topology: Topology = Topology.ANY
     allocation_policy: AllocationPolicy | None = None
+    numa_policy: NumaPolicy = NumaPolicy.PREFERRED
 
     def __bool__(self) -> bool:
         return bool(self.demands)
@@ -79,6 +89,7 @@ class Request:
 
 EXTRA_SPECS: Mapping[str, type[enum.StrEnum]] = {
     'gpgpu:allocation_policy': AllocationPolicy,
+    'gpgpu:numa_policy': NumaPolicy,
     'gpgpu:topology': Topology,
 }
 """The keys that are enforced, each with its values. A key or value comes

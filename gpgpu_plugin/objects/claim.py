@@ -33,6 +33,8 @@ class ClaimRequest:
     :ivar allocated: units of the instance's Placement allocation by provider
         UUID and resource class, on any provider: the conductor looks only
         at its own
+    :ivar numa_nodes: the host's NUMA nodes on which the guest's memory is;
+        None: anywhere
     """
 
     instance_uuid: str
@@ -43,6 +45,7 @@ class ClaimRequest:
     request: request_mod.Request
     allocated: dict[str, dict[str, int]] = dataclasses.field(
         default_factory=dict)
+    numa_nodes: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -89,13 +90,10 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
     @staticmethod
     def _ours(request: request_mod.Request,
               view: host_view.HostView) -> request_mod.Request:
-        return request_mod.Request(
-            demands=tuple(
-                demand for demand in request.demands
-                if demand.resource_class in view.resource_classes
-                or naming.is_reserved_class(demand.resource_class)),
-            topology=request.topology,
-            allocation_policy=request.allocation_policy)
+        return dataclasses.replace(request, demands=tuple(
+            demand for demand in request.demands
+            if demand.resource_class in view.resource_classes
+            or naming.is_reserved_class(demand.resource_class)))
 
     def _filter(self, hosts: list[typing.Any], spec_obj: typing.Any,
                 request: request_mod.Request,
@@ -104,8 +102,10 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
             return iter(hosts)
         passed = []
         reasons: collections.Counter[str] = collections.Counter()
+        topology = spec_obj.numa_topology
+        nodes = None if topology is None else len(topology.cells)
         for host in hosts:
-            refusal = self._refusal(host, request, view)
+            refusal = self._refusal(host, request, view, nodes)
             if refusal is None:
                 passed.append(host)
                 continue
@@ -118,14 +118,16 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
         return iter(passed)
 
     def _refusal(self, host: typing.Any, request: request_mod.Request,
-                 view: host_view.HostView) -> allocator.Refusal | None:
+                 view: host_view.HostView, guest_nodes: int | None,
+                 ) -> allocator.Refusal | None:
         """Why none of the host's candidates will do; keeps those that do."""
         last: allocator.Refusal | None = None
 
         def fits(candidate: typing.Any) -> bool:
             nonlocal last
             refusal = view.refusal(
-                host.uuid, frozenset(candidate['allocations']), request)
+                host.uuid, frozenset(candidate['allocations']), request,
+                guest_nodes)
             last = refusal or last
             return refusal is None
         # A forced host or a move to the same host has no candidates: the

@@ -53,11 +53,15 @@ class HostView:
         return HostView(changes.generation, hosts)
 
     def refusal(self, node_uuid: str, providers: frozenset[str],
-                request: request_mod.Request) -> allocator.Refusal | None:
+                request: request_mod.Request,
+                guest_nodes: int | None = None,
+                ) -> allocator.Refusal | None:
         """Why a candidate's providers cannot meet the request.
 
         :param providers: UUIDs of the providers that the candidate uses;
             only the plugin's own among them are looked at
+        :param guest_nodes: how many NUMA nodes the guest has; None: it has
+            no NUMA topology
         """
         host = self.hosts.get(node_uuid)
         if host is None:
@@ -68,7 +72,7 @@ class HostView:
             group.resource_class: allocator.Masks(
                 free=group.free, numa=group.numa, switches=group.switches)
             for group in host.groups if group.provider_uuid in providers}
-        return allocator.refusal(masks, request)
+        return allocator.refusal(masks, request, guest_nodes)
 
 
 class HostViewCache:

@@ -223,7 +223,8 @@ class GpuMixin:
             return
         run = steps.Spawn(
             tracker=self.gpu_tracker,
-            request=self._gpu_claim_request(instance, request, allocations),
+            request=self._gpu_claim_request(
+                instance, request, allocations, instance.numa_topology),
             spawn=nova_spawn,
             destroy=functools.partial(
                 super().destroy, context, instance,  # type: ignore[misc]
@@ -267,12 +268,14 @@ class GpuMixin:
 
     def _gpu_claim_request(self, instance: typing.Any,
                            request: request_mod.Request,
-                           allocations: typing.Any, **side: str,
-                           ) -> claim_obj.ClaimRequest:
+                           allocations: typing.Any, topology: typing.Any,
+                           **side: str) -> claim_obj.ClaimRequest:
         return claim_obj.ClaimRequest(
             instance_uuid=instance.uuid,
             **{'host': self.gpu_tracker.host, **side},
             project_id=instance.project_id, user_id=instance.user_id,
+            numa_nodes=None if topology is None else tuple(
+                sorted({cell.id for cell in topology.cells})),
             request=request, allocated={
                 provider: dict(allocation['resources'])
                 for provider, allocation in (allocations or {}).items()})
@@ -361,6 +364,7 @@ class GpuMixin:
         return self.gpu_tracker.api.claim(
             gpgpu_context.admin(), self._gpu_claim_request(
                 instance, request, allocations,
+                instance.migration_context.new_numa_topology,
                 host=migration.dest_compute, slot=migration.uuid))
 
     def finish_migration(self, context: typing.Any, migration: typing.Any,

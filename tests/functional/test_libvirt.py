@@ -20,6 +20,8 @@ import typing
 import uuid
 
 import fixtures
+from nova import context as nova_context
+from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin import exception
@@ -264,6 +266,73 @@ class CyborgTest(libvirt_cloud.GpuLibvirtCloud):
                 tracker.api, 'report', side_effect=AssertionError) as report:
             self.run_periodics('gpu1')
         report.mock.assert_not_called()
+
+
+class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
+    """Guests with memory on one NUMA node; Nova takes the emptier one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(packing_host_numa_cells_allocation_strategy=False,
+                   group='compute')
+        self.restart_scheduler(
+            'ComputeFilter', 'NUMATopologyFilter', 'GpuFilter')
+
+    def _flavor(self, count: int, policy: str, **specs: str) -> str:
+        return self.flavor_of({
+            'resources:CUSTOM_GPU_H100': str(count),
+            'gpgpu:numa_policy': policy, **specs})
+
+    def _nodes(self, server: dict[str, typing.Any]) -> tuple[
+            set[int], set[int | None]]:
+        """NUMA nodes of the guest's memory, and of its cards."""
+        instance = objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(), server['id'],
+            expected_attrs=['numa_topology'])
+        cells = {cell.id for cell in instance.numa_topology.cells}
+        return cells, {
+            self.listing('device', 'show', each['uuid'])['numa_node']
+            for each in self.devices('--used-by', server['id'])}
+
+    def test_cards_are_near_the_memory(self) -> None:
+        numa = {'hw:numa_nodes': '1'}
+        seen = set()
+        for policy in ('preferred', 'required'):
+            server = self.boot(self._flavor(2, policy, **numa))
+            memory, cards = self._nodes(server)
+            self.assertEqual(memory, cards)
+            seen |= memory
+        self.assertEqual({0, 1}, seen)
+        # Two are left on each node: no node has three.
+        self.boot(self._flavor(3, 'required', **numa), 'ERROR')
+        self.boot(self._flavor(3, 'preferred', **numa))
+
+    def test_resize(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.libvirt.driver.LibvirtDriver'
+            '.migrate_disk_and_power_off', return_value='{}'))
+        numa = {'hw:numa_nodes': '1'}
+        server = self.boot(self._flavor(1, 'required', **numa))
+        before, _ = self._nodes(server)
+        self.api.post_server_action(server['id'], {'resize': {
+            'flavorRef': self._flavor(2, 'required', **numa)}})
+        self.wait_status(server['id'], 'VERIFY_RESIZE')
+        self.api.post_server_action(server['id'], {'confirmResize': None})
+        self.wait_status(server['id'], 'ACTIVE')
+        self.wait_states(assigned=2, available=6)
+        memory, cards = self._nodes(server)
+        self.assertEqual(memory, cards)
+        self.assertNotEqual(before, memory)
+
+    def test_guest_without_a_topology(self) -> None:
+        self.boot(self._flavor(1, 'preferred'))
+        self.boot(self._flavor(1, 'required'), 'ERROR')
+        self.assertIn('numa_policy_required', self.stdlog.logger.output)
+        # A forced host meets no filter: the claim refuses.
+        self.boot(self._flavor(1, 'required'), 'ERROR',
+                  availability_zone='nova:gpu1')
+        self.assertEqual(1, self.states()['assigned'])
 
 
 class LibvirtMovesTest(libvirt_cloud.GpuLibvirtCloud):

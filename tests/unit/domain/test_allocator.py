@@ -64,12 +64,13 @@ def make(places):
     return offers
 
 
-def ask(need, topology=request.Topology.ANY, policy=None):
+def ask(need, topology=request.Topology.ANY, policy=None,
+        numa=request.NumaPolicy.PREFERRED):
     return request.Request(
         demands=tuple(sorted(
             request.Demand(resource_class=name, count=count)
             for name, count in need.items())),
-        topology=topology, allocation_policy=policy)
+        topology=topology, allocation_policy=policy, numa_policy=numa)
 
 
 class PropertyTest(base.BaseTestCase):
@@ -119,6 +120,55 @@ class PropertyTest(base.BaseTestCase):
             self.assertIsNone(refusal)
 
 
+    @settings(max_examples=1000, derandomize=True, deadline=None)
+    @given(PLACES, NEEDS, TOPOLOGIES, st.sets(st.integers(0, 2)))
+    def test_numa_policies(self, places, need, topology, nodes):
+        offers = make(places)
+        near = {name: [card for card in cards if card.numa_node in nodes]
+                for name, cards in offers.items()}
+
+        def chosen(offered, numa, guest_nodes):
+            try:
+                return allocator.allocate(
+                    offered, ask(need, topology, numa=numa), {},
+                    guest_nodes)
+            except allocator.Unsatisfiable:
+                return None
+        policy = request.NumaPolicy
+        anywhere = chosen(offers, policy.NONE, None)
+        best = chosen(near, policy.NONE, None)
+        self.assertEqual(anywhere, chosen(offers, policy.PREFERRED, None))
+        self.assertEqual(
+            anywhere, chosen(offers, policy.NONE, frozenset(nodes)))
+        self.assertEqual(
+            best, chosen(offers, policy.REQUIRED, frozenset(nodes)))
+        self.assertEqual(
+            best or anywhere,
+            chosen(offers, policy.PREFERRED, frozenset(nodes)))
+        self.assertIsNone(chosen(offers, policy.REQUIRED, None))
+
+    @settings(max_examples=1000, derandomize=True, deadline=None)
+    @given(PLACES, NEEDS, TOPOLOGIES, st.integers(1, 3))
+    def test_masks_know_whether_some_nodes_would_do(
+            self, places, need, topology, count):
+        offers = make(places)
+        wanted = ask(need, topology, numa=request.NumaPolicy.REQUIRED)
+        masks = dict(zip(offers, allocator.masks(
+            [[(card, True) for card in cards]
+             for cards in offers.values()]), strict=True))
+        known = sorted({card.numa_node for cards in offers.values()
+                        for card in cards} - {None})
+        possible = False
+        for nodes in itertools.combinations(known, min(count, len(known))):
+            try:
+                allocator.allocate(offers, wanted, {}, frozenset(nodes))
+                possible = True
+            except allocator.Unsatisfiable:
+                pass
+        self.assertEqual(
+            possible, allocator.refusal(masks, wanted, count) is None)
+
+
 class PolicyTest(base.BaseTestCase):
 
     # Node 0: three cards below s0 and s1; node 1: four below s2 and s3.
@@ -161,6 +211,32 @@ class PolicyTest(base.BaseTestCase):
                 topology=request.Topology(topology))
             self.assertEqual(reason, exc.reason)
             self.assertIn(detail, exc.detail)
+
+    def test_refusals_for_the_guests_memory(self):
+        required = {'numa': request.NumaPolicy.REQUIRED}
+        wanted = ask({'CUSTOM_GPU_A': 4}, **required)
+        for nodes, words in ((None, 'hw:numa_nodes'),
+                             (frozenset({0}), 'no 4 of CUSTOM_GPU_A')):
+            exc = self.assertRaises(
+                allocator.Unsatisfiable, allocator.allocate, self.OFFERS,
+                wanted, {}, nodes)
+            self.assertEqual('numa_policy_required', exc.reason)
+            self.assertIn(words, exc.detail)
+        # None at all is told as such.
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocator.allocate, self.OFFERS,
+            ask({'CUSTOM_GPU_A': 8}, **required), {}, frozenset({0}))
+        self.assertEqual('not_enough_available', exc.reason)
+        [masks] = allocator.masks(
+            [[(card, True) for card in self.OFFERS['CUSTOM_GPU_A']]])
+        groups = {'CUSTOM_GPU_A': masks}
+        self.assertIsNone(allocator.refusal(groups, wanted, 1))
+        for count, nodes in ((4, None), (5, 1)):
+            self.assertEqual('numa_policy_required', allocator.refusal(
+                groups, ask({'CUSTOM_GPU_A': count}, **required),
+                nodes).reason)
+        self.assertIsNone(allocator.refusal(
+            groups, ask({'CUSTOM_GPU_A': 7}, **required), 2))
 
     def test_many_cards_are_no_explosion(self):
         offers = {'CUSTOM_GPU_A': [

@@ -44,7 +44,7 @@ class RequestTest(base.BaseTestCase):
         for specs, right in (
                 ({'gpgpu:colour': 'red'}, 'gpgpu:topology'),
                 ({'gpgpu:topology': 'linked'}, 'same_numa'),
-                ({'gpgpu:numa_policy': 'required'}, 'gpgpu:topology'),
+                ({'gpgpu:numa': 'required'}, 'gpgpu:topology'),
                 ({'resources:CUSTOM_GPU_A': 'two'}, 'number'),
                 ({'resources:CUSTOM_GPU_A': '-1'}, 'number')):
             exc = self.assertRaises(
@@ -52,5 +52,5 @@ class RequestTest(base.BaseTestCase):
             self.assertIn(right, str(exc))
             self.assertIn(repr(next(iter(specs.values())))
                           if 'colour' not in str(exc)
-                          and 'numa_policy' not in str(exc)
+                          and 'gpgpu:numa' not in str(exc)
                           else repr(next(iter(specs))), str(exc))

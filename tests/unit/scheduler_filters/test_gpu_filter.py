@@ -72,7 +72,8 @@ class GpuFilterTest(base.BaseTestCase):
             instance_uuid='11111111-1111-1111-1111-111111111111',
             flavor=objects.Flavor(extra_specs={
                 key.replace('__', ':'): value
-                for key, value in specs.items()}), scheduler_hints=hints)
+                for key, value in specs.items()}), scheduler_hints=hints,
+            numa_topology=None)
 
     def passed(self, api, spec, *hosts):
         made = gpu_filter.GpuFilter(host_view.HostViewCache(api))

@@ -41,7 +41,7 @@ class ValidatorsTest(base.BaseTestCase):
             self.assertIn(word, str(exc))
 
     def test_wrong_key_names_the_right_ones(self):
-        for key in ('gpgpu:colour', 'gpgpu:numa_policy', 'gpgpu:topology:x'):
+        for key in ('gpgpu:colour', 'gpgpu:numa', 'gpgpu:topology:x'):
             exc = self.assertRaises(
                 nova_exception.ValidationError, nova_validators.validate,
                 key, 'red')
