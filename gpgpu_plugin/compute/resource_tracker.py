@@ -167,17 +167,21 @@ class ResourceTracker:
 
     def release(self, instance_uuid: str,
                 which: Callable[[claim_obj.Assignment], bool] | None = None,
-                ) -> None:
+                *, now: bool = True) -> None:
         """Give back what an instance holds here; never raises for want of a
         conductor, but delivers the release later.
 
         :param which: picks some of it; default all
+        :param now: False leaves it to the next look
         """
         assignments = [each.uuid for each in self.state.held(instance_uuid)
                        if which is None or which(each)]
         if not assignments:
             return
-        self.end(assignments)
+        if now:
+            self.end(assignments)
+        else:
+            self.state.postpone(assignments)
         self.state.drop(instance_uuid, assignments)
 
     def end(self, assignments: Iterable[str]) -> None:

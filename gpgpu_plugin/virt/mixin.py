@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import threading
 import typing
 
 import nova.conf
@@ -50,6 +51,8 @@ LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 SUPPORTED_NOVA = 34
+# Seconds in which Nova ends a confirmation that the driver is done with.
+_AFTER_NOVA = 2
 
 
 def check_nova_version(found: str) -> None:
@@ -392,8 +395,14 @@ class GpuMixin:
         with self._gpu_working(instance):
             super().confirm_migration(  # type: ignore[misc]
                 context, migration, instance, network_info)
+            # When this returns, Nova takes the migration's allocation back,
+            # once: a change of the inventory at that moment is a conflict,
+            # and the instance ends in ERROR.
             self.gpu_tracker.release(
-                instance.uuid, moves.old_side(migration))
+                instance.uuid, moves.old_side(migration), now=False)
+        later = threading.Timer(_AFTER_NOVA, self._gpu_wake)
+        later.daemon = True
+        later.start()
 
     def finish_revert_migration(self, context: typing.Any,
                                 instance: typing.Any,

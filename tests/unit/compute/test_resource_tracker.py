@@ -257,6 +257,16 @@ class ReleaseTest(base.ComputeTestCase):
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual((), self.tracker.state.held('i1'))
 
+    def test_release_that_is_left_to_the_next_look(self):
+        # Placement must not change while Nova confirms a migration.
+        self.boot(2)
+        self.tracker.release('i1', now=False)
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.assertEqual((), self.tracker.state.held('i1'))
+        self.tracker = self.make_tracker()
+        self.tracker.tick()
+        self.assertEqual({'available': 8}, self.states())
+
     def test_conductor_away_then_delivered_also_after_a_restart(self):
         for restart in (False, True):
             self.boot(2)
