@@ -283,6 +283,9 @@ def _unfit(function: pci.PCIFunction) -> str | None:
     if function.pf is not None:
         return (f'it is a VF of {function.pf}, and gone after a boot of the '
                 'host')
+    if None in (function.vendor, function.device):
+        # The rule that binds it at boot would match nothing.
+        return 'its ids cannot be read'
     if function.iommu_group is None:
         return ('it is in no IOMMU group: is the IOMMU on (firmware: VT-d or '
                 'AMD-Vi; kernel: intel_iommu=on)?')

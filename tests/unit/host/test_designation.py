@@ -177,6 +177,10 @@ class RefusedTest(DesignationCase):
                       if each.class_code.startswith('0604'))
         self.refused(bridge.address, 'it is a bridge')
 
+    def test_unreadable_ids(self):
+        self.write(self.gpu, 'device', 'garbage')
+        self.refused(self.gpu.address, 'its ids cannot be read')
+
     def test_host_uses_a_companion(self):
         self.refused(
             self.gpu.address, self.audio.address, 'it sings',
