@@ -27,33 +27,47 @@ import fixtures
 URI = 'qemu:///system'
 
 
-class Libvirtd(fixtures.Fixture):
-    """:ivar connection: to the daemon
+class Unavailable(Exception):
+    """libvirt is not installed here, or does not answer."""
 
-    Raises RuntimeError where libvirt is not installed or does not answer.
+
+class Libvirtd(fixtures.Fixture):
+    """A connection to libvirt, for as long as a test.
+
+    :ivar connection: to the daemon
+    :ivar unavailable: why there is none
     """
 
-    connection: typing.Any
+    connection: typing.Any = None
+    unavailable: str | None = None
 
     def _setUp(self) -> None:
         try:
+            self.connection = self._connect()
+        except Unavailable as exc:
+            # Whether that is a failure the test decides.
+            self.unavailable = str(exc)
+        else:
+            self.addCleanup(self.connection.close)
+
+    def _connect(self) -> typing.Any:
+        try:
             libvirt = importlib.import_module('libvirt')
         except ImportError:
-            raise RuntimeError(
+            raise Unavailable(
                 'libvirt-python is not installed: pip install '
                 'libvirt-python (Debian: libvirt-dev, pkg-config)') from None
         # Its errors are raised; they need no line on stderr each.
         libvirt.registerErrorHandler(lambda context, error: None, None)
         try:
-            self.connection = libvirt.open(URI)
+            return libvirt.open(URI)
         except libvirt.libvirtError:
             self._start()
-            self.connection = self._wait(libvirt)
-        self.addCleanup(self.connection.close)
+            return self._wait(libvirt)
 
     def _start(self) -> None:
         if os.geteuid() != 0 or shutil.which('libvirtd') is None:
-            raise RuntimeError(
+            raise Unavailable(
                 f'nobody answers at {URI}, and libvirtd is not installed or '
                 'not ours to start')
         pathlib.Path('/run/libvirt').mkdir(exist_ok=True)
@@ -79,6 +93,6 @@ class Libvirtd(fixtures.Fixture):
                 return libvirt.open(URI)
             except libvirt.libvirtError as exc:
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f'libvirtd does not answer: {exc}',
+                    raise Unavailable(f'libvirtd does not answer: {exc}',
                                        ) from None
                 time.sleep(0.2)

@@ -46,10 +46,10 @@ helper_command = {bin}/privsep-helper --config-file {state}/{host}.conf
 def libvirt_of(case: typing.Any) -> typing.Any:
     """A connection to libvirt; without one the test is skipped, or fails
     where GPGPU_REQUIRE_SERVICES is set."""
-    try:
-        return case.useFixture(libvirtd.Libvirtd()).connection
-    except Exception as exc:  # noqa: BLE001
-        services.missing(case, str(exc))
+    found = case.useFixture(libvirtd.Libvirtd())
+    if found.unavailable is not None:
+        services.missing(case, found.unavailable)
+    return found.connection
 
 
 class LibvirtProcessTest(cloud.ProcessCloud):

@@ -89,7 +89,9 @@ class ChainTest(cloud.GpuCloud):
         for name, original in _ORIGINALS.items():
             self.useFixture(fixtures.MonkeyPatch(name, original))
         pathlib.Path('/etc/libvirt/qemu.conf').write_text(QEMU_CONF)
-        self.connection = self.useFixture(libvirtd.Libvirtd()).connection
+        found = self.useFixture(libvirtd.Libvirtd())
+        self.assertIsNone(found.unavailable)
+        self.connection = found.connection
         privsep.be_root()
         self.flags(rpc_timeout=60, scheduler_rpc_timeout=60, group='gpgpu')
         # On the guest's disk: /tmp has no gigabyte to offer.
