@@ -36,6 +36,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import departing
 from gpgpu_plugin.compute import host_state
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.conductor import rpcapi
@@ -45,6 +46,9 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 
 LOG = logging.getLogger(__name__)
+
+# Seconds until Nova is asked again whether it is done.
+_SOON = 0.5
 
 
 class ResourceTracker:
@@ -71,6 +75,7 @@ class ResourceTracker:
         self._compare_every = conf.gpgpu.claim_lease
         self.state = host_state.HostState(
             os.path.join(conf.gpgpu.state_path, f'{host}.json'))
+        self.departing = departing.Departing(clock)
         self._lock = threading.Lock()
         self._builds: set[str] = set()
         self._inventory: inventory_obj.HostInventory | None = None
@@ -141,6 +146,8 @@ class ResourceTracker:
                 self._owned = owned
                 self._report_due = True
                 return True
+            if self.departing and self._in_tree:
+                return False
             placement.apply(tree, node, self._inventory)
             self._in_tree = True
         except Exception:
@@ -167,22 +174,21 @@ class ResourceTracker:
 
     def release(self, instance_uuid: str,
                 which: Callable[[claim_obj.Assignment], bool] | None = None,
-                *, now: bool = True) -> None:
+                departs: str | None = None) -> None:
         """Give back what an instance holds here; never raises for want of a
         conductor, but delivers the release later.
 
         :param which: picks some of it; default all
-        :param now: False leaves it to the next look
+        :param departs: the consumer whose allocation Nova then takes back,
+            and tries to only once
         """
         assignments = [each.uuid for each in self.state.held(instance_uuid)
                        if which is None or which(each)]
-        if not assignments:
-            return
-        if now:
+        if assignments:
+            if departs is not None:
+                self.departing.add(departs)
             self.end(assignments)
-        else:
-            self.state.postpone(assignments)
-        self.state.drop(instance_uuid, assignments)
+            self.state.drop(instance_uuid, assignments)
 
     def end(self, assignments: Iterable[str]) -> None:
         """Release assignments now, or later when no conductor answers."""
@@ -227,8 +233,11 @@ class ResourceTracker:
 
     # -- the worker's look --------------------------------------------------
 
-    def tick(self) -> None:
-        """One look; what fails is tried again by the next one."""
+    def tick(self) -> float | None:
+        """One look; what fails is tried again by the next one.
+
+        :returns: seconds after which to look again; None: when it is time
+        """
         for step in (self.deliver, self._reconcile, self._report,
                      self._fetch, self._clean):
             try:
@@ -243,6 +252,7 @@ class ResourceTracker:
                 LOG.exception('%s of the devices of %s failed; tried again '
                               'later', step.__name__.strip('_'), self.host)
         self.push()
+        return _SOON if self.departing else None
 
     def _report(self) -> None:
         if self._node is None:
@@ -336,7 +346,8 @@ class ResourceTracker:
     # -- Placement ----------------------------------------------------------
 
     def push(self) -> None:
-        """Write what Placement does not have yet.
+        """Write what Placement does not have yet, unless Nova is about to
+        take allocations back; then a later look does.
 
         Before Nova made the compute node's provider there is nothing to
         write to; Nova's own update writes the groups then.
@@ -344,7 +355,13 @@ class ResourceTracker:
         if self._inventory is None or not self._in_tree:
             return
         try:
-            self._write()
+            if self.departing:
+                self.departing.look(
+                    nova_context.get_admin_context(), self._client,
+                    {group.provider_uuid
+                     for group in self._inventory.groups})
+            if not self.departing:
+                self._write()
         except Exception:
             # Nova's exceptions and keystoneauth's have no common base. The
             # report client's cache still differs, so the next look writes.

@@ -29,10 +29,12 @@ LOG = logging.getLogger(__name__)
 class Worker:
     """Calls ``work`` again and again in a thread of its own.
 
+    :param work: returns after how many seconds it wants to look again, None:
+        after the interval
     :param interval: seconds between two looks
     """
 
-    def __init__(self, work: Callable[[], None], interval: float,
+    def __init__(self, work: Callable[[], float | None], interval: float,
                  name: str) -> None:
         self._work = work
         self._interval = interval
@@ -52,20 +54,25 @@ class Worker:
         """Look now."""
         self._wake.set()
 
-    def run_once(self) -> None:
-        """One look in the calling thread, never beside another one."""
+    def run_once(self) -> float | None:
+        """One look in the calling thread, never beside another one.
+
+        :returns: what ``work`` returned
+        """
         with self._busy:
-            self._work()
+            return self._work()
 
     def _loop(self) -> None:
+        soon: float | None = None
         while True:
-            self._wake.wait(self._interval)
+            self._wake.wait(self._interval if soon is None else soon)
             self._wake.clear()
             if self._stopping:
                 return
             try:
-                self.run_once()
+                soon = self.run_once()
             except Exception:
+                soon = None
                 LOG.exception('%s failed; it goes on', self._name)
 
     def stop(self, timeout: float = 10) -> None:

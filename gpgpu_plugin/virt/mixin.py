@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import threading
 import typing
 
 import nova.conf
@@ -51,8 +50,6 @@ LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 SUPPORTED_NOVA = 34
-# Seconds in which Nova ends a confirmation that the driver is done with.
-_AFTER_NOVA = 2
 
 
 def check_nova_version(found: str) -> None:
@@ -141,9 +138,9 @@ class GpuMixin:
             return
         conflicts.check(CONF, devices, functions, tracker.resource_classes())
 
-    def _gpu_look(self) -> None:
+    def _gpu_look(self) -> float | None:
         self._gpu_serve()
-        self.gpu_tracker.tick()
+        return self.gpu_tracker.tick()
 
     def _gpu_serve(self) -> None:
         """Serve the host's RPC topic as soon as there is a broker."""
@@ -233,7 +230,12 @@ class GpuMixin:
                 super().destroy, context, instance,  # type: ignore[misc]
                 kwargs.get('network_info'), kwargs.get('block_device_info')),
             keeps=self._gpu_is_rebuild(instance, here=True))
-        with (self._gpu_errors(instance), self._gpu_working(instance)):
+        with contextlib.ExitStack() as around:
+            around.enter_context(self._gpu_errors(instance))
+            around.enter_context(self._gpu_working(instance))
+            if self._gpu_is_rebuild(instance, here=False):
+                around.enter_context(
+                    self.gpu_tracker.departing.unless_done(instance.uuid))
             steps.execute(run)
 
     @contextlib.contextmanager
@@ -327,7 +329,11 @@ class GpuMixin:
             deleted=bool(instance.deleted), instance_host=instance.host,
             this_host=self._gpu_tracker.host)
         if what is release.Release.ALL:
-            self._gpu_tracker.release(instance.uuid)
+            # Elsewhere Nova forces the allocation's end.
+            once = (CONF.reclaim_instance_interval > 0
+                    or instance.host != self._gpu_tracker.host)
+            self._gpu_tracker.release(
+                instance.uuid, departs=instance.uuid if once else None)
         elif what is release.Release.NEW_SIDE:
             self._gpu_tracker.release(
                 instance.uuid, moves.new_side(moves.migration_of(instance)))
@@ -395,14 +401,9 @@ class GpuMixin:
         with self._gpu_working(instance):
             super().confirm_migration(  # type: ignore[misc]
                 context, migration, instance, network_info)
-            # When this returns, Nova takes the migration's allocation back,
-            # once: a change of the inventory at that moment is a conflict,
-            # and the instance ends in ERROR.
             self.gpu_tracker.release(
-                instance.uuid, moves.old_side(migration), now=False)
-        later = threading.Timer(_AFTER_NOVA, self._gpu_wake)
-        later.daemon = True
-        later.start()
+                instance.uuid, moves.old_side(migration),
+                departs=migration.uuid)
 
     def finish_revert_migration(self, context: typing.Any,
                                 instance: typing.Any,

@@ -37,6 +37,7 @@ class FakeReportClient:
     """Keeps what Nova's report client would have written to Placement.
 
     :ivar writes: provider UUIDs, one each write
+    :ivar allocations: providers by consumer
     :ivar conflicts: how many next writes meet another generation
     """
 
@@ -47,6 +48,7 @@ class FakeReportClient:
         self.fetches = []
         self.conflicts = 0
         self.error = None
+        self.allocations = {}
 
     def get_provider_tree_and_ensure_root(
             self, ctxt, rp_uuid, name=None, parent_provider_uuid=None):
@@ -54,6 +56,11 @@ class FakeReportClient:
         if not self.tree.exists(rp_uuid):
             self.tree.new_child(name, parent_provider_uuid, uuid=rp_uuid)
         return self.tree
+
+    def get_allocs_for_consumer(self, ctxt, consumer):
+        if self.error is not None:
+            raise self.error
+        return {'allocations': self.allocations.get(consumer, {})}
 
     def set_inventory_for_provider(self, ctxt, rp_uuid, records):
         if not self.tree.has_inventory_changed(rp_uuid, records):

@@ -18,6 +18,7 @@ from nova import exception as nova_exception
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import departing
 from gpgpu_plugin.compute import host_state
 from tests.unit.compute import base
 
@@ -257,16 +258,6 @@ class ReleaseTest(base.ComputeTestCase):
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual((), self.tracker.state.held('i1'))
 
-    def test_release_that_is_left_to_the_next_look(self):
-        # Placement must not change while Nova confirms a migration.
-        self.boot(2)
-        self.tracker.release('i1', now=False)
-        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
-        self.assertEqual((), self.tracker.state.held('i1'))
-        self.tracker = self.make_tracker()
-        self.tracker.tick()
-        self.assertEqual({'available': 8}, self.states())
-
     def test_conductor_away_then_delivered_also_after_a_restart(self):
         for restart in (False, True):
             self.boot(2)
@@ -303,6 +294,65 @@ class ReleaseTest(base.ComputeTestCase):
         self.tracker.state.postpone(old)
         self.tracker.tick()
         self.assertEqual({'assigned': 8}, self.states())
+
+
+class DepartingTest(base.ComputeTestCase):
+    """Nova takes an allocation back while the devices are cleaned."""
+
+    def setUp(self):
+        super().setUp()
+        # Placement is to show three devices less, at once or later.
+        for device in self.api.device_list(
+                context.admin(), variant='H100')[5:]:
+            self.api.device_set(context.admin(), device.uuid, enabled=False)
+        self.boot(2)
+        self.client.allocations['m1'] = {self.provider: {}}
+        self.tracker.refresh()
+        self.tracker.release('i1', departs='m1')
+
+    def test_placement_is_left_alone_until_the_allocation_is_gone(self):
+        for _ in range(3):
+            self.assertIsNotNone(self.tracker.tick())
+            # Nova's own cycle writes what we put into the tree.
+            self.update_tree()
+            self.assertEqual((8, 0), self.placement())
+        self.assertEqual({'available': 5, 'disabled': 3}, self.states())
+        del self.client.allocations['m1']
+        self.assertIsNone(self.tracker.tick())
+        self.assertEqual((8, 3), self.placement())
+
+    def test_allocations_elsewhere_do_not_matter(self):
+        self.client.allocations['m1'] = {'another host': {}}
+        self.assertIsNone(self.tracker.tick())
+        self.assertEqual((8, 3), self.placement())
+
+    def test_one_that_stays_is_waited_for_in_vain_only_so_long(self):
+        self.tracker.tick()
+        self.seconds += departing.PATIENCE
+        self.assertIsNone(self.tracker.tick())
+        self.assertEqual((8, 3), self.placement())
+
+    def test_placement_that_does_not_say_is_asked_again(self):
+        self.client.error = nova_exception.ConsumerAllocationRetrievalFailed(
+            consumer_uuid='m1', error='')
+        self.assertIsNotNone(self.tracker.tick())
+        self.client.error = None
+        del self.client.allocations['m1']
+        self.assertIsNone(self.tracker.tick())
+        self.assertEqual((8, 3), self.placement())
+
+    def test_done_without_its_end(self):
+        del self.client.allocations['m1']
+        self.tracker.tick()
+        with self.tracker.departing.unless_done('i2'):
+            self.assertTrue(self.tracker.departing)
+        self.assertFalse(self.tracker.departing)
+
+        def fails():
+            with self.tracker.departing.unless_done('i2'):
+                raise RuntimeError
+        self.assertRaises(RuntimeError, fails)
+        self.assertTrue(self.tracker.departing)
 
 
 class HostStateTest(base.ComputeTestCase):

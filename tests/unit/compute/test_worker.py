@@ -36,6 +36,19 @@ class WorkerTest(base.BaseTestCase):
         self.make(looked.set, 0.01)
         self.assertTrue(looked.wait(10))
 
+    def test_looks_again_when_the_work_wants_it(self):
+        looks = []
+        third = threading.Event()
+
+        def work():
+            looks.append(1)
+            if len(looks) == 3:
+                third.set()
+                return None
+            return 0.01
+        self.make(work).wake()
+        self.assertTrue(third.wait(10))
+
     def test_error_does_not_end_it(self):
         looks = []
         second = threading.Event()
