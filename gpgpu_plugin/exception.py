@@ -100,3 +100,8 @@ class HostError(GpgpuException):
     """The machine did not do what it was asked."""
 
     msg_fmt = '%(path)s: %(reason)s'
+
+
+class HostNotReady(HostError):
+    """The machine is not set up for it; no device was touched, and none is
+    to blame."""

@@ -32,6 +32,7 @@ def clean(api: rpcapi.ConductorAPI, backend: base.Backend,
 
     :returns: what the host offers after it; None if the device is another
         cleaning's by now
+    :raises HostNotReady: the device waits for the next look
     :raises ConductorUnavailable: the next look begins anew
     """
     context = gpgpu_context.admin()
@@ -55,6 +56,8 @@ def _verdict(backend: base.Backend,
         return backend.clean(base.HostDevice(
             assignment_uuid=task.token, stable_id=task.stable_id,
             address=task.address))
+    except exception.HostNotReady:
+        raise
     except Exception as exc:
         LOG.exception('Cleaning of device %s broke off', task.device_uuid)
         return base.CleanVerdict(

@@ -246,6 +246,9 @@ class ResourceTracker:
                 LOG.warning('%s; tried again later', exc)
                 # The others would wait for it in vain, one after the other.
                 break
+            except exception.HostNotReady as exc:
+                LOG.error('Devices of %s wait for it to be set up: %s',
+                          self.host, exc)
             except Exception:
                 # Also what the conductor, Nova or the hypervisor did not
                 # foresee: nova-compute starts all the same.

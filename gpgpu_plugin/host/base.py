@@ -82,6 +82,7 @@ class Backend(abc.ABC):
         """Make the device ready for a guest.
 
         :raises HostError: the hardware did not do what it was asked
+        :raises HostNotReady: the device was not touched
         """
 
     @abc.abstractmethod
@@ -93,7 +94,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def clean(self, device: HostDevice) -> CleanVerdict:
-        """Make the device fit for another tenant; in doubt it is not."""
+        """Make the device fit for another tenant; in doubt it is not.
+
+        :raises HostNotReady: it says nothing about the device
+        """
 
     @abc.abstractmethod
     def guest_addresses(self, device: HostDevice) -> tuple[str, ...]:

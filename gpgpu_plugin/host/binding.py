@@ -53,12 +53,14 @@ class Binder:
         """Bind to vfio-pci, and to nothing else from now on.
 
         :raises HostError: the kernel refused
+        :raises HostNotReady: there is no vfio-pci
         """
-        self._override(function, VFIO)
         driver = self._driver(function)
+        if driver != VFIO:
+            self._load()
+        self._override(function, VFIO)
         if driver == VFIO:
             return
-        self._load()
         if driver is not None:
             self.write(f'bus/pci/drivers/{driver}/unbind', function.address)
         self.write(f'bus/pci/drivers/{VFIO}/bind', function.address)
@@ -91,9 +93,16 @@ class Binder:
         self.write(f'bus/pci/devices/{function.address}/reset', '1')
 
     def write(self, path: str, value: str) -> None:
-        """Write to sysfs. :raises HostError: the kernel refused"""
+        """Write to sysfs.
+
+        :raises HostError: the kernel refused
+        :raises HostNotReady: nothing is there that could write
+        """
         try:
             self._write_attribute(path, value)
+        except privsep.HelperUnavailable as exc:
+            raise exception.HostNotReady(
+                path=path, reason=exc.strerror) from None
         except OSError as exc:
             raise exception.HostError(
                 path=path, reason=f'cannot write {value!r}: {exc.strerror}',
@@ -116,6 +125,6 @@ class Binder:
         try:
             self._load_vfio()
         except OSError as exc:
-            raise exception.HostError(
+            raise exception.HostNotReady(
                 path=VFIO, reason=f'cannot be loaded: {exc.strerror}',
             ) from None

@@ -72,7 +72,7 @@ class PassthroughBackend(base.Backend):
     def prepare(self, device: base.HostDevice) -> None:
         card = self._card(device)
         if card[0].iommu_group is None:
-            raise exception.HostError(
+            raise exception.HostNotReady(
                 path=device.address,
                 reason='it is in no IOMMU group: is the IOMMU on (firmware: '
                        'VT-d or AMD-Vi; kernel: intel_iommu=on)?')
@@ -97,6 +97,8 @@ class PassthroughBackend(base.Backend):
             self.release(device)
             self.binder.reset(before)
             after = self._card(device)[0]
+        except exception.HostNotReady:
+            raise
         except exception.HostError as exc:
             return base.CleanVerdict(passed=False, evidence=str(exc))
         changed = [

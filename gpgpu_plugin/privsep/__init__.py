@@ -28,6 +28,11 @@ from oslo_privsep import priv_context
 
 T = typing.TypeVar('T')
 
+
+class HelperUnavailable(PermissionError):
+    """The daemon does not start; nothing was done."""
+
+
 # A driver that never lets go of a device blocks whoever unbinds it.
 TIMEOUT = 60
 
@@ -46,13 +51,13 @@ def call(entrypoint: Callable[..., T], *args: str) -> T:
     """Call a function of this package in the daemon.
 
     :raises OSError: the kernel refused; TimeoutError when it did not answer
-        in time, PermissionError when the daemon does not start
+        in time, HelperUnavailable when the daemon does not start
     """
     if sys_admin_pctxt.client_mode and sys_admin_pctxt.channel is None:
         try:
             sys_admin_pctxt.start()
         except (daemon.FailedToDropPrivileges, OSError) as exc:
-            raise PermissionError(
+            raise HelperUnavailable(
                 errno.EPERM, f'the privileged helper does not start ({exc}); '
                 'see [gpgpu_sys_admin] helper_command') from None
     try:

@@ -39,8 +39,8 @@ class Spawn:
 
     :ivar spawn: Nova's own spawn; ``destroy`` its undo
     :ivar keeps: a rebuild in place: the instance's own devices, no others
-    :ivar touched: hardware may have been changed
-    :ivar fault: what is wrong with the hardware
+    :ivar touched: assignments whose hardware may have been changed
+    :ivar faults: what is wrong with the hardware, by assignment
     """
 
     tracker: resource_tracker.ResourceTracker
@@ -50,8 +50,8 @@ class Spawn:
     keeps: bool = False
     assignments: tuple[claim_obj.Assignment, ...] = ()
     was_assigned: bool = False
-    touched: bool = False
-    fault: str | None = None
+    touched: set[str] = dataclasses.field(default_factory=set)
+    faults: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def uuids(self) -> list[str]:
@@ -101,9 +101,7 @@ def _unclaim(run: Spawn) -> None:
     tracker = run.tracker
     tracker.state.drop(run.request.instance_uuid, run.uuids)
     try:
-        tracker.learn(tracker.api.abort(
-            gpgpu_context.admin(), run.uuids, touched=run.touched,
-            fault=run.fault))
+        _abort(run)
     except exception.Conflict:
         # Activated, though the answer did not arrive.
         tracker.end(run.uuids)
@@ -112,20 +110,36 @@ def _unclaim(run: Spawn) -> None:
     tracker.refresh()
 
 
+def _abort(run: Spawn) -> None:
+    # Usually all in one call: none was touched, or all and none is broken.
+    outcomes: dict[tuple[bool, str | None], list[str]] = {}
+    for uuid in run.uuids:
+        outcomes.setdefault(
+            (uuid in run.touched, run.faults.get(uuid)), []).append(uuid)
+    for (touched, fault), uuids in outcomes.items():
+        run.tracker.learn(run.tracker.api.abort(
+            gpgpu_context.admin(), uuids, touched=touched, fault=fault))
+
+
 def _prepare(run: Spawn) -> None:
-    run.touched = True
     for each in run.assignments:
         try:
             run.tracker.backend.prepare(base.HostDevice.of(each))
-        except exception.HostError as exc:
-            run.fault = str(exc)
+        except exception.HostNotReady:
             raise
+        except exception.HostError as exc:
+            run.touched.add(each.uuid)
+            run.faults[each.uuid] = str(exc)
+            raise
+        run.touched.add(each.uuid)
 
 
 def _unprepare(run: Spawn) -> None:
     if run.was_assigned:
         return
     for each in run.assignments:
+        if each.uuid not in run.touched:
+            continue
         try:
             run.tracker.backend.release(base.HostDevice.of(each))
         except exception.HostError:

@@ -16,10 +16,12 @@ A step that has no case here fails the suite.
 
 import errno
 
+import fixtures
 import oslo_messaging
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
 from gpgpu_plugin.virt import steps
 from tests.unit.compute import base
 
@@ -57,13 +59,20 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual(self.before, self.settled())
 
     def fail_prepare(self):
-        self.tracker.backend.kernel.faults['vfio-pci/bind'] = errno.EBUSY
-        self.assertRaises(exception.HostError, self.run_steps)
-        self.tracker.backend.kernel.faults.clear()
+        second = sorted(each.address for each in self.api.device_list(
+            context.admin(), variant='H100'))[1]
+        faults = self.tracker.backend.kernel.faults
+        faults[f'{second}/driver_override'] = errno.EBUSY
+        cleaned = self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'clean', wraps=self.tracker.backend.clean))
+        self.assertRaises(exception.HostError, self.run_steps, count=3)
+        faults.clear()
         states, placement, drivers = self.settled()
-        # Hardware that does not do what it is asked is nobody's.
-        self.assertEqual({'available': 6, 'quarantined': 2}, states)
-        self.assertEqual(((8, 2), {None}), (placement, drivers))
+        # Hardware that does not do what it is asked is nobody's; the one
+        # before it is cleaned, the one after it was not touched.
+        self.assertEqual({'available': 7, 'quarantined': 1}, states)
+        self.assertEqual(((8, 1), {None}), (placement, drivers))
+        self.assertEqual(1, cleaned.mock.call_count)
 
     def fail_spawn(self):
         self._fail_after('spawn')
@@ -182,6 +191,25 @@ class StepsTest(base.ComputeTestCase):
         self.api.claim = breaks
         self.assertRaises(oslo_messaging.RemoteError, self.run_steps)
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
+        self.assertEqual(self.before, self.settled())
+
+    def test_machine_that_is_not_set_up_blames_no_device(self):
+        def write(path, value):
+            raise privsep.HelperUnavailable(1, 'the helper does not start')
+        binder = self.tracker.backend.binder
+        works, binder._write_attribute = binder._write_attribute, write
+        exc = self.assertRaises(exception.HostNotReady, self.run_steps)
+        self.assertIn('the helper does not start', str(exc))
+        self.assertEqual(self.before, self.settled())
+        # What was to be cleaned waits.
+        binder._write_attribute = works
+        self.run_steps()
+        binder._write_attribute = write
+        self.tracker.release('i1')
+        states, placement, _ = self.settled()
+        self.assertEqual({'available': 6, 'cleaning': 1, 'dirty': 1}, states)
+        self.assertEqual((8, 2), placement)
+        binder._write_attribute = works
         self.assertEqual(self.before, self.settled())
 
     def test_undo_that_fails_does_not_stop_the_others(self):

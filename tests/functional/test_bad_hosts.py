@@ -1,0 +1,151 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Hosts that are not in order: the build says why and goes to the next one,
+and the device becomes what the facts demand."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import typing
+
+import fixtures
+
+from gpgpu_plugin import privsep
+from tests.functional import test_operations
+
+
+class BadHostTest(test_operations.OperationCase):
+    """The first of two servers is broken, without any guest on it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+        self.backend = self.driver().gpu_tracker.backend
+
+    def _goes_on(self, *words: str, **states: int) -> None:
+        """A server is built on the second host.
+
+        :param words: what the log says
+        :param states: of the first host's devices
+        """
+        self.server = self.boot(self.flavor(L40S=2))
+        self.assertEqual('gpu2', self.server['OS-EXT-SRV-ATTR:host'])
+        self.assertEqual(2, len(self.hostdevs(self.server, 'gpu2')))
+        for word in words:
+            self.assertIn(word, self.stdlog.logger.output)
+        self.wait_states('gpu1', 'L40S', **states)
+        self.wait_for(
+            lambda: self._offered() == states['available'], 'offered')
+        self.assertNotIn('vfio-pci', self.bound_drivers('gpu1').values())
+        self.assertEqual(0, self.usage('gpu1', 'L40S'))
+
+    def _offered(self) -> int:
+        total, reserved = self.inventory('gpu1', 'L40S')
+        return total - reserved
+
+    def _mended(self, count: int = 4) -> None:
+        self.boot(self.flavor(L40S=count), host='gpu1')
+
+    def _reason(self) -> str:
+        """That of the only quarantined device."""
+        [found] = self.devices('--state', 'quarantined')
+        return str(self.listing('device', 'show', found['uuid'])['reason'])
+
+    def test_vfio_pci_cannot_be_loaded(self) -> None:
+        driver = self.sysfs('gpu1') / 'bus/pci/drivers/vfio-pci'
+        shutil.rmtree(driver)
+
+        def fails() -> typing.NoReturn:
+            raise OSError(1, 'modprobe vfio-pci failed: not found')
+        with fixtures.MockPatchObject(
+                self.backend.binder, '_load_vfio', fails):
+            self._goes_on('vfio-pci: cannot be loaded', 'not found',
+                          available=4)
+        driver.mkdir()
+        for name in ('bind', 'unbind'):
+            (driver / name).touch()
+        self._mended()
+
+    def test_iommu_is_off(self) -> None:
+        links = {
+            each: os.readlink(each) for each in (
+                self.sysfs('gpu1') / 'bus/pci/devices').glob('*/iommu_group')}
+        for link in links:
+            link.unlink()
+        self._goes_on('is in no IOMMU group', 'intel_iommu=on', available=4)
+        for link, target in links.items():
+            link.symlink_to(target)
+        self._mended()
+
+    def test_device_is_busy(self) -> None:
+        self.backend.kernel.faults['vfio-pci/bind'] = errno.EBUSY
+        # The second of the two was not touched.
+        self._goes_on('Device or resource busy', quarantined=1, available=3)
+        self.assertIn('busy', self._reason())
+        self.backend.kernel.faults.clear()
+        [broken] = self.devices('--state', 'quarantined')
+        self.manage('device', 'release', broken['uuid'])
+        self.wait_states('gpu1', 'L40S', available=4)
+        self._mended()
+
+    def test_driver_that_never_lets_go(self) -> None:
+        write = self.backend.binder._write_attribute
+
+        def blocks(path: str, value: str) -> None:
+            if path.endswith('/bind'):
+                raise TimeoutError(
+                    errno.ETIMEDOUT, 'the kernel did not answer within 60 s')
+            write(path, value)
+        with fixtures.MockPatchObject(
+                self.backend.binder, '_write_attribute', blocks):
+            self._goes_on('did not answer', quarantined=1, available=3)
+        self.assertIn('did not answer', self._reason())
+
+    def test_privileged_helper_is_missing(self) -> None:
+        def missing(path: str, value: str) -> typing.NoReturn:
+            raise privsep.HelperUnavailable(
+                errno.EPERM, 'the privileged helper does not start')
+        with fixtures.MockPatchObject(
+                self.backend.binder, '_write_attribute', missing):
+            self._goes_on('the privileged helper does not start',
+                          available=4)
+        self._mended()
+
+    def test_card_that_does_not_answer(self) -> None:
+        first = min(self.devices('--host', 'gpu1', '--variant', 'L40S'),
+                    key=lambda each: each['address'])
+        (self.sysfs('gpu1') / 'bus/pci/devices' / first['address'] / 'config'
+         ).write_bytes(b'\xff' * 4096)
+        self._goes_on('the device does not answer', available=3)
+        self.assertEqual('unmanaged', self.listing(
+            'device', 'show', first['uuid'])['shown_state'])
+
+    def test_no_host_is_left(self) -> None:
+        for host in self.machines:
+            self.driver(host).gpu_tracker.backend.kernel.faults[
+                'vfio-pci/bind'] = errno.EBUSY
+        server = self.boot(self.flavor(L40S=2), 'ERROR')
+        self.assertIn('Exceeded maximum number of retries',
+                      server['fault']['message'])
+        self.assertIn('Device or resource busy', self.stdlog.logger.output)
+        self.wait_for(lambda: self.usage('gpu1', 'L40S') == 0, 'usage 0')
+
+    def test_reset_is_refused(self) -> None:
+        server = self.boot(self.flavor(L40S=1), host='gpu1')
+        self.backend.kernel.faults['/reset'] = errno.ENOTTY
+        self.delete(server)
+        self.wait_states('gpu1', 'L40S', quarantined=1, available=3)
+        self.assertIn('reset', self._reason())
+        self.boot(self.flavor(L40S=3), host='gpu1')
