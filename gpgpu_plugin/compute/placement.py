@@ -62,7 +62,7 @@ def _ours(tree: typing.Any, node: str) -> list[str]:
 
 
 def owned_by_cyborg(tree: typing.Any, node: str) -> dict[str, str]:
-    """Names of Cyborg's providers below a node, by the address in them.
+    """What Cyborg gives away below a node, by address.
 
     Cyborg names a provider after host and device, ``compute1_0000:3b:00.0``
     (cyborg.conductor.manager, cyborg.accelerator.drivers).
@@ -71,7 +71,9 @@ def owned_by_cyborg(tree: typing.Any, node: str) -> dict[str, str]:
     for uuid in tree.get_provider_uuids(node):
         if tree.has_traits(uuid, [os_traits.OWNER_CYBORG]):
             name = tree.data(uuid).name
-            owned.update(dict.fromkeys(pci.find_addresses(name), name))
+            owned.update(dict.fromkeys(
+                pci.find_addresses(name),
+                f'Cyborg (provider {name} in Placement has OWNER_CYBORG)'))
     return owned
 
 

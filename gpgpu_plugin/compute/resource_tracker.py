@@ -40,6 +40,7 @@ from gpgpu_plugin.compute import departing
 from gpgpu_plugin.compute import host_state
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -82,8 +83,10 @@ class ResourceTracker:
         self._pushed: dict[str, str] = {}
         self._node: tuple[str, str] | None = None
         self._in_tree = False
-        # Providers of Cyborg by the address of their device.
+        # What Cyborg gives away, by address, and what Nova itself does.
         self._owned: dict[str, str] = {}
+        self._novas: Callable[[Iterable[pci.PCIFunction]], dict[str, str]] = (
+            lambda functions: {})
         self._report_due = True
         self._fetch_due = False
         self._clean_due = True
@@ -91,6 +94,16 @@ class ResourceTracker:
         self.suspect()
 
     # -- what others tell it ------------------------------------------------
+
+    def leave_to_nova(self, options: Callable[
+            [Iterable[pci.PCIFunction]], dict[str, str]]) -> None:
+        """What Nova gives away itself is nobody else's from now on, whatever
+        variants there will be.
+
+        :param options: Nova's options by the address of what they cover
+        """
+        self._novas = options
+        self._report_due = True
 
     def set_node(self, name: str, uuid: str) -> None:
         """The compute node below which the groups are."""
@@ -268,11 +281,13 @@ class ResourceTracker:
             LOG.warning('%s', problem)
         node, node_uuid = self._node
         owned = self._owned
+        owners = {address: f'Nova ({option})' for address, option
+                  in self._novas(scan.functions).items()} | owned
         self.learn(self.api.report(
             gpgpu_context.admin(), report_obj.HostReport(
                 host=self.host, node=node, node_uuid=node_uuid,
                 functions=tuple(
-                    dataclasses.replace(each, owner=owned.get(each.address))
+                    dataclasses.replace(each, owner=owners.get(each.address))
                     for each in self.backend.discover(scan)),
                 problems=scan.problems)))
         self._report_due = owned != self._owned

@@ -55,8 +55,7 @@ def obstacle(function: pci.PCIFunction) -> str | None:
     if function.used_by == 'boot_vga':
         return 'it is the display that the host booted with'
     if function.owner:
-        return (f"it is Cyborg's: provider {function.owner} in Placement "
-                f"has OWNER_CYBORG")
+        return f'it is given away by {function.owner}'
     if function.part_of:
         return f'it is a function of the card {function.part_of}'
     if function.foreign:

@@ -125,7 +125,7 @@ class PCIFunction:
     :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
     :ivar sriov_totalvfs: None if not SR-IOV capable
     :ivar mdev_types: names of the types below ``mdev_supported_types``
-    :ivar owner: provider by which another service gives the function away
+    :ivar owner: who else gives the function away, and how that is known
     :ivar fault: why the function cannot be trusted (config space reads ff)
     """
 

@@ -24,63 +24,78 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import view
 
+_DEVICE_SPEC = '[pci] device_spec'
 _MDEV_TYPES = '[devices] enabled_mdev_types'
 
 
-def asked(conf: typing.Any) -> bool:
-    """Whether Nova gives away any devices of its own."""
-    return bool(conf.pci.device_spec or conf.devices.enabled_mdev_types)
+class NovasOwn:
+    """What the configuration of this nova-compute lets Nova give away.
 
-
-def check(conf: typing.Any, devices: Iterable[view.DeviceView],
-          functions: Iterable[pci.PCIFunction],
-          resource_classes: Iterable[str]) -> None:
-    """Refuse what both Nova and the plugin would give away.
-
-    :param devices: of this host, as the conductor knows them
-    :param functions: of this host, as the scan sees them
-    :param resource_classes: of the host's groups
-    :raises ConfigInvalid: naming the option, the device and its variant
+    :param conf: Nova's
+    :raises nova.exception.PciConfigInvalidSpec: Nova cannot read it either
     """
-    managed = [each for each in devices if each.variant is not None]
-    _check_device_spec(conf, managed)
-    if conf.devices.enabled_mdev_types:
-        _check_mdev_types(conf, managed, {
-            each.address: each.mdev_types for each in functions})
-        if os_resource_classes.VGPU in resource_classes:
+
+    def __init__(self, conf: typing.Any) -> None:
+        self._specs = whitelist.Whitelist(conf.pci.device_spec)
+        self._types: dict[str, list[str]] = {}
+        if conf.devices.enabled_mdev_types:
+            devices_conf.register_dynamic_opts(conf)
+            self._types = {
+                name: conf[f'mdev_{name}'].device_addresses
+                for name in conf.devices.enabled_mdev_types}
+
+    def __bool__(self) -> bool:
+        return bool(self._specs.specs or self._types)
+
+    def options(self, functions: Iterable[pci.PCIFunction],
+                ) -> dict[str, str]:
+        """The options that cover functions of this host, by address.
+
+        :param functions: all of the host
+        """
+        functions = tuple(functions)
+        places = {each.id: each.address for each in functions}
+        found = ((each.address, self._option(each, places.get(each.pf or '')))
+                 for each in functions)
+        return {address: option for address, option in found
+                if option is not None}
+
+    def _option(self, function: pci.PCIFunction,
+                parent: str | None) -> str | None:
+        if self._specs.device_assignable({
+                'vendor_id': function.vendor, 'product_id': function.device,
+                'address': function.address, 'parent_addr': parent,
+                'capabilities': {}}):
+            return _DEVICE_SPEC
+        for name, addresses in self._types.items():
+            if name in function.mdev_types and (
+                    not addresses or function.address in addresses):
+                return f'{_MDEV_TYPES} = {name}'
+        return None
+
+    def check(self, devices: Iterable[view.DeviceView],
+              functions: Iterable[pci.PCIFunction],
+              resource_classes: Iterable[str]) -> None:
+        """Refuse what both Nova and the plugin would give away.
+
+        :param devices: of this host, as the conductor knows them
+        :param functions: of this host, as the scan sees them
+        :param resource_classes: of the host's groups
+        :raises ConfigInvalid: naming the option, the device and its variant
+        """
+        options = self.options(functions)
+        for device in devices:
+            if device.variant is not None and device.address in options:
+                raise exception.ConfigInvalid(
+                    option=options[device.address],
+                    reason=f'it covers {device.address} '
+                           f'({device.vendor}:{device.device}), which is '
+                           f'{device.variant} of gpgpu_plugin: Nova would '
+                           f'give it away as well. Take it out of there, or '
+                           f'delete the variant')
+        if self._types and os_resource_classes.VGPU in resource_classes:
             raise exception.ConfigInvalid(
                 option=_MDEV_TYPES,
                 reason='a variant of gpgpu_plugin has the resource class '
                        'VGPU, which Nova then gives away itself. Give the '
                        'variant another class, or leave the option empty')
-
-
-def _check_device_spec(conf: typing.Any,
-                       devices: Iterable[view.DeviceView]) -> None:
-    specs = whitelist.Whitelist(conf.pci.device_spec)
-    for device in devices:
-        if specs.device_assignable({
-                'vendor_id': device.vendor, 'product_id': device.device,
-                'address': device.address, 'capabilities': {}}):
-            raise _covers('[pci] device_spec', device)
-
-
-def _check_mdev_types(conf: typing.Any, devices: Iterable[view.DeviceView],
-                      types: dict[str, tuple[str, ...]]) -> None:
-    devices_conf.register_dynamic_opts(conf)
-    for device in devices:
-        for name in conf.devices.enabled_mdev_types:
-            addresses = conf[f'mdev_{name}'].device_addresses
-            if name in types.get(device.address, ()) and (
-                    not addresses or device.address in addresses):
-                raise _covers(f'{_MDEV_TYPES} = {name}', device)
-
-
-def _covers(option: str,
-            device: view.DeviceView) -> exception.ConfigInvalid:
-    return exception.ConfigInvalid(
-        option=option,
-        reason=f'it covers {device.address} '
-               f'({device.vendor}:{device.device}), which is '
-               f'{device.variant} of gpgpu_plugin: Nova would give it away '
-               f'as well. Take it out of there, or delete the variant')

@@ -121,9 +121,11 @@ class GpuMixin:
             self._gpu_stop()
             raise
         self._gpu_worker.start()
+        self._gpu_wake()
 
     def _gpu_check_conflicts(self) -> None:
-        if not conflicts.asked(CONF):
+        novas_own = conflicts.NovasOwn(CONF)
+        if not novas_own:
             return
         tracker = self.gpu_tracker
         try:
@@ -135,8 +137,11 @@ class GpuMixin:
             # conductor answers.
             LOG.warning('What Nova gives away itself was not compared with '
                         'the GPUs of this host: %s', exc)
-            return
-        conflicts.check(CONF, devices, functions, tracker.resource_classes())
+        else:
+            novas_own.check(
+                devices, functions, tracker.resource_classes())
+        # A variant may come later that matches some of it.
+        tracker.leave_to_nova(novas_own.options)
 
     def _gpu_look(self) -> float | None:
         self._gpu_serve()

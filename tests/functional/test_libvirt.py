@@ -217,6 +217,16 @@ class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
         self.flags(device_addresses=['0000:ff:00.0'], group='mdev_nvidia-35')
         self._start_compute('gpu1')
 
+    def test_variant_that_comes_later(self) -> None:
+        first = self.devices('--variant', 'H100')[0]['uuid']
+        self.manage('variant', 'delete', 'H100')
+        self._start_with(vendor_id='10de', product_id='2330')
+        self.manage('variant', 'create', *self.variants[0])
+        self.assertEqual([], self.devices('--variant', 'H100'))
+        self.assertIn('Nova ([pci] device_spec)', self.listing(
+            'device', 'show', first)['reason'])
+        self.boot(self.flavor(H100=1), 'ERROR')
+
     def test_other_device_is_nothing_to_us(self) -> None:
         self._start_with(vendor_id='8086', product_id='1572')
         self.boot(self.flavor(H100=8))

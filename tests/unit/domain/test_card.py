@@ -88,7 +88,7 @@ class ObstacleTest(base.BaseTestCase):
         for facts, words in (
                 ({'fault': 'it is dead'}, 'it is dead'),
                 ({'used_by': 'boot_vga'}, 'booted with'),
-                ({'owner': 'h1_0000:21:00.1'}, 'provider h1_0000:21:00.1'),
+                ({'owner': 'Nova (an option)'}, 'away by Nova (an option)'),
                 ({'part_of': '0000:21:00.0'}, 'the card 0000:21:00.0'),
                 ({'foreign': ('0000:22:00.0',), 'group': 7},
                  'IOMMU group 7 also holds 0000:22:00.0')):

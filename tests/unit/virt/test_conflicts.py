@@ -11,6 +11,9 @@
 #    under the License.
 """What Nova would give away beside the plugin; the rest by REST API."""
 
+import json
+
+import fixtures
 from nova.conf import devices as devices_conf
 from oslo_config import cfg
 from oslotest import base
@@ -37,8 +40,8 @@ class ConflictTest(base.BaseTestCase):
                         'devices')
 
     def check(self, *resource_classes, variant='A', types=()):
-        conflicts.check(
-            self.conf, [view.DeviceView(
+        conflicts.NovasOwn(self.conf).check(
+            [view.DeviceView(
                 uuid='u', host='h', stable_id='s', address=ADDRESS,
                 variant=variant, state='available', shown_state='available',
                 enabled=True, present=True, vendor='10de', device='2330')],
@@ -51,13 +54,13 @@ class ConflictTest(base.BaseTestCase):
             self.assertIn(word, str(exc))
 
     def test_nothing_is_asked(self):
-        self.assertFalse(conflicts.asked(self.conf))
+        self.assertFalse(conflicts.NovasOwn(self.conf))
         self.check('VGPU', types=('nvidia-35',))
 
     def test_mdev_types(self):
         self.conf.set_override(
             'enabled_mdev_types', ['nvidia-35'], 'devices')
-        self.assertTrue(conflicts.asked(self.conf))
+        self.assertTrue(conflicts.NovasOwn(self.conf))
         self.check('CUSTOM_GPU_A', types=('nvidia-36',))
         self.check(types=('nvidia-35',), variant=None)
         self.refused(ADDRESS, 'nvidia-35', types=('nvidia-35',))
@@ -68,3 +71,19 @@ class ConflictTest(base.BaseTestCase):
         exc = self.assertRaises(
             exception.ConfigInvalid, self.check, 'VGPU')
         self.assertIn('resource class VGPU', str(exc))
+
+    def test_vfs_of_a_function_that_nova_gives_away(self):
+        # Nova looks at the real /sys for it.
+        self.useFixture(fixtures.MockPatch(
+            'nova.pci.utils.is_physical_function', return_value=True))
+        self.conf.set_override('device_spec', [json.dumps(
+            {'address': ADDRESS})], 'pci')
+        pf = pci.PCIFunction(id='s', address=ADDRESS, vendor='10de',
+                             device='2330')
+        vf = pci.PCIFunction(id='s/vf0', address='0000:21:00.4', pf='s',
+                             vendor='10de', device='2330')
+        other = pci.PCIFunction(id='t', address='0000:22:00.0',
+                                vendor='10de', device='2330')
+        self.assertEqual(
+            dict.fromkeys((ADDRESS, '0000:21:00.4'), '[pci] device_spec'),
+            conflicts.NovasOwn(self.conf).options([pf, vf, other]))
