@@ -291,6 +291,12 @@ class ResourceTracker:
                     for each in self.backend.discover(scan)),
                 problems=scan.problems)))
         self._report_due = owned != self._owned
+        places = {each.id: each.address for each in scan.functions}
+        if any(places.get(each.stable_id, each.address) != each.address
+               for each in self.state.all()):
+            # Buses were numbered anew; what is held is where it is now.
+            self._reconcile_due = True
+            self._reconcile()
 
     def _fetch(self) -> None:
         if not self._fetch_due:

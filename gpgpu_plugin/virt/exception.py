@@ -27,6 +27,14 @@ class GPUClaimDenied(exception.GroupAffinityViolation):
     msg_fmt = _('%(reason)s')
 
 
+class GPUDomainStale(exception.NovaException):
+    """A domain that was saved is not of the cards that are held now."""
+
+    msg_fmt = _('The domain that was saved for instance %(instance)s has the '
+                'PCI devices %(saved)s, while it holds %(held)s now: reboot '
+                'it hard, which makes its domain anew')
+
+
 class GPUOperationUnsupported(exception.Invalid):
     """What cannot be done with an instance that has GPUs."""
 

@@ -13,15 +13,19 @@
 
 from __future__ import annotations
 
+import os
 import typing
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
 from lxml import etree
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver
+from nova.virt.libvirt import utils as nova_utils
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import mixin
 
 _UPPER_HALF = 0x10
@@ -45,6 +49,25 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
             for device in _hostdevs(card, number, guest.os_mach_type):
                 guest.add_device(device)
         return guest
+
+    def unrescue(self, context: typing.Any, instance: typing.Any) -> None:
+        """Nova's, which takes the domain that it saved at the rescue.
+
+        The host may have been rebooted since, and its buses numbered anew:
+        an old address may be somebody else's card.
+
+        :raises GPUDomainStale: nothing was done
+        """
+        cards = {address for card in self.gpu_cards(instance)
+                 for address in card}
+        if cards:
+            saved = _saved_hostdevs(instance) - {
+                each.address for each in instance.get_pci_devices()}
+            if cards != saved:
+                raise virt_exception.GPUDomainStale(
+                    instance=instance.uuid, saved=_listed(saved),
+                    held=_listed(cards))
+        super().unrescue(context, instance)
 
 
 class GpuLibvirtFakeDriver(GpuLibvirtDriver):
@@ -103,6 +126,21 @@ def _hostdevs(card: Sequence[str], number: int,
             if function == 0:
                 device.place['multifunction'] = 'on'
         yield device
+
+
+def _saved_hostdevs(instance: typing.Any) -> set[str]:
+    """Addresses of the PCI devices in the domain saved at a rescue."""
+    xml = nova_utils.load_file(os.path.join(
+        nova_utils.get_instance_path(instance), 'unrescue.xml'))
+    return {
+        str(pci.PCIAddress(*(int(place.get(name), 16) for name in (
+            'domain', 'bus', 'slot', 'function'))))
+        for place in etree.fromstring(xml).findall(
+            "./devices/hostdev[@type='pci']/source/address")}
+
+
+def _listed(addresses: Iterable[str]) -> str:
+    return ', '.join(sorted(addresses)) or 'none'
 
 
 def _has_pcie(machine_type: str | None) -> bool:

@@ -108,13 +108,13 @@ class GpuMixin:
         self._gpu_tracker = tracker
         self._gpu_worker = worker.Worker(
             self._gpu_look, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
-        # Claims of a dead predecessor end before anything is built, and
-        # devices are ready before Nova starts guests after a reboot.
+        # Claims of a dead predecessor end before anything is built.
         self._gpu_worker.run_once()
-        tracker.restore()
         super().init_host(host)  # type: ignore[misc]
         self._gpu_find_node()
         self._gpu_worker.run_once()
+        # Nova starts guests next, as after a reboot of the host.
+        tracker.restore()
         try:
             self._gpu_check_conflicts()
         except exception.ConfigInvalid:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import typing
 import uuid
 
 import fixtures
 from nova import context as nova_context
 from nova import objects
-from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.host import machine
@@ -60,20 +60,6 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         server = self.boot(self.flavor_of({}))
         self.assertEqual([], self.hostdevs(server))
 
-    def test_reboots_have_the_same_devices_once(self) -> None:
-        for kind in ('HARD', 'SOFT', 'HARD'):
-            self.api.post_server_action(self.server['id'], {
-                'reboot': {'type': kind}})
-            self.wait_status(self.server['id'], 'ACTIVE')
-            self._same()
-
-    def test_stop_and_start(self) -> None:
-        self.api.post_server_action(self.server['id'], {'os-stop': None})
-        self.wait_status(self.server['id'], 'SHUTOFF')
-        self.api.post_server_action(self.server['id'], {'os-start': None})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self._same()
-
     def test_hard_reboot_needs_no_conductor(self) -> None:
         self.conductor.stop()
         self.restart_compute()
@@ -85,53 +71,74 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.look('gpu1')
         self._same()
 
-    def test_rescue(self) -> None:
-        # Nova keeps the domain there; no image was made, so no folder.
-        os.makedirs(os.path.join(CONF.instances_path, self.server['id']))
-        self.api.post_server_action(self.server['id'], {'rescue': None})
-        self.wait_status(self.server['id'], 'RESCUE')
-        self.assertEqual(self.before, self.hostdevs(self.server))
-        self.api.post_server_action(self.server['id'], {'unrescue': None})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self._same()
-
     def test_nova_compute_restart(self) -> None:
         self.restart_compute()
         self.run_periodics('gpu1')
         self._same()
 
-    def test_reboot_of_the_host(self) -> None:
-        # Nothing is bound after it, and no domain runs.
-        kernel = self.driver().gpu_tracker.backend.kernel
+    def _reboot_host(self, bus_step: int = 1) -> None:
+        """Nothing is bound after it, and no domain runs.
+
+        :param bus_step: another than before numbers the buses anew
+        """
         self.computes['gpu1'].stop()
-        for address in self.before:
-            kernel.write('bus/pci/drivers/vfio-pci/unbind', address)
-            kernel.write(f'bus/pci/devices/{address}/driver_override', '')
+        tree = self.sysfs('gpu1')
+        shutil.rmtree(tree)
+        machine.build(machine.load('hgx-h100-8'), tree, bus_step)
         self.connections['gpu1'].lookupByUUIDString(
             self.server['id']).destroy()
-        self.flags(resume_guests_state_on_host_boot=True)
         self._start_compute('gpu1')
+
+    def test_reboot_of_the_host(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        self._reboot_host()
         self.wait_status(self.server['id'], 'ACTIVE')
         self._same()
 
-    def test_suspend_is_refused(self) -> None:
-        self.api.post_server_action(self.server['id'], {'suspend': None})
-        self.wait_for(
-            lambda: 'Suspend is not supported' in self.stdlog.logger.output,
-            'refusal')
+    def test_reboot_of_the_host_that_numbers_its_buses_anew(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        before = {each['uuid'] for each in self.devices(
+            '--used-by', self.server['id'])}
+        self._reboot_host(bus_step=2)
         self.wait_status(self.server['id'], 'ACTIVE')
+        self.assertEqual(before, {each['uuid'] for each in self.devices(
+            '--used-by', self.server['id'])})
+        old, self.before = self.before, self.held_on(self.server)
+        self.assertNotEqual(old, self.before)
         self._same()
 
-    def test_domain_that_libvirt_rejects(self) -> None:
-        def rejects(*args: object, **kwargs: object) -> typing.NoReturn:
-            raise fakelibvirt.libvirtError('device is in use')
+    def test_reboot_of_the_host_while_a_server_is_rescued(self) -> None:
+        os.makedirs(os.path.join(CONF.instances_path, self.server['id']))
+        self.api.post_server_action(self.server['id'], {'rescue': None})
+        self.wait_status(self.server['id'], 'RESCUE')
+        self._reboot_host(bus_step=2)
+        self.api.post_server_action(self.server['id'], {'unrescue': None})
+        server = self.wait_status(self.server['id'], 'ERROR')
+        self.assertIn('reboot it hard', server['fault']['message'])
+        self.assertIn(self.before[0], server['fault']['message'])
+        self.api.post_server_action(self.server['id'], {
+            'reboot': {'type': 'HARD'}})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.before = self.held_on(self.server)
+        self._same()
+
+    def test_card_that_is_gone_after_a_reboot_of_the_host(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        other = self.boot(self.flavor(H100=1))
+        build = machine.build
+
+        def without(*args: typing.Any) -> None:
+            build(*args)
+            self.unplug('gpu1', self.before[0])
         with fixtures.MonkeyPatch(
-                'nova.tests.fixtures.libvirt.Domain.createWithFlags',
-                rejects):
-            server = self.boot(self.flavor(H100=2), 'ERROR')
-        self.assertEqual(set(), self.held(server))
-        self._same()
-
+                'gpgpu_plugin.host.machine.build', without):
+            self._reboot_host()
+        self.wait_for(lambda: self.api.get_server(
+            self.server['id'])['status'] == 'ERROR', 'ERROR')
+        # It stays the server's; nobody else is touched.
+        self.wait_states(assigned=3, available=5)
+        self.assertEqual(self.before, self.held_on(self.server))
+        self.assertEqual(1, len(self.hostdevs(other)))
 
 class CardTest(libvirt_cloud.GpuLibvirtCloud):
     """A GPU with a sound function of its own."""
@@ -319,9 +326,7 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
 
     def test_resize(self) -> None:
         self.flags(allow_resize_to_same_host=True)
-        self.useFixture(fixtures.MockPatch(
-            'nova.virt.libvirt.driver.LibvirtDriver'
-            '.migrate_disk_and_power_off', return_value='{}'))
+        self.useFixture(libvirt_cloud.Moves())
         numa = {'hw:numa_nodes': '1'}
         server = self.boot(self._flavor(1, 'required', **numa))
         before, _ = self._nodes(server)
@@ -343,42 +348,3 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
         self.boot(self._flavor(1, 'required'), 'ERROR',
                   availability_zone='nova:gpu1')
         self.assertEqual(1, self.states()['assigned'])
-
-
-class LibvirtMovesTest(libvirt_cloud.GpuLibvirtCloud):
-    """One host with both sides of a resize on it."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.flags(allow_resize_to_same_host=True)
-        # No disks here, which it would move.
-        self.useFixture(fixtures.MockPatch(
-            'nova.virt.libvirt.driver.LibvirtDriver'
-            '.migrate_disk_and_power_off', return_value='{}'))
-        self.server = self.boot(self.flavor(H100=2))
-        self.old = self.held_on(self.server)
-        self.api.post_server_action(self.server['id'], {
-            'resize': {'flavorRef': self.flavor(H100=4)}})
-        self.wait_status(self.server['id'], 'VERIFY_RESIZE')
-        self.new = sorted(set(self.held_on(self.server)) - set(self.old))
-
-    def test_guest_has_the_side_it_is_on(self) -> None:
-        self.assertEqual(4, len(self.new))
-        self.assertEqual(self.new, self.hostdevs(self.server))
-        self.api.post_server_action(self.server['id'], {
-            'revertResize': None})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(self.old, self.hostdevs(self.server))
-        self.assertEqual(self.old, self.held_on(self.server))
-        self.wait_states(assigned=2, available=6)
-
-    def test_confirmed(self) -> None:
-        self.api.post_server_action(self.server['id'], {
-            'confirmResize': None})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self.wait_states(assigned=4, available=4)
-        self.assertEqual(self.new, self.hostdevs(self.server))
-        self.api.post_server_action(self.server['id'], {
-            'reboot': {'type': 'HARD'}})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(self.new, self.hostdevs(self.server))
