@@ -260,6 +260,28 @@ class GpuMixin:
             del self._gpu_at_work[instance.uuid]
             self._gpu_wake()
 
+    # A driver may destroy the guest to start it: nothing is given back then.
+
+    def reboot(self, context: typing.Any, instance: typing.Any,
+               *args: typing.Any, **kwargs: typing.Any) -> None:
+        """Nova's, with the devices that the instance has."""
+        with self._gpu_working(instance, moves.current_side(instance)):
+            super().reboot(context, instance, *args, **kwargs)  # type: ignore[misc]
+
+    def power_on(self, context: typing.Any, instance: typing.Any,
+                 *args: typing.Any, **kwargs: typing.Any) -> None:
+        """Nova's, with the devices that the instance has."""
+        with self._gpu_working(instance, moves.current_side(instance)):
+            super().power_on(context, instance, *args, **kwargs)  # type: ignore[misc]
+
+    def resume_state_on_host_boot(self, context: typing.Any,
+                                  instance: typing.Any, *args: typing.Any,
+                                  **kwargs: typing.Any) -> None:
+        """Nova's, with the devices that the instance has."""
+        with self._gpu_working(instance, moves.current_side(instance)):
+            super().resume_state_on_host_boot(  # type: ignore[misc]
+                context, instance, *args, **kwargs)
+
     def gpu_cards(self, instance: typing.Any) -> list[tuple[str, ...]]:
         """Cards of the instance's guest, in the order in which it always
         sees them: addresses of the functions of each.

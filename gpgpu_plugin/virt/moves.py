@@ -25,7 +25,6 @@ from collections.abc import Iterable
 
 from nova import context as nova_context
 from nova import objects
-from nova.compute import vm_states
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
@@ -59,10 +58,17 @@ def old_side(migration: objects.Migration) -> Side:
 
 
 def current_side(instance: objects.Instance) -> Side:
-    """The side on which the instance is while nobody migrates it."""
-    if instance.vm_state == vm_states.RESIZED:
-        return new_side(migration_of(instance))
-    return any_side
+    """The side on which the instance is while nobody migrates it.
+
+    Both may be on one host, until a resize is decided or after it failed.
+    """
+    if instance.migration_context is None:
+        return any_side
+    migration = migration_of(instance)
+    if migration.source_compute != migration.dest_compute:
+        return any_side
+    return (new_side if instance.flavor.id == instance.new_flavor.id
+            else old_side)(migration)
 
 
 def migration_of(instance: objects.Instance) -> objects.Migration:

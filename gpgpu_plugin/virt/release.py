@@ -54,4 +54,8 @@ def on_destroy(*, vm_state: str | None, task_state: str | None,
         # The source of an evacuation that came back, or a rolled back live
         # migration: the instance lives elsewhere.
         return Release.ALL
+    if task_state is None and instance_host == this_host:
+        # A delete all the same: one that confirms a resize first forgets its
+        # task on the way. Nothing else destroys a guest in no task.
+        return Release.ALL
     return Release.NOTHING

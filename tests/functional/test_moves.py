@@ -9,245 +9,418 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Resize and cold migration: both sides hold devices until it is decided."""
+"""Resize, cold migration and evacuation: both sides hold devices until it is
+decided, and what a failure in the middle leaves behind."""
 
 from __future__ import annotations
 
+import threading
 import typing
 
 import fixtures
-from nova import exception as nova_exception
+from nova.tests.fixtures import libvirt as fakelibvirt
 
-from tests.fixtures import cloud
+from tests.fixtures import libvirt_cloud
+from tests.functional import test_operations
 
-FINISH = 'nova.virt.fake.FakeDriver.finish_migration'
-POWER_OFF = 'nova.virt.fake.FakeDriver.migrate_disk_and_power_off'
+DRIVER = 'nova.virt.libvirt.driver.LibvirtDriver'
 
 
 def _fails(*args: object, **kwargs: object) -> typing.NoReturn:
-    raise nova_exception.VirtualInterfaceCreateException('no interface')
+    raise fakelibvirt.libvirtError('it is broken')
 
 
-class _Moves(cloud.GpuCloud):
-
-    def resize(self, flavor: str) -> None:
-        self.api.post_server_action(self.server['id'], {
-            'resize': {'flavorRef': flavor}})
-
-    def migrate(self) -> None:
-        self.api.post_server_action(self.server['id'], {'migrate': None})
-
-    def decide(self, action: str, *statuses: str) -> None:
-        """``confirmResize`` or ``revertResize``."""
-        self.api.post_server_action(self.server['id'], {action: None})
-        self.wait_status(self.server['id'], *(statuses or ('ACTIVE',)))
-
-    def hosts_held(self) -> dict[str, int]:
-        """How many devices the server holds on each host."""
-        result: dict[str, int] = {}
-        for each in self.held(self.server):
-            host = each.partition(' ')[0]
-            result[host] = result.get(host, 0) + 1
-        return result
-
-    def wait_held(self, **expected: int) -> None:
-        """Wait until it holds so many on each host, and no others are."""
-        self.wait_for(lambda: self.hosts_held() == expected,
-                      f'held: {expected}')
-        for host in self.machines:
-            count = expected.get(host, 0)
-            self.wait_states(host, **{
-                name: number for name, number in (
-                    ('assigned', count), ('available', 8 - count))
-                if number})
-            self.wait_inventory(8, 0, host)
-
-    def wait_usage(self, **expected: int) -> None:
-        """Wait until Placement counts so many on each host."""
-        self.wait_for(
-            lambda: {host: self.usage(host) for host in self.machines} == {
-                host: expected.get(host, 0) for host in self.machines},
-            f'usage: {expected}')
-
-
-class TwoHostsTest(_Moves):
-    """Two HGX servers; the instance is on the first."""
-
-    machines = {'gpu1': 'hgx-h100-8', 'gpu2': 'hgx-h100-8'}
+class MovesCase(test_operations.OperationCase):
+    """Servers of L40S; the guest is on the first with two of them."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.server = self.boot(self.flavor(H100=2), host='gpu1')
-        self.before = self.held(self.server)
+        self.useFixture(libvirt_cloud.Moves())
 
-    def _moved(self, flavor: str | None = None) -> None:
-        if flavor is None:
-            self.migrate()
-        else:
-            self.resize(flavor)
+    def resize(self, flavor: str) -> None:
+        self.act('resize', {'flavorRef': flavor})
+
+    def moved(self, host: str = 'gpu2') -> list[str]:
+        """Wait until it waits for confirmation; what its guest has."""
         server = self.wait_status(
             self.server['id'], 'VERIFY_RESIZE', 'ERROR')
         self.assertEqual('VERIFY_RESIZE', server['status'])
-        self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
+        self.assertEqual(host, server['OS-EXT-SRV-ATTR:host'])
+        return self.hostdevs(self.server, host)
+
+    def decide(self, action: str) -> None:
+        """``confirmResize`` or ``revertResize``."""
+        self.act(action)
+        self.wait_status(self.server['id'], 'ACTIVE')
+
+    def wait_migration(self, status: str) -> None:
+        """Of the only migration, or the latest."""
+        self.wait_for(
+            lambda: sorted(self.api.get_migrations(), key=lambda each: (
+                each['id']))[-1:][0]['status'] == status
+            if self.api.get_migrations() else None, f'migration {status}')
+
+    def guest_is_off(self, host: str) -> bool:
+        """Whether the domain of the server on a host does not run."""
+        domain = self.connections[host].lookupByUUIDString(self.server['id'])
+        return not domain.isActive()
+
+
+class TwoHostsTest(MovesCase):
+    """From the first to the second."""
+
+    def _both(self, count: int) -> list[str]:
+        new = self.moved()
+        self.assertEqual(count, len(new))
+        both = {'gpu1': self.cards, 'gpu2': new}
+        self.settle(self.server, self.expected(
+            # The source's domain is off, and defined until it is decided.
+            {host: cards for host, cards in both.items() if cards} | {
+                'gpu2': new}, both))
+        self.assertTrue(self.guest_is_off('gpu1'))
+        return new
 
     def test_resize_confirmed(self) -> None:
-        self._moved(self.flavor(H100=4))
-        # Both sides, also in Placement.
-        self.wait_held(gpu1=2, gpu2=4)
-        self.wait_usage(gpu1=2, gpu2=4)
-        self.assertLessEqual(self.before, self.held(self.server))
+        self.resize(self.flavor(L40S=4))
+        new = self._both(4)
         self.decide('confirmResize')
-        self.wait_held(gpu2=4)
-        self.wait_usage(gpu2=4)
+        self.settle(self.server, self.expected({'gpu2': new}))
         self.delete(self.server)
-        self.wait_held()
-        self.wait_usage()
+        self.settle(self.server, self.nothing_held)
 
     def test_resize_reverted(self) -> None:
-        self._moved(self.flavor(H100=4))
+        self.resize(self.flavor(L40S=4))
+        self._both(4)
         self.decide('revertResize')
-        self.wait_held(gpu1=2)
-        self.wait_usage(gpu1=2)
-        self.assertEqual(self.before, self.held(self.server))
-        self.assertIn('vfio-pci', self.bound_drivers('gpu1').values())
-        self.assertNotIn('vfio-pci', self.bound_drivers('gpu2').values())
+        self.settle(self.server, self.all_well)
 
     def test_cold_migration_and_back(self) -> None:
-        self._moved()
+        self.act('migrate')
+        new = self._both(2)
         self.decide('confirmResize')
-        self.wait_held(gpu2=2)
-        self.migrate()
-        self.wait_status(self.server['id'], 'VERIFY_RESIZE')
+        self.settle(self.server, self.expected({'gpu2': new}))
+        self.act('migrate')
+        back = self.moved('gpu1')
         self.decide('confirmResize')
-        self.wait_held(gpu1=2)
-        self.wait_usage(gpu1=2)
+        self.settle(self.server, self.expected({'gpu1': back}))
 
     def test_to_a_flavor_without_gpus_and_back(self) -> None:
-        self._moved(self.flavor_of({}))
-        self.wait_held(gpu1=2)
+        self.resize(self.flavor_of({}))
+        self._both(0)
+        self.decide('revertResize')
+        self.settle(self.server, self.all_well)
+        self.resize(self.flavor_of({}))
+        self._both(0)
         self.decide('confirmResize')
-        self.wait_held()
-        self.wait_usage()
-        self.resize(self.flavor(H100=8))
-        self.wait_status(self.server['id'], 'VERIFY_RESIZE')
+        self.settle(self.server, self.expected({'gpu2': []}, {}))
+        self.resize(self.flavor(L40S=4))
+        new = self.moved('gpu1')
+        self.settle(self.server, self.expected(
+            {'gpu1': new, 'gpu2': []}, {'gpu1': new}))
         self.decide('confirmResize')
-        self.wait_held(gpu1=8)
+        self.settle(self.server, self.expected({'gpu1': new}))
 
     def test_deleted_before_it_is_decided(self) -> None:
-        self._moved(self.flavor(H100=4))
+        self.resize(self.flavor(L40S=4))
+        self.moved()
         self.delete(self.server)
-        self.wait_held()
-        self.wait_usage()
+        self.settle(self.server, {
+            **self.nothing_held, 'guest': self.facts(self.server)['guest']})
+
+    def test_rebooted_and_stopped_before_it_is_decided(self) -> None:
+        self.resize(self.flavor(L40S=4))
+        new = self._both(4)
+        both = self.facts(self.server)
+        self.restart_compute('gpu1')
+        self.restart_compute('gpu2')
+        self.settle(self.server, both)
+        self.decide('confirmResize')
+        self.settle(self.server, self.expected({'gpu2': new}))
+
+    # -- failures -----------------------------------------------------------
 
     def _stays(self) -> None:
-        self.wait_for(
-            lambda: [m['status'] for m in self.api.get_migrations()] == [
-                'error'], 'migration error')
-        server = self.wait_status(self.server['id'], 'ACTIVE', 'ERROR')
-        self.assertEqual(('ACTIVE', 'gpu1'), (
-            server['status'], server['OS-EXT-SRV-ATTR:host']))
-        self.assertEqual(self.before, self.held(self.server))
-        self.wait_usage(gpu1=2)
+        self.wait_migration('error')
+        self.done()
 
-    def test_denied_stays_as_it_is(self) -> None:
+    def test_denied(self) -> None:
         self.restart_scheduler('ComputeFilter')
-        self.claim_directly('gpu2', 6)
-        self.resize(self.flavor(H100=4))
-        self._stays()
+        claim = self.claim_directly('gpu2', 2, 'L40S')
+        self.resize(self.flavor(L40S=4))
+        self.wait_migration('error')
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.failed('resize', 'ClaimDenied')
         self.assertIn('not_enough_available', self.stdlog.logger.output)
+        self.abandon(claim)
+        self.done()
 
-    def test_conductor_down_stays_as_it_is(self) -> None:
+    def test_no_conductor(self) -> None:
         self.restart_scheduler('ComputeFilter')
         self.conductor.stop()
-        self.migrate()
+        self.act('migrate')
         self.wait_for(
             lambda: self.api.get_migrations()
             and self.api.get_migrations()[0]['status'] == 'error',
             'migration error', timeout=30)
         self.conductor.start()
         # It finds the claim, for which nobody waits any more, in its queue.
-        self.wait_states('gpu2', provisioning=2, available=6)
+        self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
         self.driver('gpu2').gpu_tracker.suspect()
         self.look('gpu2')
-        self.wait_states('gpu2', available=8)
         self._stays()
 
     def test_source_fails_after_the_claim(self) -> None:
-        with fixtures.MonkeyPatch(POWER_OFF, _fails):
-            self.migrate()
-            self.wait_status(self.server['id'], 'ERROR')
-        # Never touched on the destination, so free at once.
-        self.wait_held(gpu1=2)
-        self.delete(self.server)
-        self.wait_held()
-        self.wait_usage()
+        with fixtures.MonkeyPatch(
+                f'{DRIVER}.migrate_disk_and_power_off', _fails):
+            self.act('migrate')
+            # Never touched on the destination, so free at once there.
+            self.done('ERROR')
+        self.act('reboot', {'type': 'HARD'})
+        self.done()
 
     def test_destination_fails(self) -> None:
-        with fixtures.MonkeyPatch(FINISH, _fails):
-            self.migrate()
+        with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
+            self.act('migrate')
             self.wait_status(self.server['id'], 'ERROR')
-        # Nova leaves it there, to be rebooted or deleted; the old side stays.
-        self.wait_held(gpu1=2, gpu2=2)
+        # Nova leaves it on the destination, where a reboot mends it, and takes
+        # the source's allocation back; the claim goes on to protect those.
+        new = self.held_on(self.server, 'gpu2')
+        self.assertEqual(2, len(new))
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards}, {'gpu1': self.cards, 'gpu2': new}, gpu1=0))
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.assertEqual(new, self.hostdevs(self.server, 'gpu2'))
         self.delete(self.server)
-        self.wait_for(lambda: 'gpu2' not in self.hosts_held(), 'gpu2 free')
-        # Nova does not tell the source; its comparison finds it, once the
-        # guest is gone, which FakeDriver keeps when it is powered off.
-        self.driver('gpu1')._test_remove_vm(self.server['id'])
+        # Nova does not tell the source, whose comparison finds it once the
+        # guest is gone.
+        self.wait_for(lambda: not self.held_on(self.server, 'gpu2'), 'free')
+        self.assertEqual(self.cards, self.held_on(self.server, 'gpu1'))
+        self._forget_guest('gpu1')
         self.driver('gpu1').gpu_tracker.suspect()
         self.look('gpu1')
-        self.wait_held()
+        self.settle(self.server, self.nothing_held)
+
+    def _forget_guest(self, host: str) -> None:
+        domain = self.connections[host].lookupByUUIDString(self.server['id'])
+        domain.destroy()
+        domain.undefine()
+
+    def test_confirmation_fails(self) -> None:
+        self.resize(self.flavor(L40S=4))
+        new = self.moved()
+        with self.broken('undefineFlags', 'undefine'):
+            self.act('confirmResize')
+            self.wait_status(self.server['id'], 'ERROR')
+        # Nova takes the migration's allocation back all the same; its guest
+        # may still have the old devices.
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards, 'gpu2': new}, gpu1=0))
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.assertEqual(new, self.hostdevs(self.server, 'gpu2'))
+
+    def test_revert_fails_on_the_destination(self) -> None:
+        self.resize(self.flavor(L40S=4))
+        new = self.moved()
+        with self.broken('undefineFlags', 'undefine'):
+            self.act('revertResize')
+            self.wait_status(self.server['id'], 'ERROR')
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards, 'gpu2': new}))
+
+    def test_revert_fails_on_the_source(self) -> None:
+        self.resize(self.flavor(L40S=4))
+        self.moved()
+        with self.broken('createWithFlags'):
+            self.act('revertResize')
+            self.done('ERROR', domain=False)
+        self.act('reboot', {'type': 'HARD'})
+        self.done()
+
+    def test_placement_is_left_alone_while_nova_confirms(self) -> None:
+        self.resize(self.flavor(L40S=4))
+        self.moved()
+        # Two fewer are offered afterwards, as their cleaning fails.
+        for address in self.cards:
+            self.driver().gpu_tracker.backend.kernel.faults[
+                f'{address}/reset'] = 5
+        client = self.driver()._gpu_client
+        delete = client.delete_allocation_for_instance
+        seen: list[tuple[int, int]] = []
+        cleaned = threading.Event()
+
+        def slow(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+            self.wait_states('gpu1', 'L40S', quarantined=2, available=2)
+            for _ in range(3):
+                self.look('gpu1')
+                seen.append(self.inventory('gpu1', 'L40S'))
+            cleaned.set()
+            return delete(*args, **kwargs)
+        with fixtures.MockPatchObject(
+                client, 'delete_allocation_for_instance', slow):
+            self.decide('confirmResize')
+            self.assertTrue(cleaned.wait(30))
+        self.assertEqual({(4, 0)}, set(seen))
+        self.wait_inventory(4, 2, variant='L40S')
 
     def test_claim_that_is_never_used_ends(self) -> None:
         destination = self.driver('gpu2').gpu_tracker
 
         def dies(*args: object, **kwargs: object) -> typing.NoReturn:
             raise SystemExit
-        with fixtures.MonkeyPatch(POWER_OFF, dies):
-            self.migrate()
-            self.wait_states('gpu2', provisioning=2, available=6)
+        with fixtures.MonkeyPatch(
+                f'{DRIVER}.migrate_disk_and_power_off', dies):
+            self.act('migrate')
+            self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
         # While Nova migrates it, it is waited for.
         destination.suspect()
         self.look('gpu2')
-        self.wait_states('gpu2', provisioning=2, available=6)
+        self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
         self.restart_compute('gpu1')
         destination.suspect()
         self.look('gpu2')
-        self.wait_states('gpu2', available=8)
-        self.assertEqual(self.before, self.held(self.server))
+        self.wait_states('gpu2', 'L40S', available=4)
+        # Nova leaves the migration's allocation.
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.settle(self.server, {
+            **self.all_well, 'usage': self.facts(self.server)['usage']})
 
 
-class OneHostTest(_Moves):
-    """Both sides on one HGX server."""
+class VariantTest(MovesCase):
+    """The second host has other GPUs."""
+
+    machines: typing.ClassVar[dict[str, str]] = {
+        'gpu1': 'pcie-l40s-4', 'gpu2': 'intel-flex170-2'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('L40S', '--vendor', '10de', '--device', '26b9'),
+        ('FLEX', '--vendor', '8086', '--device', '56c0'))
+
+    def test_resize(self) -> None:
+        for action in ('revertResize', 'confirmResize'):
+            self.resize(self.flavor(FLEX=1))
+            new = self.moved()
+            self.assertEqual(1, len(new))
+            self.settle(self.server, self.expected(
+                {'gpu1': self.cards, 'gpu2': new}))
+            self.decide(action)
+            self.settle(self.server, self.expected(
+                {'gpu2': new} if action == 'confirmResize'
+                else {'gpu1': self.cards}))
+
+
+class OneHostTest(MovesCase):
+    """Both sides on one server."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'hgx-h100-8'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('L40S', '--vendor', '10de', '--device', '2330'),)
 
     def setUp(self) -> None:
         super().setUp()
         self.flags(allow_resize_to_same_host=True)
-        self.server = self.boot(self.flavor(H100=2))
-        self.before = self.held(self.server)
-        self.resize(self.flavor(H100=4))
-        self.wait_status(self.server['id'], 'VERIFY_RESIZE')
-        self.wait_states(assigned=6, available=2)
-        self.assertLess(self.before, self.held(self.server))
+        self.resize(self.flavor(L40S=4))
+        self.new = self.moved('gpu1')
+        self.assertEqual(4, len(self.new))
+        self.settle(self.server, self.expected(
+            {'gpu1': self.new}, {'gpu1': self.cards + self.new}))
 
     def test_confirmed(self) -> None:
-        new = self.held(self.server) - self.before
         self.decide('confirmResize')
-        self.wait_held(gpu1=4)
-        self.assertEqual(new, self.held(self.server))
-
-    def test_reverted(self) -> None:
-        self.decide('revertResize')
-        self.wait_held(gpu1=2)
-        self.assertEqual(self.before, self.held(self.server))
-
-    def test_no_room_for_both_sides(self) -> None:
-        self.decide('confirmResize')
-        self.wait_held(gpu1=4)
-        before = self.held(self.server)
-        self.resize(self.flavor(H100=8))
+        self.settle(self.server, self.expected({'gpu1': self.new}))
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.settle(self.server, self.expected({'gpu1': self.new}))
+        # No room for both sides.
+        self.resize(self.flavor(L40S=8))
         self.wait_for(
             lambda: 'No valid host' in self.stdlog.logger.output,
             'no valid host')
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(before, self.held(self.server))
-        self.wait_usage(gpu1=4)
+        self.settle(self.server, self.expected({'gpu1': self.new}))
+
+    def test_reverted(self) -> None:
+        self.decide('revertResize')
+        self.settle(self.server, self.all_well)
+
+
+class OneHostFailedTest(MovesCase):
+    """Both sides on one server, and the guest cannot be made anew."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'hgx-h100-8'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('L40S', '--vendor', '10de', '--device', '2330'),)
+
+    def test_reboot_gives_the_guest_one_side_only(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        with self.broken('createWithFlags'):
+            self.resize(self.flavor(L40S=4))
+            self.wait_status(self.server['id'], 'ERROR')
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        # Nova has given it its old flavor again.
+        self.assertEqual(6, len(self.held_on(self.server)))
+        self.assertEqual(self.cards, self.hostdevs(self.server))
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+
+
+class EvacuateTest(MovesCase):
+    """The first of two servers dies with an instance on it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.computes['gpu1'].stop()
+        self._force_down(True)
+
+    def _force_down(self, down: bool) -> None:
+        [service] = self.api.get_services(
+            binary='nova-compute', host='gpu1')
+        self.api.put_service_force_down(service['id'], down)
+
+    def _gpu1_comes_back(self) -> None:
+        self._start_compute('gpu1')
+        self._force_down(False)
+
+    def _evacuate(self, status: str) -> None:
+        self.act('evacuate', {})
+        self.wait_migration(status)
+
+    def test_dead_host_gives_back_when_it_returns(self) -> None:
+        self._evacuate('done')
+        server = self.wait_status(self.server['id'], 'SHUTOFF', 'ACTIVE')
+        self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
+        new = self.hostdevs(self.server, 'gpu2')
+        self.assertEqual(2, len(new))
+        # A dead host's guest may still use its cards.
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards, 'gpu2': new}))
+        self._gpu1_comes_back()
+        self.settle(self.server, self.expected({'gpu2': new}))
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+
+    def test_denied(self) -> None:
+        self.restart_scheduler('ComputeFilter')
+        claim = self.claim_directly('gpu2', 4, 'L40S')
+        self._evacuate('failed')
+        server = self.wait_status(self.server['id'], 'ACTIVE', 'ERROR')
+        self.assertEqual(('ACTIVE', 'gpu1'), (
+            server['status'], server['OS-EXT-SRV-ATTR:host']))
+        self.assertIn('not_enough_available', self.stdlog.logger.output)
+        self.abandon(claim)
+        self.settle(self.server, self.all_well)
+        self._gpu1_comes_back()
+        self.settle(self.server, self.all_well)
+
+    def test_guest_cannot_be_made(self) -> None:
+        with self.broken('createWithFlags'):
+            self._evacuate('failed')
+            self.wait_status(self.server['id'], 'ERROR')
+        self.settle(self.server, self.all_well)
+        # It can be tried again.
+        self._evacuate('done')
+        self.wait_status(self.server['id'], 'SHUTOFF', 'ACTIVE', 'ERROR')
+        self._gpu1_comes_back()
+        self.settle(self.server, self.expected(
+            {'gpu2': self.hostdevs(self.server, 'gpu2')}))

@@ -43,7 +43,8 @@ class ReleaseTest(base.BaseTestCase):
         for vm_state, task_state in itertools.product(
                 names(vm_states), names(task_states)):
             expected = NOTHING
-            if vm_state in ('building', 'soft-delete'):
+            if vm_state in ('building', 'soft-delete') or (
+                    task_state is None and vm_state != 'resized'):
                 expected = ALL
             if task_state == 'resize_reverting':
                 expected = NEW_SIDE
@@ -55,6 +56,10 @@ class ReleaseTest(base.BaseTestCase):
 
     def test_deleted(self):
         self.assertEqual(ALL, self.released(deleted=True))
+
+    def test_delete_of_a_resized_server(self):
+        # Nova confirms it first, and has forgotten its task then.
+        self.assertEqual(ALL, self.released())
 
     def test_instance_lives_elsewhere(self):
         self.assertEqual(ALL, self.released(instance_host='h2'))

@@ -1,0 +1,245 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""nova-compute ends in the middle of each operation, and is started again.
+
+What Nova goes on with when it starts differs; whatever it does, no device is
+anybody else's meanwhile, and all are free in the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import typing
+from collections.abc import Callable
+
+import fixtures
+
+from tests.fixtures import cloud
+from tests.functional import test_moves
+from tests.functional import test_operations
+
+DOMAIN = test_operations.DOMAIN
+DRIVER = test_moves.DRIVER
+
+
+class KilledCase(test_moves.MovesCase):
+
+    def killed_in(self, target: str, operation: Callable[[], object],
+                  host: str = 'gpu1') -> None:
+        """Let nova-compute end where a call begins, and start it again."""
+        reached = threading.Event()
+
+        def dies(*args: object, **kwargs: object) -> typing.NoReturn:
+            reached.set()
+            raise SystemExit
+        with fixtures.MonkeyPatch(target, dies):
+            operation()
+            self.assertTrue(reached.wait(30), target)
+            self.computes[host].stop()
+        self._start_compute(host)
+
+    def acting(self, action: str, body: object = None) -> Callable[[], object]:
+        return lambda: self.act(action, body)
+
+    def wait_error(self) -> None:
+        """Nova itself sets it at start, without a fault."""
+        self.wait_for(lambda: self.api.get_server(
+            self.server['id'])['status'] == 'ERROR', 'ERROR')
+
+    def given_back(self) -> None:
+        """The server, whatever its state, is deleted; its devices are free."""
+        self.act('os-resetState', {'state': 'error'})
+        self.delete(self.server)
+        for host in self.machines:
+            # A host that Nova did not tell finds it once the guest is gone.
+            if self._has_domain(self.server, host):
+                domain = self.connections[host].lookupByUUIDString(
+                    self.server['id'])
+                domain.destroy()
+                domain.undefine()
+            self.driver(host).gpu_tracker.suspect()
+            self.look(host)
+        self.settle(self.server, {
+            **self.nothing_held, 'usage': self.facts(self.server)['usage']})
+
+
+class KeepingTest(KilledCase):
+    """Operations on a server that stays where it is."""
+
+    def test_hard_reboot(self) -> None:
+        # Nova begins it anew.
+        self.killed_in(f'{DOMAIN}.createWithFlags',
+                       self.acting('reboot', {'type': 'HARD'}))
+        self.done()
+
+    def test_stop_start_and_pause(self) -> None:
+        self.killed_in(f'{DOMAIN}.destroy', self.acting('os-stop'))
+        self.done('SHUTOFF')
+        self.killed_in(f'{DOMAIN}.createWithFlags', self.acting('os-start'))
+        self.done()
+        self.killed_in(f'{DOMAIN}.suspend', self.acting('pause'))
+        self.done()
+
+    def test_rescue(self) -> None:
+        self.make_folder()
+        self.killed_in(f'{DOMAIN}.createWithFlags', self.acting('rescue'))
+        self.settle(self.server, self.all_well)
+        self.act('os-resetState', {'state': 'active'})
+        self.act('reboot', {'type': 'HARD'})
+        self.done()
+
+    def test_rebuild(self) -> None:
+        self.killed_in(f'{DOMAIN}.createWithFlags', self.acting(
+            'rebuild', {'imageRef': cloud.IMAGE}))
+        self.wait_error()
+        self.assertEqual(self.all_well['held'],
+                         self.facts(self.server)['held'])
+        self.act('reboot', {'type': 'HARD'})
+        self.done()
+
+    def test_soft_delete(self) -> None:
+        self.flags(reclaim_instance_interval=3600)
+        self.killed_in(f'{DOMAIN}.destroy', lambda: self.api.delete_server(
+            self.server['id']))
+        self.settle(self.server, self.all_well)
+        self.flags(reclaim_instance_interval=0)
+        self.given_back()
+
+
+class GivingBackTest(KilledCase):
+    """Operations that give devices back, or get them."""
+
+    def test_delete(self) -> None:
+        # Nova goes on with it.
+        self.killed_in(f'{DOMAIN}.undefineFlags', lambda: (
+            self.api.delete_server(self.server['id'])))
+        self.wait_for(lambda: self._gone(self.server['id']), 'deleted')
+        self.settle(self.server, self.nothing_held)
+
+    def test_delete_after_the_guest_is_gone(self) -> None:
+        self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
+                       '.release', lambda: self.api.delete_server(
+                           self.server['id']))
+        self.wait_for(lambda: self._gone(self.server['id']), 'deleted')
+        self.settle(self.server, self.nothing_held)
+
+    def test_shelve(self) -> None:
+        self.killed_in(f'{DOMAIN}.undefineFlags', self.acting('shelve'))
+        self.settle(self.server, self.all_well)
+        self.given_back()
+
+    def test_unshelve(self) -> None:
+        self.act('shelve')
+        self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
+        self.killed_in(f'{DOMAIN}.createWithFlags', self.acting('unshelve'))
+        # libvirt has the guest, so nobody else gets its devices.
+        self.wait_states('gpu1', 'L40S', provisioning=2, available=2)
+        self.given_back()
+
+    def test_boot_before_the_guest(self) -> None:
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+        self.killed_in('gpgpu_plugin.host.passthrough.PassthroughBackend'
+                       '.prepare', self._boot)
+        self.wait_error()
+        # The usage is the server's that failed, until it is deleted.
+        self.settle(self.server, self.expected({}, gpu1=2))
+        self.given_back()
+
+    def test_boot_with_the_guest(self) -> None:
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+        self.killed_in(f'{DOMAIN}.createWithFlags', self._boot)
+        self.wait_error()
+        self.wait_states('gpu1', 'L40S', provisioning=2, available=2)
+        self.given_back()
+
+    def _boot(self) -> None:
+        self.server = {'id': self.post_server(self.flavor(L40S=2))}
+
+
+class MovesTest(KilledCase):
+    """Cold migration, resize and evacuation."""
+
+    def _migrate_until(self, target: str, host: str) -> None:
+        self.killed_in(target, self.acting('migrate'), host)
+
+    def test_source_before_the_claim(self) -> None:
+        self._migrate_until('gpgpu_plugin.virt.mixin.GpuMixin'
+                            '._gpu_claim_destination', 'gpu1')
+        # Nova ends the migration, and starts the guest where it was.
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.settle(self.server, {
+            **self.all_well, 'usage': self.facts(self.server)['usage']})
+        self.given_back()
+
+    def test_destination_before_the_guest(self) -> None:
+        self._migrate_until('gpgpu_plugin.virt.moves.prepare', 'gpu2')
+        facts = self.facts(self.server)
+        self.assertEqual({'gpu1': 2, 'gpu2': 2}, {
+            host: len(held) for host, held in facts['held'].items()})
+        self.given_back()
+
+    def test_destination_with_the_guest(self) -> None:
+        self._migrate_until(f'{DOMAIN}.createWithFlags', 'gpu2')
+        new = self.held_on(self.server, 'gpu2')
+        both = {'gpu1': self.cards, 'gpu2': new}
+        self.settle(self.server, self.expected(both))
+        self.given_back()
+
+    def test_confirmation(self) -> None:
+        self.act('migrate')
+        new = self.moved()
+        self.killed_in(f'{DOMAIN}.undefineFlags',
+                       self.acting('confirmResize'))
+        facts = self.facts(self.server)
+        self.assertEqual({'gpu1': self.cards, 'gpu2': new}, facts['held'])
+        self.given_back()
+
+    def test_confirmation_before_it_is_told(self) -> None:
+        self.act('migrate')
+        new = self.moved()
+        self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
+                       '.release', self.acting('confirmResize'))
+        self.assertEqual({'gpu1': self.cards, 'gpu2': new},
+                         self.facts(self.server)['held'])
+        self.given_back()
+
+    def test_revert_on_the_destination(self) -> None:
+        self.act('migrate')
+        new = self.moved()
+        self.killed_in(f'{DOMAIN}.undefineFlags',
+                       self.acting('revertResize'), 'gpu2')
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards, 'gpu2': new}))
+        self.given_back()
+
+    def test_revert_on_the_source(self) -> None:
+        self.act('migrate')
+        self.moved()
+        self.killed_in(f'{DOMAIN}.createWithFlags',
+                       self.acting('revertResize'))
+        self.settle(self.server, self.all_well)
+        self.given_back()
+
+    def test_evacuation(self) -> None:
+        self.computes['gpu1'].stop()
+        [service] = self.api.get_services(
+            binary='nova-compute', host='gpu1')
+        self.api.put_service_force_down(service['id'], True)
+        self.killed_in(f'{DOMAIN}.createWithFlags',
+                       self.acting('evacuate', {}), 'gpu2')
+        self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
+        self.wait_states('gpu1', 'L40S', assigned=2, available=2)
+        self._start_compute('gpu1')
+        self.api.put_service_force_down(service['id'], False)
+        self.given_back()
