@@ -21,12 +21,10 @@ allocation is gone.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import typing
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 
 PATIENCE = 60
 """Seconds after which an allocation is taken for one that stays."""
@@ -47,13 +45,6 @@ class Departing:
         """Nova takes back what this consumer has on the host's groups."""
         with self._lock:
             self._until[consumer] = self._clock() + PATIENCE
-
-    @contextlib.contextmanager
-    def unless_done(self, consumer: str) -> Iterator[None]:
-        """Nova takes it back if what is done here fails."""
-        self.add(consumer)
-        yield
-        self._drop(consumer)
 
     def __bool__(self) -> bool:
         """Whether there are any; calls nobody."""
@@ -78,8 +69,5 @@ class Departing:
             allocated = client.get_allocs_for_consumer(
                 context, consumer)['allocations']
             if allocated.keys().isdisjoint(providers):
-                self._drop(consumer)
-
-    def _drop(self, consumer: str) -> None:
-        with self._lock:
-            self._until.pop(consumer, None)
+                with self._lock:
+                    self._until.pop(consumer, None)

@@ -234,13 +234,9 @@ class GpuMixin:
             destroy=functools.partial(
                 super().destroy, context, instance,  # type: ignore[misc]
                 kwargs.get('network_info'), kwargs.get('block_device_info')),
-            keeps=self._gpu_is_rebuild(instance, here=True))
-        with contextlib.ExitStack() as around:
-            around.enter_context(self._gpu_errors(instance))
-            around.enter_context(self._gpu_working(instance))
-            if self._gpu_is_rebuild(instance, here=False):
-                around.enter_context(
-                    self.gpu_tracker.departing.unless_done(instance.uuid))
+            keeps=self._gpu_is_rebuild(instance, here=True),
+            departs=self._gpu_is_rebuild(instance, here=False))
+        with (self._gpu_errors(instance), self._gpu_working(instance)):
             steps.execute(run)
 
     @contextlib.contextmanager

@@ -39,6 +39,8 @@ class Spawn:
 
     :ivar spawn: Nova's own spawn; ``destroy`` its undo
     :ivar keeps: a rebuild in place: the instance's own devices, no others
+    :ivar departs: an evacuation: if it fails, Nova takes the allocation here
+        back, and tries to only once
     :ivar touched: assignments whose hardware may have been changed
     :ivar faults: what is wrong with the hardware, by assignment
     """
@@ -48,6 +50,7 @@ class Spawn:
     spawn: Callable[[], None]
     destroy: Callable[[], None]
     keeps: bool = False
+    departs: bool = False
     assignments: tuple[claim_obj.Assignment, ...] = ()
     was_assigned: bool = False
     touched: set[str] = dataclasses.field(default_factory=set)
@@ -99,6 +102,8 @@ def _unclaim(run: Spawn) -> None:
     if run.was_assigned or not run.assignments:
         return
     tracker = run.tracker
+    if run.departs:
+        tracker.departing.add(run.request.instance_uuid)
     tracker.state.drop(run.request.instance_uuid, run.uuids)
     try:
         _abort(run)

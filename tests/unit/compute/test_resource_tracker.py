@@ -341,19 +341,6 @@ class DepartingTest(base.ComputeTestCase):
         self.assertIsNone(self.tracker.tick())
         self.assertEqual((8, 3), self.placement())
 
-    def test_done_without_its_end(self):
-        del self.client.allocations['m1']
-        self.tracker.tick()
-        with self.tracker.departing.unless_done('i2'):
-            self.assertTrue(self.tracker.departing)
-        self.assertFalse(self.tracker.departing)
-
-        def fails():
-            with self.tracker.departing.unless_done('i2'):
-                raise RuntimeError
-        self.assertRaises(RuntimeError, fails)
-        self.assertTrue(self.tracker.departing)
-
 
 class HostStateTest(base.ComputeTestCase):
 

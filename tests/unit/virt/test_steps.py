@@ -212,6 +212,14 @@ class StepsTest(base.ComputeTestCase):
         binder._write_attribute = works
         self.assertEqual(self.before, self.settled())
 
+    def test_evacuation_that_fails_leaves_placement_to_nova(self):
+        for departs in (False, True):
+            run = steps.Spawn(
+                tracker=self.tracker, request=self.request(2),
+                spawn=self.fail, destroy=self.guests.clear, departs=departs)
+            self.assertRaises(self.failureException, steps.execute, run)
+            self.assertEqual(departs, bool(self.tracker.departing))
+
     def test_undo_that_fails_does_not_stop_the_others(self):
         def broken(run):
             raise ValueError('undo')
