@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 import os_resource_classes
 from nova.conf import devices as devices_conf
+from nova.pci import devspec
 from nova.pci import whitelist
 
 from gpgpu_plugin import exception
@@ -62,7 +63,10 @@ class NovasOwn:
 
     def _option(self, function: pci.PCIFunction,
                 parent: str | None) -> str | None:
-        if self._specs.device_assignable({
+        # Nova knows no wider domain, and gives away none of its devices.
+        known = pci.PCIAddress.parse(function.address).domain <= (
+            devspec.MAX_DOMAIN)
+        if known and self._specs.device_assignable({
                 'vendor_id': function.vendor, 'product_id': function.device,
                 'address': function.address, 'parent_addr': parent,
                 'capabilities': {}}):

@@ -72,6 +72,14 @@ class ConflictTest(base.BaseTestCase):
             exception.ConfigInvalid, self.check, 'VGPU')
         self.assertIn('resource class VGPU', str(exc))
 
+    def test_domain_that_nova_does_not_know(self):
+        # Of Intel VMD and Hyper-V; Nova ignores such devices.
+        self.conf.set_override('device_spec', [json.dumps(
+            {'vendor_id': '10de'})], 'pci')
+        wide = pci.PCIFunction(id='s', address='10000:e1:00.0',
+                               vendor='10de', device='2330')
+        self.assertEqual({}, conflicts.NovasOwn(self.conf).options([wide]))
+
     def test_vfs_of_a_function_that_nova_gives_away(self):
         # Nova looks at the real /sys for it.
         self.useFixture(fixtures.MockPatch(
