@@ -27,17 +27,22 @@ VFIO = 'vfio-pci'
 
 
 class Binder:
-    """Writes to sysfs; every method compares before it acts.
+    """What sysfs lets root do with functions; every method compares before it
+    acts.
 
     :param write: writes a value to a path relative to the root of sysfs, as
         the kernel takes it; raises OSError
     :param load: loads vfio-pci; raises OSError
+    :param read: reads a file given likewise, with root's rights; raises
+        OSError
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
                  write: Callable[[str, str], None],
-                 load: Callable[[], None]) -> None:
+                 load: Callable[[], None],
+                 read: Callable[[str], bytes]) -> None:
         self._sysfs = sysfs
+        self._read_file = read
         self._write_attribute = write
         self._load_vfio = load
 
@@ -47,7 +52,9 @@ class Binder:
         return cls(
             sysfs,
             functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
-            functools.partial(privsep.call, privsep_designation.load_vfio))
+            functools.partial(privsep.call, privsep_designation.load_vfio),
+            functools.partial(
+                privsep.call, privsep_sysfs.read_config, sysfs.root))
 
     def bind(self, function: pci.PCIFunction) -> None:
         """Bind to vfio-pci, and to nothing else from now on.
@@ -91,6 +98,22 @@ class Binder:
         :raises HostError: the kernel refused
         """
         self.write(f'bus/pci/devices/{function.address}/reset', '1')
+
+    def config(self, function: pci.PCIFunction) -> bytes:
+        """Its configuration space, as the hardware answers now.
+
+        :raises HostError: it cannot be read
+        :raises HostNotReady: nothing is there that could read it
+        """
+        path = f'bus/pci/devices/{function.address}/config'
+        try:
+            return self._read_file(path)
+        except privsep.HelperUnavailable as exc:
+            raise exception.HostNotReady(
+                path=path, reason=exc.strerror) from None
+        except OSError as exc:
+            raise exception.HostError(
+                path=path, reason=f'cannot be read: {exc.strerror}') from None
 
     def write(self, path: str, value: str) -> None:
         """Write to sysfs.

@@ -18,6 +18,7 @@ kernel's include/uapi/linux/pci_regs.h.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 HEADER = 0x40
 _CAP_POINTER = 0x34
@@ -38,29 +39,69 @@ def is_dead(config: bytes) -> bool:
 
 def port_type(config: bytes) -> int | None:
     """Device/port type of the PCIe capability; None if it cannot be told."""
-    offset = config[_CAP_POINTER] & 0xfc if len(config) >= 64 else 0
-    for _ in range(48):
-        if offset < 64 or offset + 4 > len(config):
-            return None
-        if config[offset] == _CAP_EXPRESS:
+    for number, offset in _capabilities(config):
+        if number == _CAP_EXPRESS:
             return (config[offset + 2] >> 4) & 0xf
-        offset = config[offset + 1] & 0xfc
     return None
 
 
 def serial_number(config: bytes) -> str | None:
     """PCIe Device Serial Number as ``xx-xx-xx-xx-xx-xx-xx-xx``."""
+    for number, offset in _extended_capabilities(config):
+        if number == _EXT_DSN and offset + 12 <= len(config):
+            return config[offset + 4:offset + 12][::-1].hex('-')
+    return None
+
+
+def shape(config: bytes) -> dict[str, str]:
+    """What neither a guest nor a reset changes of a function, by name, in
+    hex: who it is, the kinds of its BARs, which capabilities are where.
+
+    :param config: as root reads it; others get the header only
+    """
+    if len(config) < HEADER:
+        return {}
+    found = {name: config[start:end][::-1].hex() for name, (start, end) in {
+        'vendor': (0, 2), 'device': (2, 4), 'revision': (8, 9),
+        'class': (9, 12), 'header type': (14, 15),
+        'subsystem vendor': (44, 46), 'subsystem': (46, 48),
+        'interrupt pin': (61, 62)}.items()}
+    # The bits below the address are read-only. Those of a 64 bit BAR's upper
+    # half are part of the address.
+    kinds = []
+    offset = 0x10
+    while offset < 0x28:
+        kinds.append(f'{config[offset] & 0xf:x}')
+        offset += 8 if config[offset] & 0x7 == 0x4 else 4
+    found['kinds of BARs'] = ' '.join(kinds)
+    found['capabilities'] = ' '.join(
+        f'{number:02x}@{at:02x}' for number, at in _capabilities(config))
+    found['extended capabilities'] = ' '.join(
+        f'{number:04x}@{at:03x}'
+        for number, at in _extended_capabilities(config))
+    return found
+
+
+def _capabilities(config: bytes) -> Iterator[tuple[int, int]]:
+    """(id, offset) of each; ends where it is garbage."""
+    offset = config[_CAP_POINTER] & 0xfc if len(config) >= HEADER else 0
+    for _ in range(48):
+        if offset < HEADER or offset + 4 > len(config):
+            return
+        yield config[offset], offset
+        offset = config[offset + 1] & 0xfc
+
+
+def _extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
     offset = _EXT_FIRST
     for _ in range(960):
-        if offset < _EXT_FIRST or offset + 12 > len(config):
-            return None
+        if offset < _EXT_FIRST or offset + 4 > len(config):
+            return
         header, = struct.unpack_from('<I', config, offset)
         if header in (0, 0xffffffff):
-            return None
-        if header & 0xffff == _EXT_DSN:
-            return config[offset + 4:offset + 12][::-1].hex('-')
+            return
+        yield header & 0xffff, offset
         offset = header >> 20 & 0xffc
-    return None
 
 
 def vpd_serial(vpd: bytes) -> str | None:

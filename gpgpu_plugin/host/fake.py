@@ -18,6 +18,7 @@ import pathlib
 
 from oslo_config import cfg
 
+from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import fake_kernel
@@ -37,8 +38,10 @@ class FakeBackend(passthrough.PassthroughBackend):
         self.designations = designation.Store(f'{root}/etc')
         sysfs = sysfs_mod.Sysfs(root)
         super().__init__(
-            sysfs, binding.Binder(sysfs, self.kernel.write, lambda: None),
-            self.designations.holds)
+            sysfs, binding.Binder(
+                sysfs, self.kernel.write, lambda: None,
+                lambda path: (pathlib.Path(root) / path).read_bytes()),
+            self.designations.holds, baseline.Baselines(f'{root}/etc/cards'))
 
     @classmethod
     def for_machine(cls, name: str, folder: str) -> FakeBackend:

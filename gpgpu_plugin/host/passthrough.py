@@ -17,6 +17,7 @@ designated for passthrough stays bound when no guest has it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from oslo_config import cfg
@@ -25,7 +26,9 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import card as card_mod
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
+from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
+from gpgpu_plugin.host import config_space
 from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs as sysfs_mod
@@ -40,10 +43,13 @@ class PassthroughBackend(base.Backend):
     """Binds before a guest, gives back after it, resets between two.
 
     :param is_designated: whether a function stays bound between guests
+    :param baselines: what cards were before their guests
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs, binder: binding.Binder,
-                 is_designated: Callable[[pci.PCIFunction], bool]) -> None:
+                 is_designated: Callable[[pci.PCIFunction], bool],
+                 baselines: baseline.Baselines) -> None:
+        self._baselines = baselines
         self._sysfs = sysfs
         self.binder = binder
         self._is_designated = is_designated
@@ -53,7 +59,8 @@ class PassthroughBackend(base.Backend):
     def for_host(cls, conf: cfg.ConfigOpts, host: str) -> PassthroughBackend:
         sysfs = sysfs_mod.Sysfs(conf.gpgpu.sysfs_root)
         return cls(sysfs, binding.Binder.privileged(sysfs),
-                   designation.Store().holds)
+                   designation.Store().holds, baseline.Baselines(
+                       os.path.join(conf.gpgpu.state_path, 'cards')))
 
     def scan(self) -> scanner.Scan:
         scan = scanner.scan(self._sysfs)
@@ -76,6 +83,9 @@ class PassthroughBackend(base.Backend):
                 path=device.address,
                 reason='it is in no IOMMU group: is the IOMMU on (firmware: '
                        'VT-d or AMD-Vi; kernel: intel_iommu=on)?')
+        shapes = [self._shape(each) for each in card]
+        for each, shape in zip(card, shapes, strict=True):
+            self._baselines.record(each.id, device.assignment_uuid, shape)
         for each in card:
             self.binder.bind(each)
 
@@ -96,18 +106,22 @@ class PassthroughBackend(base.Backend):
             before = self._card(device)[0]
             self.release(device)
             self.binder.reset(before)
-            after = self._card(device)[0]
+            card = self._card(device)
+            changed = _changes(before, card[0]) + [
+                f'{each.address}: since before the guest, {difference}'
+                for each in card for difference in (
+                    self._baselines.differences(
+                        each.id, device.assignment_uuid, self._shape(each)))]
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:
             return base.CleanVerdict(passed=False, evidence=str(exc))
-        changed = [
-            f'{name} was {getattr(before, name)}, is {getattr(after, name)}'
-            for name in _IDENTITY
-            if getattr(before, name) != getattr(after, name)]
         return base.CleanVerdict(
             passed=not changed, evidence='; '.join(
                 changed or [f'{device.address} was reset, and is the same']))
+
+    def _shape(self, function: pci.PCIFunction) -> dict[str, str]:
+        return config_space.shape(self.binder.config(function))
 
     def guest_addresses(self, device: base.HostDevice) -> tuple[str, ...]:
         return tuple(each.address for each in self._card(device))
@@ -128,3 +142,10 @@ class PassthroughBackend(base.Backend):
         if problem is not None:
             raise exception.HostError(path=device.address, reason=problem)
         return card
+
+
+def _changes(before: pci.PCIFunction, after: pci.PCIFunction) -> list[str]:
+    """What of a function is not as it was before the reset."""
+    return [f'{name} was {getattr(before, name)}, is {getattr(after, name)}'
+            for name in _IDENTITY
+            if getattr(before, name) != getattr(after, name)]

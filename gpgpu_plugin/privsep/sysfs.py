@@ -9,7 +9,8 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Writing to sysfs: the attributes that the plugin writes, and no others."""
+"""The attributes of sysfs that the plugin writes, and the one that only root
+reads as a whole; no others."""
 
 from __future__ import annotations
 
@@ -25,14 +26,32 @@ _ALLOWED = re.compile(
     r'|bus/pci/(drivers_probe|rescan)')
 
 
+_CONFIG = re.compile(rf'bus/pci/devices/{_ADDRESS}/config')
+
+
 def check(path: str) -> None:
-    """Refuse what the plugin has no business with.
+    """Refuse to write what the plugin has no business with.
 
     :raises PermissionError: a path that is not on the list
     """
     if '..' in path.split('/') or not _ALLOWED.fullmatch(path):
         raise PermissionError(
             1, f'{path} is no attribute that gpgpu_plugin writes', path)
+
+
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
+def read_config(root: str, path: str) -> bytes:
+    """A function's configuration space, of which the kernel shows others
+    than root the header only.
+
+    :param root: of sysfs
+    :param path: relative to it, ``bus/pci/devices/ADDRESS/config``
+    :raises OSError: it is not there, or the path is another one
+    """
+    if not _CONFIG.fullmatch(path):
+        raise PermissionError(1, f'{path} is no configuration space', path)
+    with open(os.path.join(root, path), 'rb', buffering=0) as file:
+        return file.read(4096)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)

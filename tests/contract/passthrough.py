@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import config_space
 from gpgpu_plugin.host import passthrough
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
@@ -141,6 +142,17 @@ class PassthroughContract:
         verdict = self.backend.clean(self.device(self.gpus[0]))
         self.assertTrue(verdict.passed, verdict.evidence)
         self.assertIsNone(self.look(self.gpus[0]).driver)
+
+    def test_shape_is_what_sysfs_shows(self) -> None:
+        for gpu in self.gpus:
+            shape = config_space.shape(self.backend.binder.config(gpu))
+            self.assertEqual(
+                (gpu.vendor, gpu.device, gpu.revision, gpu.class_code,
+                 gpu.subsystem_vendor, gpu.subsystem),
+                tuple(shape[name] for name in (
+                    'vendor', 'device', 'revision', 'class',
+                    'subsystem vendor', 'subsystem')))
+            self.assertTrue(shape['capabilities'])
 
     def test_device_that_is_open_is_not_cleaned(self) -> None:
         gpu = self.gpus[0]

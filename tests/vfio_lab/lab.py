@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import typing
 
 from oslotest import base
@@ -33,6 +34,11 @@ def write(path: str, value: str) -> None:
         os.write(fd, (value or '\n').encode())
     finally:
         os.close(fd)
+
+
+def read(path: str) -> bytes:
+    """A function's configuration space, likewise."""
+    return pathlib.Path('/sys', path).read_bytes()
 
 
 def functions() -> dict[str, pci.PCIFunction]:

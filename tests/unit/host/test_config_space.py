@@ -44,6 +44,25 @@ class ConfigSpaceTest(base.BaseTestCase):
         virtual = b'\xff' * 4 + machine.config(NODE)[4:]
         self.assertFalse(config_space.is_dead(virtual))
 
+    def test_shape(self):
+        self.assertEqual(
+            {'vendor': '10de', 'device': '2330', 'revision': '00',
+             'class': '030200', 'header type': '00',
+             'subsystem vendor': '0000', 'subsystem': '0000',
+             'interrupt pin': '00', 'kinds of BARs': '0 0 0 0 0 0',
+             'capabilities': '10@40', 'extended capabilities': '0003@100'},
+            config_space.shape(machine.config(
+                {**NODE, 'dsn': '48-b0-2d-00-00-00-00-01'})))
+        self.assertEqual({}, config_space.shape(b''))
+
+    def test_upper_half_of_a_bar_is_an_address(self):
+        config = bytearray(machine.config(NODE))
+        config[0x10:0x20] = bytes.fromhex(
+            '0c000000 7f020000 00000000 04000000')
+        self.assertEqual(
+            'c 0 4 0',
+            config_space.shape(bytes(config))['kinds of BARs'])
+
     def test_vpd(self):
         fields = b'PN\x05900-2' + b'SN\x041234'
         vpd = (b'\x82\x03\x00GPU' + b'\x90'
@@ -58,3 +77,4 @@ class ConfigSpaceTest(base.BaseTestCase):
         config_space.serial_number(data)
         config_space.vpd_serial(data)
         config_space.is_dead(data)
+        config_space.shape(data)

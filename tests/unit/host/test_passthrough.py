@@ -15,6 +15,7 @@ Runs on fake machines; what the fake kernel does is tested beside it.
 """
 
 import os
+import pathlib
 import shutil
 
 import fixtures
@@ -185,6 +186,55 @@ class CleanTest(PassthroughCase):
     def test_no_reset_that_is_confined_to_it(self):
         self.write(self.gpu, 'reset_method', '')
         self.verdict(False, 'reset')
+
+    def change_config(self, offset, value):
+        path = f'{self.root}/bus/pci/devices/{self.gpu.address}/config'
+        with open(path, 'r+b') as file:
+            file.seek(offset)
+            file.write(value)
+
+    def test_another_card_than_before_the_guest(self):
+        # As after other firmware: sysfs goes on to show the old ids.
+        self.change_config(2, b'\x39\x23')
+        for _ in range(2):
+            # Also when nova-compute ended before it could tell.
+            self.verdict(False, 'since before the guest',
+                         'device was 2330, is 2339')
+        # An operator released it, so it is cleaned under another token.
+        self.assertTrue(self.backend.clean(host_base.HostDevice(
+            assignment_uuid='b', stable_id=self.gpu.id,
+            address=self.gpu.address)).passed)
+
+    def test_capability_that_is_gone(self):
+        self.change_config(0x34, b'\0')
+        self.verdict(False, 'capabilities was 10@40, is')
+
+    def test_what_guests_change_is_no_difference(self):
+        # Command, status, cache line, addresses in BARs, interrupt line.
+        for offset, value in ((4, b'\x06\x04\x10\x20'), (12, b'\x10\x40'),
+                              (0x13, b'\xe0'), (60, b'\x0b')):
+            self.change_config(offset, value)
+        self.verdict(True, 'was reset')
+
+    def test_what_a_guest_changed_is_not_what_it_was(self):
+        self.change_config(2, b'\x39\x23')
+        # As at a start of nova-compute while the guest runs.
+        self.backend.prepare(self.device(self.gpu))
+        self.verdict(False, 'device was 2330, is 2339')
+
+    def test_record_that_cannot_be_read(self):
+        [path] = pathlib.Path(f'{self.root}/etc/cards').iterdir()
+        path.write_text('{')
+        self.verdict(False, 'before its guest cannot be read')
+
+    def test_record_that_cannot_be_written(self):
+        shutil.rmtree(f'{self.root}/etc/cards')
+        self.useFixture(fixtures.MockPatch(
+            'os.replace', side_effect=OSError(28, 'No space left on device')))
+        exc = self.assertRaises(
+            exception.HostNotReady, self.backend.prepare,
+            self.device(self.the(id=self.gpu.id)))
+        self.assertIn('No space left', str(exc))
 
     def test_another_device_after_the_reset(self):
         reset = self.backend.kernel.write

@@ -62,6 +62,21 @@ class SysfsWriteTest(base.BaseTestCase):
             self.assertFalse(os.path.exists(f'{self.root}/{path}'))
 
 
+    def test_only_configuration_space_is_read(self):
+        with open(f'{self.root}/{DEVICE}/config', 'wb') as file:
+            file.write(b'\xff' * 5000)
+        self.assertEqual(b'\xff' * 4096, sysfs.read_config(
+            self.root, f'{DEVICE}/config'))
+        for path in ('../etc/shadow', f'{DEVICE}/../x/config', f'{DEVICE}/rom',
+                     f'{DEVICE}/driver/config'):
+            self.assertRaises(
+                PermissionError, sysfs.read_config, self.root, path)
+        exc = self.assertRaises(
+            OSError, sysfs.read_config, self.root,
+            'bus/pci/devices/0000:00:00.0/config')
+        self.assertEqual(2, exc.errno)
+
+
 class CallTest(base.BaseTestCase):
     """What goes wrong with the daemon itself is an OSError, too."""
 

@@ -22,8 +22,11 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
+import fixtures
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import config_space
 from gpgpu_plugin.host import designation
@@ -76,8 +79,9 @@ class KernelContractTest(
         subprocess.run(['modprobe', 'vfio-pci'], check=True)
         tree = sysfs.Sysfs('/sys')
         self.backend = backend_mod.PassthroughBackend(
-            tree, binding.Binder(tree, lab.write, lambda: None),
-            designation.Store().holds)
+            tree, binding.Binder(tree, lab.write, lambda: None, lab.read),
+            designation.Store().holds,
+            baseline.Baselines(self.useFixture(fixtures.TempDir()).path))
         self.gpus = lab.displays()[:2]
         self.addCleanup(self._restore)
 
