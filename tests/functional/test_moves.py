@@ -309,6 +309,27 @@ class VariantTest(MovesCase):
                 else {'gpu1': self.cards}))
 
 
+class VariantOnOneHostTest(MovesCase):
+    """The only host has one GPU of each kind."""
+
+    count = 1
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'wide-domains'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('L40S', '--vendor', '10de', '--device', '2342'),
+        ('L4', '--vendor', '10de', '--device', '27b8'))
+
+    def test_resize(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        for action in ('revertResize', 'confirmResize'):
+            self.resize(self.flavor(L4=1))
+            new = self.moved('gpu1')
+            self.settle(self.server, self.expected(
+                {'gpu1': new}, {'gpu1': self.cards + new}))
+            self.decide(action)
+            self.settle(self.server, self.expected(
+                {'gpu1': new if action == 'confirmResize' else self.cards}))
+
+
 class OneHostTest(MovesCase):
     """Both sides on one server."""
 

@@ -36,8 +36,12 @@ DOMAIN = 'nova.tests.fixtures.libvirt.Domain'
 
 
 class OperationCase(libvirt_cloud.GpuLibvirtCloud):
-    """Two servers, so that there is somewhere to go to."""
+    """Two servers, so that there is somewhere to go to.
 
+    :cvar count: GPUs of the variant L40S that the guest has
+    """
+
+    count = 2
     machines: typing.ClassVar[dict[str, str]] = {
         'gpu1': 'pcie-l40s-4', 'gpu2': 'pcie-l40s-4'}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -45,9 +49,9 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
 
     def setUp(self) -> None:
         super().setUp()
-        self.server = self.boot(self.flavor(L40S=2))
+        self.server = self.boot(self.flavor(L40S=self.count))
         self.cards = self.hostdevs(self.server)
-        self.assertEqual(2, len(self.cards))
+        self.assertEqual(self.count, len(self.cards))
         self.all_well = self.expected({'gpu1': self.cards})
         self.nothing_held = self.expected({})
         self.settle(self.server, self.all_well)
