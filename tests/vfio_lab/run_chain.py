@@ -24,7 +24,7 @@ import sys
 from tests.vfio_lab import machine
 
 COMMAND = ['env', 'OS_NOVA_DISABLE_EVENTLET_PATCHING=1', sys.executable,
-           '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider',
+           '-u', '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider',
            '-p', 'no:logging', '-W', 'ignore', 'tests/vfio_lab/chain']
 
 
