@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
+from collections.abc import Iterable
 
 import os_traits
 from nova import exception as nova_exception
@@ -138,6 +139,25 @@ def push(context: typing.Any, client: typing.Any,
         else:
             raise nova_exception.ResourceProviderUpdateFailed(
                 url=group.provider_name, error='no provider to write to')
+
+
+def allocations(context: typing.Any, client: typing.Any,
+                providers: Iterable[str],
+                ) -> dict[str, dict[str, dict[str, int]]]:
+    """What Placement has allocated, by provider, consumer and class.
+
+    :param providers: UUIDs; one that Placement does not have is left out
+    """
+    result = {}
+    for uuid in providers:
+        try:
+            found = client.get_allocations_for_resource_provider(
+                context, uuid).allocations
+        except nova_exception.ResourceProviderAllocationRetrievalFailed:
+            continue
+        result[uuid] = {consumer: dict(each['resources'])
+                        for consumer, each in found.items()}
+    return result
 
 
 def withdraw(context: typing.Any, client: typing.Any, uuid: str,

@@ -127,6 +127,11 @@ class ResourceTracker:
         # It may be a claim for a migration that never comes.
         self._late_call = True
 
+    def loses_allocation(self, consumer: str) -> None:
+        """Nova takes an allocation back, while what it was for stays held."""
+        self.departing.add(consumer)
+        self.suspect()
+
     def suspect(self) -> None:
         """A call's outcome is unknown: compare with the conductor."""
         self._reconcile_due = True
@@ -251,8 +256,8 @@ class ResourceTracker:
 
         :returns: seconds after which to look again; None: when it is time
         """
-        for step in (self.deliver, self._reconcile, self._report,
-                     self._fetch, self._clean):
+        for step in (self._await_nova, self.deliver, self._reconcile,
+                     self._report, self._fetch, self._clean):
             try:
                 step()
             except exception.ConductorUnavailable as exc:
@@ -269,6 +274,14 @@ class ResourceTracker:
                               'later', step.__name__.strip('_'), self.host)
         self.push()
         return _SOON if self.departing else None
+
+    def _await_nova(self) -> None:
+        if self.departing:
+            inventory = self._inventory
+            self.departing.look(
+                nova_context.get_admin_context(), self._client, {
+                    group.provider_uuid for group in (
+                        inventory.groups if inventory is not None else ())})
 
     def _report(self) -> None:
         if self._node is None:
@@ -328,7 +341,8 @@ class ResourceTracker:
     def _reconcile(self) -> None:
         """End what is dead: claims that nobody builds, assignments of
         instances that Nova deleted. In doubt they stay."""
-        if not (self._reconcile_due or self._compares_again()):
+        if self.departing or not (
+                self._reconcile_due or self._compares_again()):
             return
         listed = self.api.host_assignments(
             gpgpu_context.admin(), self.host)
@@ -345,9 +359,22 @@ class ResourceTracker:
             LOG.warning('Ending assignments that nobody uses any more: %s',
                         [(each.uuid, each.instance_uuid) for each in dead])
             self.end(each.uuid for each in dead)
+        self._compare_allocations({each.variant for each in listed})
         self._late_call = self._late_call and self._reconcile_due
         self._reconcile_due = False
         self._compare_at = self._clock() + self._compare_every
+
+    def _compare_allocations(self, variants: set[str]) -> None:
+        """Tell the conductor what Placement has of the groups of which
+        devices are held."""
+        inventory = self._inventory
+        if inventory is None or not variants:
+            return
+        self.learn(self.api.compare_allocations(
+            gpgpu_context.admin(), self.host, placement.allocations(
+                nova_context.get_admin_context(), self._client, [
+                    group.provider_uuid for group in inventory.groups
+                    if group.variant in variants])))
 
     def _compares_again(self) -> bool:
         """Whether it is time, and there is something to compare."""
@@ -376,16 +403,11 @@ class ResourceTracker:
         Before Nova made the compute node's provider there is nothing to
         write to; Nova's own update writes the groups then.
         """
-        if self._inventory is None or not self._in_tree:
+        if (self._inventory is None or not self._in_tree
+                or self.departing):
             return
         try:
-            if self.departing:
-                self.departing.look(
-                    nova_context.get_admin_context(), self._client,
-                    {group.provider_uuid
-                     for group in self._inventory.groups})
-            if not self.departing:
-                self._write()
+            self._write()
         except Exception:
             # Nova's exceptions and keystoneauth's have no common base. The
             # report client's cache still differs, so the next look writes.

@@ -30,6 +30,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import compute_rpcapi
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import backing
 from gpgpu_plugin.conductor import changes
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
@@ -119,6 +120,12 @@ class ConductorManager:
     @_call
     def host_assignments(self, ctxt: _Context, host: str) -> object:
         return claims.of_host(self._db, host)
+
+    @_call
+    def compare_allocations(
+            self, ctxt: _Context, host: str,
+            allocations: dict[str, dict[str, dict[str, int]]]) -> object:
+        return backing.compare(self._db, host, allocations)
 
     @_call
     def instance_assignments(self, ctxt: _Context,

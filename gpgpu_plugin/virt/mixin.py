@@ -237,7 +237,14 @@ class GpuMixin:
             keeps=self._gpu_is_rebuild(instance, here=True),
             departs=self._gpu_is_rebuild(instance, here=False))
         with (self._gpu_errors(instance), self._gpu_working(instance)):
-            steps.execute(run)
+            try:
+                steps.execute(run)
+            except Exception:
+                if run.keeps:
+                    # Nova does so though the instance stays (its
+                    # rebuild_instance takes it for an evacuation).
+                    self.gpu_tracker.loses_allocation(instance.uuid)
+                raise
 
     @contextlib.contextmanager
     def _gpu_working(self, instance: typing.Any,
@@ -422,8 +429,12 @@ class GpuMixin:
                           network_info: typing.Any) -> None:
         """Nova's, on the source; then the old side goes."""
         with self._gpu_working(instance):
-            super().confirm_migration(  # type: ignore[misc]
-                context, migration, instance, network_info)
+            try:
+                super().confirm_migration(  # type: ignore[misc]
+                    context, migration, instance, network_info)
+            except Exception:
+                self.gpu_tracker.loses_allocation(migration.uuid)
+                raise
             self.gpu_tracker.release(
                 instance.uuid, moves.old_side(migration),
                 departs=migration.uuid)

@@ -183,11 +183,14 @@ class TwoHostsTest(MovesCase):
             self.act('migrate')
             self.wait_status(self.server['id'], 'ERROR')
         # Nova leaves it on the destination, where a reboot mends it, and takes
-        # the source's allocation back; the claim goes on to protect those.
+        # the source's allocation back, which finds it by its comparison.
         new = self.held_on(self.server, 'gpu2')
         self.assertEqual(2, len(new))
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards}, {'gpu1': self.cards, 'gpu2': new}, gpu1=0))
+        self.driver('gpu1').gpu_tracker.suspect()
+        self.look('gpu1')
+        self.settle(self.server, {**self.expected(
+            {'gpu1': self.cards}, {'gpu1': self.cards, 'gpu2': new}, gpu1=0),
+            'offered': {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}})
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
         self.assertEqual(new, self.hostdevs(self.server, 'gpu2'))
@@ -214,8 +217,9 @@ class TwoHostsTest(MovesCase):
             self.wait_status(self.server['id'], 'ERROR')
         # Nova takes the migration's allocation back all the same; its guest
         # may still have the old devices.
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}, gpu1=0))
+        self.settle(self.server, {
+            **self.expected({'gpu1': self.cards, 'gpu2': new}, gpu1=0),
+            'offered': {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}})
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
         self.assertEqual(new, self.hostdevs(self.server, 'gpu2'))

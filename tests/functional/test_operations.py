@@ -179,14 +179,15 @@ class KeepingTest(OperationCase):
             self.failed('rebuild', 'libvirtError')
             self.wait_status(self.server['id'], 'ERROR')
         # Nova takes the allocation of a rebuild that failed back, though the
-        # server stays where it is; the claim goes on to protect its devices.
+        # server stays where it is.
         without = {'gpu1': self.cards}
-        self.settle(self.server, self.expected({}, without, gpu1=0))
-        self.boot(self.flavor(L40S=4), 'ERROR', host='gpu1')
-        self.assertIn('not_enough_available', self.stdlog.logger.output)
+        reserved = {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}
+        self.settle(self.server, {
+            **self.expected({}, without, gpu1=0), 'offered': reserved})
         self.act('rebuild', rebuild)
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, self.expected(without, gpu1=0))
+        self.settle(self.server, {
+            **self.expected(without, gpu1=0), 'offered': reserved})
 
     def test_rebuild_needs_no_conductor(self) -> None:
         self.conductor.stop()

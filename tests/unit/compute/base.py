@@ -17,6 +17,7 @@ import uuid
 import fixtures
 from nova import exception as nova_exception
 from nova.compute import provider_tree
+from nova.scheduler.client import report
 from oslotest import base
 
 from gpgpu_plugin import context
@@ -61,6 +62,15 @@ class FakeReportClient:
         if self.error is not None:
             raise self.error
         return {'allocations': self.allocations.get(consumer, {})}
+
+    def get_allocations_for_resource_provider(self, ctxt, rp_uuid):
+        if not self.tree.exists(rp_uuid):
+            raise nova_exception.ResourceProviderAllocationRetrievalFailed(
+                rp_uuid=rp_uuid, error='404')
+        return report.ProviderAllocInfo(allocations={
+            consumer: {'resources': allocated[rp_uuid]}
+            for consumer, allocated in self.allocations.items()
+            if allocated.get(rp_uuid)})
 
     def set_inventory_for_provider(self, ctxt, rp_uuid, records):
         if not self.tree.has_inventory_changed(rp_uuid, records):
@@ -124,6 +134,8 @@ class ComputeTestCase(base.BaseTestCase):
 
     def request(self, count=2, instance='i1'):
         name = naming.resource_class('H100')
+        # As the scheduler did.
+        self.client.allocations[instance] = {self.provider: {name: count}}
         return claim_obj.ClaimRequest(
             instance_uuid=instance, host='h1', request=request.Request(
                 demands=(request.Demand(

@@ -342,6 +342,65 @@ class DepartingTest(base.ComputeTestCase):
         self.assertEqual((8, 3), self.placement())
 
 
+class AllocationsTest(base.ComputeTestCase):
+    """Nova took an allocation back, and what it was for is held."""
+
+    def compare(self):
+        self.tracker.suspect()
+        self.tracker.tick()
+
+    def test_what_is_held_without_an_allocation_is_reserved(self):
+        self.boot(2, 'i1')
+        self.boot(3, 'i2')
+        self.compare()
+        self.assertEqual((8, 0), self.placement())
+        del self.client.allocations['i1']
+        self.compare()
+        self.assertEqual((8, 2), self.placement())
+        # Found again, as after a heal.
+        self.client.allocations['i1'] = {
+            self.provider: {'CUSTOM_GPU_H100': 2}}
+        self.compare()
+        self.assertEqual((8, 0), self.placement())
+
+    def test_migration_has_the_allocation_of_the_side_it_leaves(self):
+        self.boot(2, 'i1')
+        self.client.allocations['m1'] = self.client.allocations.pop('i1')
+        self.compare()
+        self.assertEqual((8, 0), self.placement())
+        # Of it half is left.
+        self.client.allocations['m1'][self.provider]['CUSTOM_GPU_H100'] = 1
+        self.compare()
+        self.assertEqual((8, 1), self.placement())
+
+    def test_compared_when_nova_is_done(self):
+        self.boot(2, 'i1')
+        self.tracker.loses_allocation('i1')
+        self.tracker.tick()
+        self.tracker.learn(self.api.host_inventory(context.admin(), 'h1'))
+        self.assertEqual((8, 0), self.placement())
+        del self.client.allocations['i1']
+        self.assertIsNone(self.tracker.tick())
+        self.assertEqual((8, 2), self.placement())
+
+    def test_nothing_held_asks_nobody(self):
+        self.client.get_allocations_for_resource_provider = (
+            lambda *args: self.fail('asked'))
+        self.compare()
+
+    def test_provider_that_placement_does_not_have(self):
+        self.boot(2, 'i1')
+        self.client.tree.remove(self.provider)
+        self.compare()
+        self.update_tree()
+        self.assertEqual((8, 0), self.placement())
+
+    def test_host_that_never_reported(self):
+        self.assertRaises(
+            exception.NotFound, self.api.compare_allocations,
+            context.admin(), 'h9', {})
+
+
 class HostStateTest(base.ComputeTestCase):
 
     def test_garbage_on_disk_is_survived(self):
