@@ -67,7 +67,8 @@ def current_side(instance: objects.Instance) -> Side:
     migration = migration_of(instance)
     if migration.source_compute != migration.dest_compute:
         return any_side
-    return (new_side if instance.flavor.id == instance.new_flavor.id
+    new = instance.new_flavor
+    return (new_side if new is not None and instance.flavor.id == new.id
             else old_side)(migration)
 
 

@@ -1,0 +1,52 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which of an instance's assignments its guest gets."""
+
+import types
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.virt import moves
+
+OLD, NEW = (types.SimpleNamespace(slot=slot) for slot in ('build', 'm1'))
+
+
+class CurrentSideTest(base.BaseTestCase):
+
+    def sides(self, *, moving=True, dest='h1', flavor=1, new_flavor=2):
+        """Slots of the assignments that count."""
+        migration = types.SimpleNamespace(
+            uuid='m1', source_compute='h1', dest_compute=dest)
+        self.useFixture(fixtures.MockPatchObject(
+            moves, 'migration_of', return_value=migration))
+        side = moves.current_side(types.SimpleNamespace(
+            migration_context=object() if moving else None,
+            flavor=types.SimpleNamespace(id=flavor),
+            new_flavor=None if new_flavor is None
+            else types.SimpleNamespace(id=new_flavor)))
+        return [each.slot for each in (OLD, NEW) if side(each)]
+
+    def test_no_migration(self):
+        self.assertEqual(['build', 'm1'], self.sides(moving=False))
+
+    def test_each_host_has_one_side_only(self):
+        for flavor in (1, 2):
+            self.assertEqual(['build', 'm1'],
+                             self.sides(dest='h2', flavor=flavor))
+
+    def test_one_host_has_both(self):
+        self.assertEqual(['build'], self.sides(flavor=1))
+        self.assertEqual(['m1'], self.sides(flavor=2))
+
+    def test_before_nova_wrote_the_new_flavor(self):
+        self.assertEqual(['build'], self.sides(new_flavor=None))
