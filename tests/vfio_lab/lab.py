@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import time
 import typing
 
 from oslotest import base
@@ -39,6 +41,19 @@ def write(path: str, value: str) -> None:
 def read(path: str) -> bytes:
     """A function's configuration space, likewise."""
     return pathlib.Path('/sys', path).read_bytes()
+
+
+def unload(module: str) -> None:
+    """Unload a module, which udev may be about to load for a device that was
+    just found again."""
+    for _ in range(20):
+        subprocess.run(['udevadm', 'settle'], check=True)
+        done = subprocess.run(['modprobe', '-r', module],
+                              capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return
+        time.sleep(0.5)
+    raise AssertionError(done.stderr)
 
 
 def functions() -> dict[str, pci.PCIFunction]:

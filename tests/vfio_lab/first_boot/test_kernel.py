@@ -75,7 +75,7 @@ class KernelContractTest(
     def setUp(self) -> None:
         super().setUp()
         self.root = '/sys'
-        subprocess.run(['modprobe', '-r', 'bochs'], check=True)
+        lab.unload('bochs')
         subprocess.run(['modprobe', 'vfio-pci'], check=True)
         tree = sysfs.Sysfs('/sys')
         self.backend = backend_mod.PassthroughBackend(
