@@ -28,6 +28,7 @@ import typing
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 from nova import context as nova_context
 from oslo_config import cfg
@@ -359,22 +360,25 @@ class ResourceTracker:
             LOG.warning('Ending assignments that nobody uses any more: %s',
                         [(each.uuid, each.instance_uuid) for each in dead])
             self.end(each.uuid for each in dead)
-        self._compare_allocations({each.variant for each in listed})
+        self._compare_allocations(listed)
         self._late_call = self._late_call and self._reconcile_due
         self._reconcile_due = False
         self._compare_at = self._clock() + self._compare_every
 
-    def _compare_allocations(self, variants: set[str]) -> None:
+    def _compare_allocations(
+            self, listed: Sequence[claim_obj.Assignment]) -> None:
         """Tell the conductor what Placement has of the groups of which
         devices are held."""
         inventory = self._inventory
+        variants = {each.variant for each in listed}
         if inventory is None or not variants:
             return
         self.learn(self.api.compare_allocations(
             gpgpu_context.admin(), self.host, placement.allocations(
                 nova_context.get_admin_context(), self._client, [
                     group.provider_uuid for group in inventory.groups
-                    if group.variant in variants])))
+                    if group.variant in variants]),
+            [each.uuid for each in listed]))
 
     def _compares_again(self) -> bool:
         """Whether it is time, and there is something to compare."""

@@ -36,8 +36,9 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 def compare(db: api.Database, host_name: str, allocations: Allocations,
-            ) -> inventory_obj.HostInventory:
+            assignments: Iterable[str]) -> inventory_obj.HostInventory:
     """Take over what Placement says (ConductorAPI.compare_allocations)."""
+    known = set(assignments)
     with db.reader() as session:
         host_id = host_db.get(session, host_name).id
 
@@ -49,7 +50,8 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
                 continue
             backed = _backed(state.held, said)
             for each in state.held:
-                if each.allocated == (each.id in backed):
+                if (each.uuid not in known
+                        or each.allocated == (each.id in backed)):
                     continue
                 each.allocated = each.id in backed
                 event_db.add(

@@ -124,8 +124,9 @@ class ConductorManager:
     @_call
     def compare_allocations(
             self, ctxt: _Context, host: str,
-            allocations: dict[str, dict[str, dict[str, int]]]) -> object:
-        return backing.compare(self._db, host, allocations)
+            allocations: dict[str, dict[str, dict[str, int]]],
+            assignments: list[str]) -> object:
+        return backing.compare(self._db, host, allocations, assignments)
 
     @_call
     def instance_assignments(self, ctxt: _Context,

@@ -157,19 +157,21 @@ class ConductorAPI:
     def compare_allocations(
             self, ctxt: _Context, host: str,
             allocations: dict[str, dict[str, dict[str, int]]],
-            ) -> inventory_obj.HostInventory:
+            assignments: Sequence[str]) -> inventory_obj.HostInventory:
         """Tell what Placement has allocated, so that what is held without an
         allocation is reserved.
 
         :param allocations: units by UUID of a provider of the host, by
             consumer and resource class; providers that are left out stay
             as they are
+        :param assignments: UUIDs of those that were known before Placement
+            was asked; of later ones its answer says nothing
         :raises NotFound: the host never reported
         """
         return codec.from_primitive(
             inventory_obj.HostInventory, self._call(
                 ctxt, 'compare_allocations', host=host,
-                allocations=allocations))
+                allocations=allocations, assignments=list(assignments)))
 
     def instance_assignments(self, ctxt: _Context, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:

@@ -398,7 +398,19 @@ class AllocationsTest(base.ComputeTestCase):
     def test_host_that_never_reported(self):
         self.assertRaises(
             exception.NotFound, self.api.compare_allocations,
-            context.admin(), 'h9', {})
+            context.admin(), 'h9', {}, [])
+
+    def test_claim_that_was_granted_after_placement_answered(self):
+        self.boot(1, 'i1')
+        ask = self.client.get_allocations_for_resource_provider
+
+        def late(*args):
+            answer = ask(*args)
+            self.boot(2, 'i2')
+            return answer
+        self.client.get_allocations_for_resource_provider = late
+        self.compare()
+        self.assertEqual((8, 0), self.placement())
 
 
 class HostStateTest(base.ComputeTestCase):
