@@ -115,7 +115,7 @@ def allocate(offers: _Offers, request: request_mod.Request,
             for name, cards in offers.items()}
     if required and any(len(near[name]) < count
                         for name, count in need.items()):
-        raise Unsatisfiable(_far_refusal(need))
+        raise Unsatisfiable(far_refusal(request))
     try:
         return _allocate(near, request, policies)
     except Unsatisfiable:
@@ -143,7 +143,7 @@ def _allocate(offers: _Offers, request: request_mod.Request,
         chosen for island in _islands(pools, need, request.topology)
         if (chosen := _choose(island, need, policy)) is not None]
     if not choices:
-        raise Unsatisfiable(_topology_refusal(request.topology, need))
+        raise Unsatisfiable(_topology_refusal(request))
     return min(choices, key=lambda chosen: chosen.cost).cards
 
 
@@ -165,26 +165,26 @@ def _count_refusal(name: str, count: int, free: int) -> Refusal:
         detail=f'asked {count} of {name}, {free} available')
 
 
-def _far_refusal(need: _Need) -> Refusal:
+def far_refusal(request: request_mod.Request) -> Refusal:
+    """What is asked is not where the guest's memory is."""
     return Refusal(
         reason=_Reason.NUMA_POLICY_REQUIRED,
-        detail=f"no {_asked(need)} available on the NUMA nodes of the guest's "
-               f"memory")
+        detail=f"no {asked(request)} available on the NUMA nodes of the "
+               f"guest's memory")
 
 
-def _asked(need: _Need) -> str:
-    return ', '.join(f'{count} of {name}'
-                     for name, count in sorted(need.items()))
+def asked(request: request_mod.Request) -> str:
+    """The demands in words."""
+    return ', '.join(f'{each.count} of {each.resource_class}'
+                     for each in request.demands)
 
 
-def _topology_refusal(topology: request_mod.Topology,
-                      need: _Need) -> Refusal:
-    asked = _asked(need)
-    if topology is _Topology.SAME_SWITCH:
+def _topology_refusal(request: request_mod.Request) -> Refusal:
+    if request.topology is _Topology.SAME_SWITCH:
         return Refusal(reason=_Reason.TOPOLOGY_SAME_SWITCH,
-                       detail=f'no PCIe switch has {asked} available')
+                       detail=f'no PCIe switch has {asked(request)} available')
     return Refusal(reason=_Reason.TOPOLOGY_SAME_NUMA,
-                   detail=f'no NUMA node has {asked} available')
+                   detail=f'no NUMA node has {asked(request)} available')
 
 
 def _islands(pools: _Pools, need: _Need,
@@ -286,33 +286,50 @@ class Masks:
 
     Entry i of ``numa`` (of ``switches``) is the same node (switch) in every
     Masks of a host.
+
+    :ivar room: units that each card can take; empty: one each
     """
 
     free: int
     numa: tuple[int, ...] = ()
     switches: tuple[int, ...] = ()
+    room: tuple[int, ...] = ()
+
+    def units(self, part: int = -1) -> int:
+        """Units that some of the cards can take.
+
+        :param part: mask of these cards; default all
+        """
+        free = self.free & part
+        if not self.room:
+            return free.bit_count()
+        return sum(units for index, units in enumerate(self.room)
+                   if free >> index & 1)
 
 
-def masks(groups: Sequence[Sequence[tuple[Card, bool]]]) -> list[Masks]:
-    """Masks of a host's groups, each a sequence of (card, whether free)."""
+def masks(groups: Sequence[Sequence[tuple[Card, int]]]) -> list[Masks]:
+    """Masks of a host's groups, each a sequence of (card, units that it can
+    take)."""
     nodes = sorted({card.numa_node for group in groups
                     for card, _ in group if card.numa_node is not None})
     switches = sorted({card.switch for group in groups
                        for card, _ in group if card.switch is not None})
 
-    def mask(group: Sequence[tuple[Card, bool]],
-             wanted: Callable[[Card, bool], bool]) -> int:
-        return sum(1 << index for index, (card, free) in enumerate(group)
-                   if wanted(card, free))
+    def mask(group: Sequence[tuple[Card, int]],
+             wanted: Callable[[Card, int], bool]) -> int:
+        return sum(1 << index for index, (card, units) in enumerate(group)
+                   if wanted(card, units))
 
     return [Masks(
-        free=mask(group, lambda _card, free: free),
+        free=mask(group, lambda _card, units: units > 0),
         numa=tuple(
-            mask(group, lambda card, _free, node=node:  # type: ignore[misc]
+            mask(group, lambda card, _units, node=node:  # type: ignore[misc]
                  card.numa_node == node) for node in nodes),
         switches=tuple(
-            mask(group, lambda card, _free, sw=switch:  # type: ignore[misc]
-                 card.switch == sw) for switch in switches))
+            mask(group, lambda card, _units, sw=switch:  # type: ignore[misc]
+                 card.switch == sw) for switch in switches),
+        room=tuple(units for _, units in group)
+        if any(units > 1 for _, units in group) else ())
         for group in groups]
 
 
@@ -332,14 +349,14 @@ def refusal(groups: Mapping[str, Masks], request: request_mod.Request,
         return _NO_GUEST_NODES
     none = Masks(free=0)
     for name, count in need.items():
-        free = groups.get(name, none).free.bit_count()
+        free = groups.get(name, none).units()
         if free < count:
             return _count_refusal(name, count, free)
     masks = [groups[name] for name in need]
     counts = list(need.values())
     if not required:
         return None if _fits(masks, counts, request.topology) else (
-            _topology_refusal(request.topology, need))
+            _topology_refusal(request))
     nodes = list(zip(*(mask.numa for mask in masks), strict=True))
     near = [
         [functools.reduce(operator.or_, parts)
@@ -353,8 +370,8 @@ def refusal(groups: Mapping[str, Masks], request: request_mod.Request,
     if any(_fits(each, counts, request.topology) for each in on_them):
         return None
     if any(_fits(each, counts, _Topology.ANY) for each in on_them):
-        return _topology_refusal(request.topology, need)
-    return _far_refusal(need)
+        return _topology_refusal(request)
+    return far_refusal(request)
 
 
 def _fits(masks: Sequence[Masks], counts: Sequence[int],
@@ -366,6 +383,6 @@ def _fits(masks: Sequence[Masks], counts: Sequence[int],
             mask.switches if topology is _Topology.SAME_SWITCH else mask.numa
             for mask in masks), strict=True)
     return any(
-        all((part & mask.free).bit_count() >= count for part, mask, count
+        all(mask.units(part) >= count for part, mask, count
             in zip(island, masks, counts, strict=True))
         for island in islands)

@@ -28,6 +28,8 @@ class Reason(enum.StrEnum):
     HOST_UNKNOWN = 'host_unknown'
     NO_SUCH_GROUP = 'no_such_group'
     NOT_ENOUGH_AVAILABLE = 'not_enough_available'
+    TYPE_DISABLED = 'type_disabled'
+    TYPE_CONFLICT = 'type_conflict'
     TOPOLOGY_SAME_NUMA = 'topology_same_numa'
     TOPOLOGY_SAME_SWITCH = 'topology_same_switch'
     NUMA_POLICY_REQUIRED = 'numa_policy_required'

@@ -1,0 +1,230 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which cards vGPUs are carved out of."""
+
+import itertools
+import typing
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin.domain import allocator
+from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.domain import share_allocator
+from gpgpu_plugin.domain import sharing
+from gpgpu_plugin.domain import vgpu_type
+
+TYPES = {str(size): vgpu_type.VGPUType(
+    name=str(size), type_id=str(size), video_ram=size * 1024,
+    max_instances=16 // size) for size in (16, 8, 4)}
+
+
+def card(name: str, *units: str, **fields: typing.Any,
+         ) -> sharing.SharedCard:
+    """A card of 16 GB."""
+    return sharing.SharedCard(**{
+        'id': name, 'offered': True, 'types': TYPES, 'units': tuple(
+            sharing.Unit(vgpu_type=unit) for unit in units),
+        'sharing': sharing.Sharing.MIXED, **fields})
+
+
+def request(spec: dict[str, int],
+            **fields: typing.Any) -> request_mod.Request:
+    """Units by resource class."""
+    return request_mod.Request(demands=tuple(
+        request_mod.Demand(resource_class=name, count=count)
+        for name, count in sorted(spec.items())), **fields)
+
+
+def shares(*cards: sharing.SharedCard) -> dict[str, share_allocator.Share]:
+    """All types of the cards; V8 is the class of type 8."""
+    return {f'V{name}': share_allocator.Share(vgpu_type=name, cards=cards)
+            for name in TYPES}
+
+
+def allocate(asked: request_mod.Request, *cards: sharing.SharedCard,
+             whole: typing.Sequence[str] = (), **kwargs: typing.Any,
+             ) -> dict[str, list[str]]:
+    """Ids of the chosen cards by resource class."""
+    chosen = share_allocator.allocate(
+        {'WHOLE': [allocator.Card(id=each) for each in whole]},
+        shares(*cards), asked, {}, **kwargs)
+    return {name: [each.card for each in found]
+            for name, found in chosen.items()}
+
+
+DEPTH = request_mod.AllocationPolicy.DEPTH_FIRST
+BREADTH = request_mod.AllocationPolicy.BREADTH_FIRST
+
+
+class PolicyTest(base.BaseTestCase):
+    """depth_first and breadth_first within a group."""
+
+    def test_depth_first_is_the_default_and_fills_what_is_used(self) -> None:
+        self.assertEqual({'V4': ['b', 'b']}, allocate(
+            request({'V4': 2}), card('a'), card('b', '4')))
+
+    def test_breadth_first_takes_the_emptiest(self) -> None:
+        self.assertEqual({'V4': ['a', 'a']}, allocate(
+            request({'V4': 2}, allocation_policy=BREADTH),
+            card('a'), card('b', '8')))
+        self.assertEqual({'V4': ['a', 'b']}, allocate(
+            request({'V4': 2}, allocation_policy=BREADTH),
+            card('a', '4'), card('b', '4')))
+
+    def test_larger_types_keep_fitting(self) -> None:
+        # On a one more 4 costs no 8; on b it does.
+        self.assertEqual({'V4': ['a']}, allocate(
+            request({'V4': 1}), card('a', '4'), card('b', '8')))
+
+    def test_the_groups_own_policy(self) -> None:
+        chosen = share_allocator.allocate(
+            {}, shares(card('a', '4'), card('b')), request({'V4': 1}),
+            {'V4': BREADTH})
+        self.assertEqual('b', chosen['V4'][0].card)
+
+
+class TopologyTest(base.BaseTestCase):
+    """NUMA nodes and switches."""
+
+    CARDS = (card('a', '16', numa_node=0, switch='s'),
+             card('b', '8', numa_node=0, switch='s'),
+             card('c', '4', '8', numa_node=1, switch='t'),
+             card('d', '4', '8', numa_node=1, switch='u'))
+
+    def test_one_node_where_one_will_do(self) -> None:
+        self.assertEqual({'V4': ['b', 'b']}, allocate(
+            request({'V4': 2}), *self.CARDS[1:3]))
+
+    def test_near_the_guests_memory(self) -> None:
+        self.assertEqual({'V4': ['c']}, allocate(
+            request({'V4': 1}), *self.CARDS, guest_nodes=frozenset({1})))
+
+    def test_required(self) -> None:
+        asked = request(
+            {'V4': 3}, numa_policy=request_mod.NumaPolicy.REQUIRED)
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate, asked, *self.CARDS,
+            guest_nodes=frozenset({1}))
+        self.assertEqual('numa_policy_required', exc.reason)
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate, asked, *self.CARDS)
+        self.assertEqual('numa_policy_required', exc.reason)
+
+    def test_same_switch(self) -> None:
+        topology = request_mod.Topology.SAME_SWITCH
+        self.assertEqual({'V4': ['b', 'b']}, allocate(
+            request({'V4': 2}, topology=topology), *self.CARDS))
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate,
+            request({'V4': 3}, topology=topology), *self.CARDS)
+        self.assertEqual('topology_same_switch', exc.reason)
+
+
+class BesideTest(base.BaseTestCase):
+    """Several kinds in one request."""
+
+    def test_a_whole_card_beside_a_vgpu(self) -> None:
+        self.assertEqual({'WHOLE': ['b'], 'V4': ['a']}, allocate(
+            request({'WHOLE': 1, 'V4': 1}), card('a'), card('b'),
+            whole=['a', 'b']))
+
+    def test_spreading_leaves_the_whole_card_alone(self) -> None:
+        self.assertEqual({'WHOLE': ['b'], 'V4': ['a']}, allocate(
+            request({'WHOLE': 1, 'V4': 1}, allocation_policy=BREADTH),
+            card('a', '4'), card('b'), whole=['b']))
+
+    def test_not_together(self) -> None:
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate,
+            request({'WHOLE': 1, 'V4': 1}), card('a'), whole=['a'])
+        self.assertEqual('type_conflict', exc.reason)
+        self.assertIn('together', exc.detail)
+
+    def test_none_left(self) -> None:
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate, request({'V8': 2}),
+            card('a', '8'))
+        self.assertEqual('asked 2 of V8, 1 available', exc.detail)
+
+    def test_another_type_is_in_the_way(self) -> None:
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate, request({'V8': 1}),
+            card('a', '4', sharing=sharing.Sharing.SAME_TYPE))
+        self.assertEqual('type_conflict', exc.reason)
+        self.assertEqual(
+            'asked 1 of V8, 0 available: cards have 4, and their rule is '
+            'same_type', exc.detail)
+
+
+@st.composite
+def _hosts(draw: st.DrawFn) -> list[sharing.SharedCard]:
+    how = draw(st.sampled_from(
+        [sharing.Sharing.SAME_TYPE, sharing.Sharing.MIXED]))
+    cards = []
+    for name in 'abc'[:draw(st.integers(min_value=1, max_value=3))]:
+        new = card(name, sharing=how, numa_node=draw(st.integers(0, 1)))
+        for unit in draw(st.lists(st.sampled_from(sorted(TYPES)),
+                                  max_size=3)):
+            if sharing.room(new, unit):
+                new = new.with_unit(unit)
+        cards.append(new)
+    return cards
+
+
+def _can(cards: list[sharing.SharedCard], units: list[str]) -> bool:
+    """Whether there is any way at all."""
+    if not units:
+        return True
+    return any(
+        _can([*cards[:index], each.with_unit(units[0]),
+              *cards[index + 1:]], units[1:])
+        for index, each in enumerate(cards) if sharing.room(each, units[0]))
+
+
+class PropertyTest(base.BaseTestCase):
+    """Any host, any policy."""
+
+    @given(_hosts(), st.sampled_from(sorted(TYPES)),
+           st.sampled_from([DEPTH, BREADTH]))
+    def test_what_a_share_promises_can_be_claimed_and_no_more(
+            self, cards: list[sharing.SharedCard], name: str,
+            policy: request_mod.AllocationPolicy) -> None:
+        promised = shares(*cards)[f'V{name}'].room()
+        if promised:
+            found = allocate(request(
+                {f'V{name}': promised}, allocation_policy=policy), *cards)
+            self.assertEqual(promised, len(found[f'V{name}']))
+        self.assertRaises(
+            allocator.Unsatisfiable, allocate,
+            request({f'V{name}': promised + 1}, allocation_policy=policy),
+            *cards)
+
+    @given(_hosts(), st.lists(st.sampled_from(sorted(TYPES)), min_size=1,
+                              max_size=4),
+           st.sampled_from([DEPTH, BREADTH]))
+    def test_types_together_are_refused_only_if_there_is_no_way(
+            self, cards: list[sharing.SharedCard], units: list[str],
+            policy: request_mod.AllocationPolicy) -> None:
+        asked = request({f'V{name}': len(list(each)) for name, each in
+                         itertools.groupby(sorted(units))},
+                        allocation_policy=policy)
+        try:
+            found = allocate(asked, *cards)
+        except allocator.Unsatisfiable:
+            self.assertFalse(_can(cards, units))
+        else:
+            state = {each.id: each for each in cards}
+            for name, ids in found.items():
+                for each in ids:
+                    state[each] = state[each].with_unit(name[1:])

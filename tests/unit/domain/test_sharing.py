@@ -1,0 +1,200 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""How vGPUs share a card: what room promises, and nothing more."""
+
+import itertools
+import typing
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin.domain import sharing
+from gpgpu_plugin.domain import vgpu_type
+
+
+def nvidia(*sizes: int) -> dict[str, vgpu_type.VGPUType]:
+    """Types of these gigabytes; the largest is the card."""
+    return {str(size): vgpu_type.VGPUType(
+        name=str(size), type_id=str(size), video_ram=size * 1024,
+        max_instances=max(sizes) // size) for size in sizes}
+
+
+MBOCHS = {name: vgpu_type.VGPUType(
+    name=name, type_id=f'mbochs-{name}', video_ram=size,
+    max_instances=256 // size) for name, size in (
+        ('small', 4), ('medium', 16), ('large', 64))}
+
+
+def card(types: dict[str, vgpu_type.VGPUType], how: sharing.Sharing,
+         **fields: typing.Any) -> sharing.SharedCard:
+    """One that is offered."""
+    return sharing.SharedCard(id='card', offered=True, types=types,
+                              sharing=how, **fields)
+
+
+def filled(empty: sharing.SharedCard, *names: str) -> sharing.SharedCard:
+    """The card with these, one after the other."""
+    for name in names:
+        empty = empty.with_unit(name)
+    return empty
+
+
+class SameTypeTest(base.BaseTestCase):
+    """All of one type."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.card = card(nvidia(16, 8, 4), sharing.Sharing.SAME_TYPE)
+
+    def test_the_first_decides(self) -> None:
+        self.assertEqual([1, 2, 4], [
+            sharing.room(self.card, name) for name in ('16', '8', '4')])
+        used = filled(self.card, '4')
+        self.assertEqual([0, 0, 3], [
+            sharing.room(used, name) for name in ('16', '8', '4')])
+
+    def test_what_nobody_knows_stops_all(self) -> None:
+        used = card(self.card.types, sharing.Sharing.SAME_TYPE,
+                    units=(sharing.Unit(vgpu_type=None),))
+        self.assertEqual([0, 0, 0], [
+            sharing.room(used, name) for name in ('16', '8', '4')])
+
+    def test_no_seat_no_room(self) -> None:
+        few = card(self.card.types, sharing.Sharing.SAME_TYPE, seats=1)
+        self.assertEqual(1, sharing.room(few, '4'))
+        self.assertEqual(0, sharing.room(filled(few, '4'), '4'))
+
+    def test_no_more_than_there_are_raises(self) -> None:
+        self.assertRaises(ValueError, filled, self.card, '16', '16')
+
+
+class MixedTest(base.BaseTestCase):
+    """Wherever there is room: the kernel's mbochs, 256 MB."""
+
+    def test_memory(self) -> None:
+        used = filled(card(MBOCHS, sharing.Sharing.MIXED),
+                      'large', 'large', 'medium')
+        self.assertEqual([28, 7, 1], [sharing.room(used, name) for name in (
+            'small', 'medium', 'large')])
+
+    def test_a_type_that_the_card_does_not_have(self) -> None:
+        used = card(MBOCHS, sharing.Sharing.MIXED,
+                    units=(sharing.Unit(vgpu_type='mtty-1'),))
+        self.assertEqual(0, sharing.room(used, 'small'))
+        self.assertEqual(0, sharing.room(
+            card(MBOCHS, sharing.Sharing.MIXED), 'mtty-1'))
+
+
+class PlacedTest(base.BaseTestCase):
+    """NVIDIA's tables, appendix "vGPU Placements for GPUs in Mixed-Size
+    Mode" of the user guide."""
+
+    TABLES: typing.ClassVar = {
+        94: {94: [0], 47: [0, 47], 23: [0, 24, 47, 71],
+             15: [0, 32, 47, 79], 11: [0, 12, 23, 36, 47, 59, 70, 83],
+             6: [0, 17, 23, 41, 47, 64, 70, 88],
+             4: [0, 7, 11, 19, 23, 31, 35, 43, 47, 54, 58, 66, 70, 78, 82,
+                 90]},
+        80: {80: [0], 40: [0, 40], 20: [0, 20, 40, 60],
+             16: [0, 24, 40, 64], 10: [0, 10, 20, 30, 40, 50, 60, 70],
+             8: [0, 12, 20, 32, 40, 52, 60, 72],
+             5: list(range(0, 80, 5)),
+             4: [0, 6, 10, 16, 20, 26, 30, 36, 40, 46, 50, 56, 60, 66, 70,
+                 76]},
+        24: {24: [0], 12: [0, 12], 8: [0, 16], 6: [0, 6, 12, 18],
+             4: [0, 8, 12, 20], 3: list(range(0, 24, 3)),
+             2: [0, 4, 6, 10, 12, 16, 18, 22],
+             1: [0, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, 20, 21, 23]}}
+
+    def test_the_tables(self) -> None:
+        for region, table in self.TABLES.items():
+            types = nvidia(*table)
+            for size, places in table.items():
+                used = card(types, sharing.Sharing.MIXED_PLACED)
+                found = []
+                while sharing.room(used, str(size)):
+                    used = used.with_unit(str(size))
+                    found.append(used.units[-1].placement)
+                self.assertEqual(places, sorted(found, key=lambda n: n or 0),
+                                 (region, size))
+
+    def test_the_largest_that_can_fit_keeps_fitting(self) -> None:
+        used = filled(card(nvidia(24, 12, 6, 4),
+                           sharing.Sharing.MIXED_PLACED), '6', '4')
+        self.assertEqual(1, sharing.room(used, '12'))
+
+    def test_a_vgpu_at_an_unknown_place_stops_all(self) -> None:
+        used = card(nvidia(24, 12), sharing.Sharing.MIXED_PLACED,
+                    units=(sharing.Unit(vgpu_type='12'),))
+        self.assertEqual(0, sharing.room(used, '12'))
+
+
+@st.composite
+def _cards(draw: st.DrawFn) -> sharing.SharedCard:
+    how = draw(st.sampled_from(sharing.Sharing))
+    types = draw(st.sampled_from([
+        MBOCHS, nvidia(24, 12, 8, 6, 4), nvidia(80, 40, 16, 10, 4)]))
+    if how is sharing.Sharing.MIXED_PLACED:
+        types = nvidia(24, 12, 8, 6, 4)
+    seats = draw(st.none() | st.integers(min_value=0, max_value=8))
+    return card(types, how, seats=seats)
+
+
+class RoomTest(base.BaseTestCase):
+    """For every rule, whatever was carved and given back before."""
+
+    @given(_cards(), st.lists(st.integers(min_value=0, max_value=99),
+                              max_size=12), st.data())
+    def test_what_room_promises_can_be_had_and_no_more(
+            self, used: sharing.SharedCard, steps: list[int],
+            data: st.DataObject) -> None:
+        names = sorted(used.types)
+        for step in steps:
+            if step % 3 == 0 and used.units:
+                gone = used.units[step % len(used.units)]
+                used = sharing.SharedCard(
+                    id=used.id, offered=True, types=used.types,
+                    sharing=used.sharing,
+                    seats=None if used.seats is None else used.seats + 1,
+                    units=tuple(each for each in used.units
+                                if each is not gone))
+            elif sharing.room(used, name := names[step % len(names)]):
+                used = used.with_unit(name)
+        name = data.draw(st.sampled_from(names))
+        promised = sharing.room(used, name)
+        self.assertLessEqual(promised, sharing.limit(used, name))
+        for left in range(promised, 0, -1):
+            self.assertEqual(left, sharing.room(used, name))
+            used = used.with_unit(name)
+        self.assertEqual(0, sharing.room(used, name))
+        self._fits_the_hardware(used)
+
+    def _fits_the_hardware(self, used: sharing.SharedCard) -> None:
+        sizes = [used.types[unit.vgpu_type or ''].video_ram or 0
+                 for unit in used.units]
+        memory = max(kind.video_ram * kind.max_instances  # type: ignore[operator]
+                     for kind in used.types.values())
+        self.assertLessEqual(sum(sizes), memory)
+        if used.sharing is sharing.Sharing.SAME_TYPE:
+            self.assertLessEqual(
+                len({unit.vgpu_type for unit in used.units}), 1)
+        if used.sharing is sharing.Sharing.MIXED_PLACED:
+            spans = sorted(
+                (unit.placement or 0, (unit.placement or 0) + size // 1024)
+                for unit, size in zip(used.units, sizes, strict=True))
+            for (_, end), (begin, _) in itertools.pairwise(spans):
+                self.assertLessEqual(end, begin)
+
+    def test_a_card_that_is_not_offered_has_none(self) -> None:
+        self.assertEqual(0, sharing.room(sharing.SharedCard(
+            id='x', offered=False, types=MBOCHS), 'small'))
