@@ -17,10 +17,14 @@ import dataclasses
 import re
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import vgpu_type
 
 # Display controllers, processing accelerators, co-processors.
 _GPU_CLASSES = ('03', '12', '0b40')
 _BRIDGE = '06'
+
+SEAT_MDEV, SEAT_VF = 'mdev', 'vf'
+"""What each vGPU of a card takes: an mdev made for it, or one of the VFs."""
 
 _ADDRESS = re.compile(
     r'([0-9a-f]{4,16}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
@@ -124,7 +128,12 @@ class PCIFunction:
     :ivar serial: vendor's serial number (VPD), dsn: PCIe Device Serial Number
     :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
     :ivar sriov_totalvfs: None if not SR-IOV capable
-    :ivar mdev_types: names of the types below ``mdev_supported_types``
+    :ivar vgpu_seats: SEAT_MDEV or SEAT_VF where vGPUs can be carved out of
+        it
+    :ivar vgpu_types: what it can be carved into; those of VFs are told of
+        their PF. None: it can, but into what cannot be told now
+    :ivar carved: what is carved out of it: UUIDs of mdevs, or the number of
+        the type that a VF has
     :ivar owner: who else gives the function away, and how that is known
     :ivar fault: why the function cannot be trusted (config space reads ff)
     """
@@ -153,7 +162,9 @@ class PCIFunction:
     vf_index: int | None = None
     sriov_totalvfs: int | None = None
     sriov_numvfs: int | None = None
-    mdev_types: tuple[str, ...] = ()
+    vgpu_seats: str | None = None
+    vgpu_types: tuple[vgpu_type.VGPUType, ...] | None = ()
+    carved: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     owner: str | None = None
     fault: str | None = None

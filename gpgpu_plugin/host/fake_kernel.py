@@ -12,7 +12,8 @@
 """A small kernel for fake machines: it reacts to writes as Linux does.
 
 Covers what the plugin writes: bind, unbind, driver_override, drivers_probe,
-reset, remove and sriov_numvfs. Errors are those of drivers/pci (Linux 6.x).
+reset, remove and sriov_numvfs, with errors of drivers/pci (Linux 6.x); mdevs
+and types of VFs through fake_carving.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pathlib
 import shutil
 import threading
 
+from gpgpu_plugin.host import fake_carving
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
 
@@ -34,6 +36,8 @@ class FakeKernel:
     """Writes to a tree of gpgpu_plugin.host.machine.
 
     :ivar faults: errno by the end of a path, raised instead of the write
+    :ivar ignored: ends of paths of which writes have no effect, and no error
+    :ivar written: paths that were written, in their order
     """
 
     def __init__(self, root: str) -> None:
@@ -41,6 +45,8 @@ class FakeKernel:
         self._sysfs = sysfs_mod.Sysfs(root)
         self._lock = threading.Lock()
         self.faults: dict[str, int] = {}
+        self.ignored: set[str] = set()
+        self.written: list[str] = []
         # Drivers of the host by the ids that they were seen bound to.
         self._native: dict[str, str] = {}
 
@@ -57,9 +63,13 @@ class FakeKernel:
             'bind': self._bind, 'unbind': self._unbind,
             'driver_override': self._override, 'reset': self._reset,
             'drivers_probe': self._probe, 'remove': self._remove,
-            'sriov_numvfs': self._numvfs}
+            'sriov_numvfs': self._numvfs, 'create': self._create_mdev,
+            'current_vgpu_type': self._set_type}
         if name not in actions or not os.path.lexists(self._root / folder):
             raise _error(errno.ENOENT, path)
+        self.written.append(path)
+        if any(path.endswith(end) for end in self.ignored):
+            return
         with self._lock:
             actions[name](self._root / folder, value.strip())
 
@@ -122,7 +132,11 @@ class FakeKernel:
     def _remove(self, device: pathlib.Path, value: str) -> None:
         if value != '1':
             raise _error(errno.EINVAL, str(device))
-        self._drop(device.name)
+        if device.parent == self._mdevs:
+            fake_carving.Carving(device.resolve().parent).remove_mdev(
+                device.name, self._mdevs)
+        else:
+            self._drop(device.name)
 
     def _drop(self, address: str) -> None:
         link = self._root / 'bus/pci/devices' / address
@@ -133,6 +147,20 @@ class FakeKernel:
         (device / 'iommu_group' / 'devices' / address).unlink()
         link.unlink()
         shutil.rmtree(device)
+
+    # -- vGPUs --------------------------------------------------------------
+
+    @property
+    def _mdevs(self) -> pathlib.Path:
+        return self._root / 'bus/mdev/devices'
+
+    def _create_mdev(self, folder: pathlib.Path, uuid: str) -> None:
+        fake_carving.Carving(folder.resolve().parents[1]).create_mdev(
+            folder.name, uuid, self._mdevs)
+
+    def _set_type(self, folder: pathlib.Path, value: str) -> None:
+        vf = folder.resolve().parent
+        fake_carving.Carving((vf / 'physfn').resolve()).set_type(vf, value)
 
     # -- SR-IOV -------------------------------------------------------------
 
@@ -193,3 +221,4 @@ class FakeKernel:
         (members / address).symlink_to(os.path.relpath(folder, members))
         (folder / 'iommu_group').symlink_to(
             os.path.relpath(members.parent, folder))
+        fake_carving.equip_vf(pf, folder)

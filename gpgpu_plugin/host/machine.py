@@ -32,6 +32,7 @@ from collections.abc import Mapping
 import yaml
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.host import fake_carving
 
 _MACHINES = importlib.resources.files('gpgpu_plugin.host') / 'machines'
 
@@ -169,6 +170,8 @@ class _Builder:
             self._write(folder / name, str(text), name in broken)
         (folder / 'config').write_bytes(
             b'\xff' * 256 if node.get('dead') else config(node))
+        if 'vgpu' in node:
+            fake_carving.equip(self.root, folder, node['vgpu'])
         self._links(folder, address, node, group)
 
     def _links(self, folder: pathlib.Path, address: str,

@@ -13,7 +13,7 @@
 sysfs-bus-pci).
 
 What cannot be read is unknown, is said, and does not stop the rest. Costly
-attributes (extended config space, VPD, mdev types) are read only of
+attributes (extended config space, VPD, vGPU types) are read only of
 functions that can be a GPU or whose class is unknown.
 """
 
@@ -26,6 +26,7 @@ from collections.abc import Callable
 
 from gpgpu_plugin.domain import card
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import carving
 from gpgpu_plugin.host import config_space
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
@@ -37,7 +38,6 @@ _ATTRIBUTES = (
     ('subsystem_device', 'subsystem'), ('revision', 'revision'),
     ('class', 'class_code'))
 _VFIO = 'vfio-pci'
-_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
 
 
@@ -109,7 +109,8 @@ class _Scanner:
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
         found = card.relate(self.function(each) for each in addresses)
-        return Scan(functions=tuple(found), problems=tuple(self._problems))
+        return Scan(functions=tuple(carving.gather(found)),
+                    problems=tuple(self._problems))
 
     def function(self, address: str) -> pci.PCIFunction | None:
         folder = f'{self._sysfs.devices}/{address}'
@@ -225,13 +226,13 @@ class _Scanner:
             for name in ('sriov_totalvfs', 'sriov_numvfs'):
                 values[name] = attempt(
                     name, lambda name=name: self._number(folder, name))
-        if 'mdev_supported_types' in names:
-            values['mdev_types'] = tuple(sorted(
-                self._sysfs.names(f'{folder}/mdev_supported_types')))
+        values.update(attempt('vGPU types', lambda: carving.look(
+            self._sysfs, folder, names)) or {})
         boot_vga = 'boot_vga' in names and attempt(
             'boot_vga', lambda: self._sysfs.read(f'{folder}/boot_vga')) == '1'
         values['used_by'] = (
-            'mdev' if any(_UUID.fullmatch(name) for name in names)
+            'mdev' if values.get('vgpu_seats') == pci.SEAT_MDEV
+            and values['carved']
             else 'vf' if values.get('sriov_numvfs')
             else 'vfio' if ('vfio-dev' in names or driver == _VFIO)
             and self._is_enabled(folder, attempt)

@@ -71,8 +71,9 @@ class NovasOwn:
                 'address': function.address, 'parent_addr': parent,
                 'capabilities': {}}):
             return _DEVICE_SPEC
+        offered = {each.type_id for each in function.vgpu_types or ()}
         for name, addresses in self._types.items():
-            if name in function.mdev_types and (
+            if name in offered and (
                     not addresses or function.address in addresses):
                 return f'{_MDEV_TYPES} = {name}'
         return None

@@ -78,6 +78,9 @@ class FactsTest(MachineTestCase):
             'faults': lambda: sum(gpu.fault is not None for gpu in gpus),
             'unreadable': lambda: dict(collections.Counter(
                 name for gpu in gpus for name in gpu.unreadable)),
+            'vgpu_types': lambda: {
+                each.name: each.max_instances
+                for each in gpus[0].vgpu_types},
             'addresses': lambda: [gpu.address for gpu in gpus],
             'companions': lambda: {
                 f'{gpu.vendor}:{gpu.device}': len(gpu.companions)

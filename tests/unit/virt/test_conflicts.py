@@ -20,6 +20,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.objects import view
 from gpgpu_plugin.virt import conflicts
 
@@ -45,7 +46,9 @@ class ConflictTest(base.BaseTestCase):
                 uuid='u', host='h', stable_id='s', address=ADDRESS,
                 variant=variant, state='available', shown_state='available',
                 enabled=True, present=True, vendor='10de', device='2330')],
-            [pci.PCIFunction(id='s', address=ADDRESS, mdev_types=types)],
+            [pci.PCIFunction(id='s', address=ADDRESS, vgpu_types=tuple(
+                vgpu_type.VGPUType(name=each, type_id=each)
+                for each in types))],
             resource_classes)
 
     def refused(self, *words, **kwargs):
