@@ -24,6 +24,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import orm
 
+from gpgpu_plugin.conductor import group_state
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
@@ -44,7 +45,7 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(session, [host_id])
-        for state in inventory.groups(session, [host.id])[host.id]:
+        for state in group_state.load(session, [host.id])[host.id]:
             said = allocations.get(state.group.provider_uuid)
             if said is None:
                 continue

@@ -22,6 +22,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.conductor import group_state
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
@@ -48,7 +49,7 @@ def changes_since(db: api.Database, generation: int) -> objects.Changes:
             newest = session.scalar(
                 sa.select(sa.func.max(models.Host.change_number))) or 0
         live = [host.id for host in hosts if not host.deleted]
-        states = inventory.groups(session, live) if live else {}
+        states = group_state.load(session, live) if live else {}
         return objects.Changes(
             generation=newest,
             hosts=tuple(inventory.view(host, states.get(host.id, []))

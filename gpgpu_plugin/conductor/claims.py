@@ -28,7 +28,9 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import group_state
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import seats
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -40,6 +42,7 @@ from gpgpu_plugin.domain import allocator
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.domain import share_allocator
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -80,7 +83,7 @@ def _claim(session: orm.Session, host: models.Host,
            request: objects.ClaimRequest, lease: float) -> objects.Claim:
     active = assignment_db.active(
         session, models.Assignment.host_id == host.id)
-    found = inventory.groups(session, [host.id], active)[host.id]
+    found = group_state.load(session, [host.id], active)[host.id]
     held = [each for each in active
             if (each.instance_uuid, each.slot) == (
                 request.instance_uuid, request.slot)]
@@ -93,11 +96,12 @@ def _claim(session: orm.Session, host: models.Host,
         return objects.Claim(
             assignments=tuple(view(each, host) for each in held),
             inventory=inventory.inventory(host, found))
-    states = {state.group.variant.resource_class: state
-              for state in found if state.devices}
-    ours = _ours(session, request, states)
-    chosen = _choose(request, ours, states)
-    granted = _grant(session, host, request, chosen, states, lease)
+    offered = {
+        state.resource_class(kind): Offered(state=state, kind=kind)
+        for state in found if state.devices for kind in state.group.types}
+    ours = _ours(session, request, offered)
+    chosen = _choose(request, ours, offered)
+    granted = _grant(session, host, request, chosen, offered, lease)
     if not granted:
         return objects.Claim(
             assignments=(), inventory=inventory.inventory(host, found))
@@ -108,84 +112,108 @@ def _claim(session: orm.Session, host: models.Host,
             session, host, [_with(state, granted) for state in found]))
 
 
-def _with(state: inventory.GroupState,
-          granted: Sequence[models.Assignment]) -> inventory.GroupState:
-    return dataclasses.replace(state, held=[
-        *state.held, *(each for each in granted
-                       if each.device.group_id == state.group.id)])
+@dataclasses.dataclass(frozen=True)
+class Offered:
+    """What one resource class is on the host."""
+
+    state: group_state.GroupState
+    kind: models.VGPUType
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole card."""
+        return self.kind.vgpu_type == naming.PASSTHROUGH
+
+
+def _with(state: group_state.GroupState,
+          granted: Sequence[models.Assignment]) -> group_state.GroupState:
+    mine = [each for each in granted
+            if each.device.group_id == state.group.id]
+    known = {device.id for device in state.devices}
+    return group_state.GroupState(
+        group=state.group, held=[*state.held, *mine],
+        devices=[*state.devices, *(each.device for each in mine
+                                   if each.device.id not in known)])
 
 
 def _ours(session: orm.Session, request: objects.ClaimRequest,
-          states: Mapping[str, inventory.GroupState],
-          ) -> request_mod.Request:
+          offered: Mapping[str, Offered]) -> request_mod.Request:
     """The part of the request that is the plugin's to grant.
 
-    :raises ClaimDenied: a class that is ours has no group on the host
+    :raises ClaimDenied: a class that is ours has no group on the host, or is
+        not offered
     """
     demands = []
     for demand in request.request.demands:
         name = demand.resource_class
-        if name not in states and (
+        if name not in offered and (
                 naming.is_reserved_class(name)
                 or variant_db.has_class(session, name)):
             raise _denied(
                 request, _Reason.NO_SUCH_GROUP,
                 f'no card of {name} on this host, which has '
-                f'{", ".join(sorted(states)) or "no group"}')
-        if name in states:
+                f'{", ".join(sorted(offered)) or "no group"}')
+        if name in offered:
+            if not offered[name].kind.enabled:
+                raise _denied(
+                    request, _Reason.TYPE_DISABLED,
+                    f'{name} ({offered[name].kind.vgpu_type}) is disabled on '
+                    f'this host; see "gpgpu-manage vgpu-type enable"')
             demands.append(demand)
     return dataclasses.replace(request.request, demands=tuple(demands))
 
 
 def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
-            states: Mapping[str, inventory.GroupState],
-            ) -> dict[str, tuple[str, ...]]:
+            offered: Mapping[str, Offered],
+            ) -> dict[str, tuple[share_allocator.Chosen, ...]]:
     if not ours:
         return {}
-    offers = {
-        demand.resource_class: [
-            inventory.card(device)
-            for device in states[demand.resource_class].offered()]
-        for demand in ours.demands}
+    asked = {demand.resource_class: offered[demand.resource_class]
+             for demand in ours.demands}
     policies = {
         name: request_mod.AllocationPolicy(
-            states[name].group.allocation_policy) for name in offers}
+            each.state.group.allocation_policy)
+        for name, each in asked.items()}
     nodes = request.numa_nodes
     try:
-        return allocator.allocate(
-            offers, ours, policies,
-            None if nodes is None else frozenset(nodes))
+        return share_allocator.allocate(
+            {name: [group_state.allocator_card(device)
+                    for device in each.state.whole]
+             for name, each in asked.items() if each.is_whole},
+            {name: each.state.share(each.kind)
+             for name, each in asked.items() if not each.is_whole},
+            ours, policies, None if nodes is None else frozenset(nodes))
     except allocator.Unsatisfiable as exc:
         raise _denied(request, exc.reason, exc.detail) from None
 
 
 def _grant(session: orm.Session, host: models.Host,
            request: objects.ClaimRequest,
-           chosen: Mapping[str, Sequence[str]],
-           states: Mapping[str, inventory.GroupState], lease: float,
+           chosen: Mapping[str, Sequence[share_allocator.Chosen]],
+           offered: Mapping[str, Offered], lease: float,
            ) -> list[models.Assignment]:
     granted: list[models.Assignment] = []
-    for resource_class, ids in sorted(chosen.items()):
-        state = states[resource_class]
-        devices = {each.stable_id: each for each in state.devices}
+    for resource_class, units in sorted(chosen.items()):
+        each = offered[resource_class]
         backed = request.allocated.get(
-            state.group.provider_uuid, {}).get(resource_class, 0)
-        for index, stable_id in enumerate(ids):
-            device = devices[stable_id]
+            each.state.group.provider_uuid, {}).get(resource_class, 0)
+        for index, device in enumerate(
+                seats.take(session, each.state, units)):
             device_db.transition(session, device, _Event.CLAIM)
             granted.append(models.Assignment(
                 uuid=str(uuid.uuid4()), device=device, host_id=host.id,
                 instance_uuid=request.instance_uuid, slot=request.slot,
                 ordinal=len(granted), active=1,
-                vgpu_type=naming.PASSTHROUGH, resource_class=resource_class,
+                vgpu_type=each.kind.vgpu_type, resource_class=resource_class,
                 request=_fingerprint(request), allocated=index < backed,
                 project_id=request.project_id, user_id=request.user_id,
                 claimed_at=event_db.now(),
                 lease_expires_at=time.time() + lease))
     session.add_all(granted)
     session.flush()
-    for each in granted:
-        event_db.add(session, 'claim', host.name, each.device, each)
+    for assignment in granted:
+        event_db.add(session, 'claim', host.name, assignment.device,
+                     assignment)
     return granted
 
 
@@ -197,7 +225,8 @@ def view(each: models.Assignment, host: models.Host) -> objects.Assignment:
         slot=each.slot, device_uuid=each.device.uuid,
         stable_id=each.device.stable_id, address=each.device.address,
         variant=variant, resource_class=each.resource_class,
-        state=each.device.state, lease_expires_at=each.lease_expires_at)
+        vgpu_type=each.vgpu_type, state=each.device.state,
+        lease_expires_at=each.lease_expires_at)
 
 
 def _lock_host_of(db: api.Database,

@@ -21,6 +21,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -39,17 +40,22 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         host = host_db.find(session, host_name)
         if host is None:
             return ()
+        devices = session.scalars(
+            sa.select(models.Device).where(
+                models.Device.host_id == host.id,
+                models.Device.present,
+                models.Device.state.in_([_State.DIRTY, _State.CLEANING]))
+            .order_by(models.Device.stable_id)).all()
+        last = assignment_db.last_of(
+            session, [device.id for device in devices]) if devices else {}
         return tuple(
             objects.CleanTask(
                 device_uuid=device.uuid, stable_id=device.stable_id,
                 address=device.address, token=device.clean_token or '',
-                variant=device.group.variant.name if device.group else None)
-            for device in session.scalars(
-                sa.select(models.Device).where(
-                    models.Device.host_id == host.id,
-                    models.Device.present,
-                    models.Device.state.in_([_State.DIRTY, _State.CLEANING]))
-                .order_by(models.Device.stable_id)))
+                variant=device.group.variant.name if device.group else None,
+                assignment_uuid=last.get(device.id),
+                vgpu_type=device.vgpu_type)
+            for device in devices)
 
 
 def locked(session: orm.Session, host_id: int,

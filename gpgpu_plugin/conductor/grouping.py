@@ -38,7 +38,9 @@ _HELD = (device_states.DeviceState.PROVISIONING,
 def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     """Bring the (locked) hosts' devices into their groups.
 
-    A held device keeps its group. Groups that lost their last device go.
+    A held device keeps its group, and so does a card of which something is
+    held. What is carved out of a card is in the card's group. Groups that
+    lost their last device go.
     """
     rows = {row.name: row for row in variant_db.all(session)}
     variants = [variant_db.to_domain(row) for row in rows.values()]
@@ -50,23 +52,32 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
             .where(models.Group.host_id.in_(by_id))
             .options(orm.selectinload(models.Group.types)))}
     present = {group.id: group for group in groups.values()}
-    used = set()
-    for device in device_db.of_hosts(session, by_id):
+    # Cards before what is carved out of them.
+    devices = sorted(device_db.of_hosts(session, by_id),
+                     key=lambda device: device.parent_id is not None)
+    held = {id_ for device in devices if device.state in _HELD
+            for id_ in (device.id, device.parent_id)}
+    placed: dict[int, models.Group | None] = {}
+    for device in devices:
         group = present.get(device.group_id or 0)
-        if device.state not in _HELD or group is None:
+        if device.id not in held or group is None:
             host = by_id[device.host_id]
-            name, reason = _match(variants, device)
-            before, group = group, None
-            if name is not None:
-                key = host.id, name
-                if key not in groups:
-                    groups[key] = _create(session, host, rows[name])
-                group = groups[key]
+            before = group
+            group, reason = placed.get(device.parent_id or 0), None
+            if group is None:
+                name, reason = _match(variants, device)
+                if name is not None:
+                    key = host.id, name
+                    if key not in groups:
+                        groups[key] = _create(session, host, rows[name])
+                    group = groups[key]
+            elif (obstacle := card.obstacle(device_db.facts(device))):
+                group, reason = None, obstacle
             _move(host, device, before, group, reason)
-        used.add(group)
+        placed[device.id] = group
     session.flush()
     for group in groups.values():
-        if group not in used:
+        if group not in placed.values():
             session.delete(group)
             host_db.changed(by_id[group.host_id])
     session.flush()
@@ -76,6 +87,8 @@ def _match(variants: Sequence[rules.Variant],
            device: models.Device) -> tuple[str | None, str | None]:
     """Name of the device's variant, or the reason why it has none."""
     facts = device_db.facts(device)
+    if device.kind == 'mdev':
+        return None, 'its card is unmanaged'
     obstacle = card.obstacle(facts)
     if obstacle is not None:
         return None, obstacle
@@ -110,7 +123,9 @@ def _create(session: orm.Session, host: models.Host,
         host_id=host.id, variant=variant,
         provider_uuid=naming.provider_uuid(host.node_uuid, variant.name),
         allocation_policy='depth_first',
-        types=[models.VGPUType(vgpu_type=naming.PASSTHROUGH)])
+        types=[models.VGPUType(
+            vgpu_type=naming.PASSTHROUGH, listed=True,
+            enabled=naming.PASSTHROUGH in variant_db.enabled_types(variant))])
     session.add(group)
     host_db.changed(host)
     return group

@@ -39,6 +39,7 @@ from gpgpu_plugin.conductor import operators
 from gpgpu_plugin.conductor import report as report_mod
 from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conductor import variants
+from gpgpu_plugin.conductor import vgpu_types
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.objects import claim as claim_obj
@@ -183,6 +184,19 @@ class ConductorManager:
     def variant_delete(self, ctxt: _Context, name: str) -> object:
         self._refresh(ctxt, variants.delete(self._db, name))
         return None
+
+    @_call
+    def vgpu_type_list(self, ctxt: _Context, host: str | None,
+                       variant: str | None) -> object:
+        return vgpu_types.list_all(self._db, host, variant)
+
+    @_call
+    def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
+                      host: str | None, enabled: bool) -> object:
+        types, hosts = vgpu_types.set_enabled(
+            self._db, variant, vgpu_type, host, enabled=enabled)
+        self._refresh(ctxt, hosts)
+        return types
 
     @_call
     def host_list(self, ctxt: _Context) -> object:

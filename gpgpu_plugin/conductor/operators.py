@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import collections
 import json
+from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import group_state
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -30,6 +33,7 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import request as request_mod
 from gpgpu_plugin.objects import view as objects
 
@@ -49,9 +53,12 @@ def host_list(db: api.Database,
             hosts = [host_db.get(session, name)]
         states: dict[int, collections.Counter[str]] = (
             collections.defaultdict(collections.Counter))
-        for device in device_db.of_hosts(
-                session, [host.id for host in hosts]):
-            states[device.host_id][inventory.shown_state(device)] += 1
+        devices = device_db.of_hosts(session, [host.id for host in hosts])
+        children = _children(devices)
+        for device in devices:
+            if device.kind == 'pci':
+                states[device.host_id][group_state.shown_state(
+                    device, children.get(device.id, ()))] += 1
         return tuple(_host_view(host, states[host.id]) for host in hosts)
 
 
@@ -108,7 +115,7 @@ def group_list(db: api.Database, host: str | None = None,
             sa.select(models.Host).where(models.Host.deleted == 0)
             .order_by(models.Host.name))
             if host in (None, row.name)}
-        states = inventory.groups(session, list(hosts))
+        states = group_state.load(session, list(hosts))
         return tuple(
             _group_detail(hosts[host_id], state)
             for host_id in hosts for state in states.get(host_id, [])
@@ -116,8 +123,10 @@ def group_list(db: api.Database, host: str | None = None,
 
 
 def _group_detail(host: models.Host,
-                  state: inventory.GroupState) -> objects.GroupDetail:
-    desired = state.desired()
+                  state: group_state.GroupState) -> objects.GroupDetail:
+    whole = next(kind for kind in state.group.types
+                 if kind.vgpu_type == naming.PASSTHROUGH)
+    desired = state.desired(whole)
     return objects.GroupDetail(
         host=host.name, variant=state.group.variant.name,
         resource_class=state.group.variant.resource_class,
@@ -125,7 +134,7 @@ def _group_detail(host: models.Host,
         allocation_policy=state.group.allocation_policy,
         total=desired.total if desired else 0,
         reserved=desired.reserved if desired else 0,
-        remaining=len(state.offered()), assigned=len(state.held),
+        remaining=len(state.whole), assigned=state.held_of(whole),
         states=state.states())
 
 
@@ -141,7 +150,7 @@ def group_set(db: api.Database, host_name: str, variant: str,
         host = host_db.lock(session, host_name)
         if host is None:
             raise exception.NotFound(kind='host', name=host_name)
-        for state in inventory.groups(session, [host.id])[host.id]:
+        for state in group_state.load(session, [host.id])[host.id]:
             if state.group.variant.name == variant:
                 state.group.allocation_policy = allocation_policy
                 return _group_detail(host, state)
@@ -174,8 +183,18 @@ def device_list(db: api.Database, host: str | None = None,
             query = query.where(models.Host.name == host)
         if used_by is not None:
             query = query.where(models.Assignment.instance_uuid == used_by)
-        views = [_device_view(device, row.name, holder)
-                 for device, row, holder in session.execute(query)]
+        found = session.execute(query).all()
+        children = _children(
+            found_one for found_one, _, _ in found) if used_by is None else (
+            _children(session.scalars(sa.select(models.Device).where(
+                models.Device.parent_id.in_([
+                    each.id for each, _, _ in found])))))
+        parents = _uuids(session, [each.parent_id for each, _, _ in found])
+        views = [
+            _device_view(device, row.name, holder,
+                         children.get(device.id, ()),
+                         parents.get(device.parent_id or 0))
+            for device, row, holder in found]
     return tuple(
         each for each in views
         if variant in (None, each.variant)
@@ -192,19 +211,46 @@ def _show(session: orm.Session,
           device: models.Device) -> objects.DeviceView:
     held = assignment_db.active(
         session, models.Assignment.device_id == device.id)
+    children = _children(session.scalars(sa.select(models.Device).where(
+        models.Device.parent_id == device.id)))
     return _device_view(
         device, session.get_one(models.Host, device.host_id).name,
-        held[0].instance_uuid if held else None)
+        held[0].instance_uuid if held else None,
+        children.get(device.id, ()),
+        _uuids(session, [device.parent_id]).get(device.parent_id or 0))
 
 
-def _device_view(device: models.Device, host: str,
-                 used_by: str | None) -> objects.DeviceView:
+def _children(devices: Iterable[models.Device],
+              ) -> dict[int, list[models.Device]]:
+    """What is carved out of devices of a group, by the id of the card."""
+    found: dict[int, list[models.Device]] = collections.defaultdict(list)
+    for device in devices:
+        if device.parent_id is not None and device.group_id is not None:
+            found[device.parent_id].append(device)
+    return found
+
+
+def _uuids(session: orm.Session,
+           ids: Iterable[int | None]) -> dict[int, str]:
+    wanted = {each for each in ids if each is not None}
+    if not wanted:
+        return {}
+    return dict(session.execute(
+        sa.select(models.Device.id, models.Device.uuid)
+        .where(models.Device.id.in_(wanted))).tuples().all())
+
+
+def _device_view(device: models.Device, host: str, used_by: str | None,
+                 children: Sequence[models.Device],
+                 parent: str | None) -> objects.DeviceView:
     facts = device_db.facts(device)
     return objects.DeviceView(
         uuid=device.uuid, host=host, stable_id=device.stable_id,
         address=device.address, state=device.state,
         variant=device.group.variant.name if device.group else None,
-        shown_state=inventory.shown_state(device), enabled=device.enabled,
+        shown_state=group_state.shown_state(device, children),
+        enabled=device.enabled, kind=device.kind, parent=parent,
+        vgpu_type=device.vgpu_type,
         present=device.present, used_by=used_by, reason=device.reason,
         generation=device.generation,
         **{name: getattr(facts, name) for name in _FACTS})

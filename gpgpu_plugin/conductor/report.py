@@ -13,15 +13,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import uuid
+from collections.abc import Collection
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import grouping
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import vgpu_types
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -54,6 +58,7 @@ def report(db: api.Database,
         grouping.apply(session, [host])
         if host.generation == before:
             return inventory.of_host(session, host)
+        vgpu_types.sync(session, [host.id])
         host.reported_at = event_db.now()
         return inventory.refresh(session, host)
     return db.write(work)
@@ -103,32 +108,78 @@ def _known(session: orm.Session, host: models.Host | None,
 
 def _store(session: orm.Session, host: models.Host,
            scan: objects.HostReport) -> None:
-    rows = {row.stable_id: row
-            for row in device_db.of_hosts(session, [host.id])}
+    found = device_db.of_hosts(session, [host.id])
+    rows = {row.stable_id: row for row in found if row.kind == 'pci'}
+    ours = assignment_db.known(session, host.id, {
+        name for function in scan.functions for name in function.carved})
+    seen = {}
     for function in scan.functions:
         row = rows.pop(function.id, None)
         if row is None:
-            _appeared(session, host, function)
+            seen[function.id] = _appeared(session, host, function)
         else:
-            _seen(session, host, row, function)
+            seen[function.id] = row
+            _seen(session, host, row, _told(row, function, ours))
+    session.flush()
+    for function in scan.functions:
+        if function.pf in seen:
+            seen[function.id].parent_id = seen[function.pf].id
     for row in rows.values():
         if row.present:
             row.present = False
             event_db.add(session, 'missing', host.name, row)
             host_db.changed(host)
+    places = {row.id: row.address for row in seen.values()}
+    for row in found:
+        if row.kind == 'mdev' and row.parent_id in places:
+            row.address = places[row.parent_id]
+
+
+def _told(row: models.Device, function: pci.PCIFunction,
+          ours: Collection[str]) -> pci.PCIFunction:
+    """What a scan says of a function, without what the conductor knows
+    better.
+
+    While something is carved out of a card its types may not be told, and
+    none at all while a guest has it whole; what holdings made is no news.
+    """
+    before = device_db.facts(row)
+    types = function.vgpu_types
+    seats = function.vgpu_seats
+    if types is None or (
+            not types and row.state != device_states.DeviceState.AVAILABLE):
+        types, seats = before.vgpu_types, before.vgpu_seats
+    most = {kind.name: kind.max_instances for kind in before.vgpu_types or ()}
+    carved = tuple(name for name in function.carved if name not in ours)
+    if (function.pf is not None
+            and row.state != device_states.DeviceState.AVAILABLE):
+        carved = ()
+    return dataclasses.replace(
+        function, vgpu_seats=seats, carved=carved,
+        vgpu_types=None if types is None else tuple(
+            dataclasses.replace(kind, max_instances=most.get(kind.name))
+            if kind.max_instances is None else kind for kind in types))
 
 
 def _appeared(session: orm.Session, host: models.Host,
-              function: pci.PCIFunction) -> None:
+              function: pci.PCIFunction) -> models.Device:
     row = models.Device(
         uuid=str(uuid.uuid4()), host_id=host.id, stable_id=function.id,
         address=function.address, state=str(
             device_states.DeviceState.AVAILABLE),
-        enabled=True, present=True, generation=0,
+        enabled=True, present=True, generation=0, kind='pci',
+        vgpu_type=_foreign_type(function),
         facts=device_db.dump_facts(function))
     session.add(row)
     event_db.add(session, 'appeared', host.name, row)
     host_db.changed(host)
+    return row
+
+
+def _foreign_type(function: pci.PCIFunction) -> str | None:
+    """The type of a VF that nobody here gave it: its driver's number."""
+    return (function.carved[0]
+            if function.pf is not None and function.carved else None)
 
 
 def _seen(session: orm.Session, host: models.Host, row: models.Device,
@@ -140,6 +191,8 @@ def _seen(session: orm.Session, host: models.Host, row: models.Device,
     if not row.present:
         event_db.add(session, 'returned', host.name, row)
     row.facts, row.address, row.present = facts, function.address, True
+    if row.state == device_states.DeviceState.AVAILABLE:
+        row.vgpu_type = _foreign_type(function)
     host_db.changed(host)
     if swapped:
         event_db.add(session, 'swapped', host.name, row, detail=swapped)

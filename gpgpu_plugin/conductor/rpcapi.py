@@ -265,6 +265,31 @@ class ConductorAPI:
         """
         self._call(ctxt, 'variant_delete', name=name)
 
+    def vgpu_type_list(self, ctxt: _Context, host: str | None = None,
+                       variant: str | None = None,
+                       ) -> tuple[view.VGPUTypeView, ...]:
+        """Types of groups with their capacity; ``passthrough`` is one.
+
+        :raises NotFound: no such host or variant
+        """
+        return codec.from_primitive(
+            tuple[view.VGPUTypeView, ...],
+            self._call(ctxt, 'vgpu_type_list', host=host, variant=variant))
+
+    def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
+                      host: str | None = None, *, enabled: bool,
+                      ) -> tuple[view.VGPUTypeView, ...]:
+        """Offer a type, or offer it no more; who holds one keeps it.
+
+        :param host: None: on all hosts, those to come as well
+        :raises NotFound: no card of the variant has such a type
+        :raises Conflict: another type has the same resource class
+        """
+        return codec.from_primitive(
+            tuple[view.VGPUTypeView, ...],
+            self._call(ctxt, 'vgpu_type_set', variant=variant,
+                       vgpu_type=vgpu_type, host=host, enabled=enabled))
+
     def host_list(self, ctxt: _Context) -> tuple[view.HostView, ...]:
         """All hosts, by name."""
         return codec.from_primitive(

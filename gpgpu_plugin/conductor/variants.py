@@ -29,6 +29,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import grouping
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import vgpu_types
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -80,15 +81,9 @@ def _apply(session: orm.Session,
     before = {host.id: host.generation for host in hosts}
     grouping.apply(session, hosts)
     changed = [host for host in hosts if host.generation != before[host.id]]
+    vgpu_types.sync(session, [host.id for host in changed])
     inventory.refresh_all(session, [host.id for host in changed])
     return [host.name for host in changed]
-
-
-def _hosts(session: orm.Session) -> list[models.Host]:
-    return list(session.scalars(
-        sa.select(models.Host).where(models.Host.deleted == 0)
-        .order_by(models.Host.id).with_for_update()
-        .execution_options(populate_existing=True)))
 
 
 def create(db: api.Database, view: objects.VariantView,
@@ -102,7 +97,7 @@ def create(db: api.Database, view: objects.VariantView,
     def work(session: orm.Session,
              ) -> tuple[objects.VariantView, list[str]]:
         host_db.lock_row(session, 'variants')
-        hosts = _hosts(session)
+        hosts = host_db.lock_all(session)
         rules.check_beside(value, map(
             variant_db.to_domain, variant_db.all(session)))
         row = variant_db.fill(models.Variant(), value)
@@ -122,7 +117,7 @@ def set_(db: api.Database, view: objects.VariantView,
     def work(session: orm.Session,
              ) -> tuple[objects.VariantView, list[str]]:
         host_db.lock_row(session, 'variants')
-        hosts = _hosts(session)
+        hosts = host_db.lock_all(session)
         by_id = {host.id: host for host in hosts}
         row = variant_db.get(session, value.name)
         _check_unused(session, row)
@@ -148,7 +143,7 @@ def delete(db: api.Database, name: str) -> list[str]:
     """
     def work(session: orm.Session) -> list[str]:
         host_db.lock_row(session, 'variants')
-        hosts = _hosts(session)
+        hosts = host_db.lock_all(session)
         by_id = {host.id: host for host in hosts}
         row = variant_db.get(session, name)
         _check_unused(session, row)

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -35,6 +36,28 @@ def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
     return set(session.scalars(
         sa.select(models.Assignment.host_id)
         .where(models.Assignment.uuid.in_(list(uuids)))))
+
+
+def known(session: orm.Session, host_id: int,
+          names: Collection[str]) -> set[str]:
+    """Those names that are assignments of a host, ended ones too."""
+    if not names:
+        return set()
+    return set(session.scalars(
+        sa.select(models.Assignment.uuid).where(
+            models.Assignment.host_id == host_id,
+            models.Assignment.uuid.in_(list(names)))))
+
+
+def last_of(session: orm.Session,
+            device_ids: Collection[int]) -> dict[int, str]:
+    """UUIDs of the last assignments of devices, by the devices' ids."""
+    newest = (sa.select(sa.func.max(models.Assignment.id))
+              .where(models.Assignment.device_id.in_(list(device_ids)))
+              .group_by(models.Assignment.device_id))
+    return dict(session.execute(
+        sa.select(models.Assignment.device_id, models.Assignment.uuid)
+        .where(models.Assignment.id.in_(newest))).tuples().all())
 
 
 def by_uuid(session: orm.Session,

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Iterable
 
 import sqlalchemy as sa
@@ -28,7 +29,12 @@ from gpgpu_plugin.objects import codec
 
 def facts(device: models.Device) -> pci.PCIFunction:
     """What the last scan that saw the device said of it."""
-    return codec.from_primitive(pci.PCIFunction, json.loads(device.facts))
+    text, value = device.__dict__.get('_parsed_facts', (None, None))
+    if text is not device.facts:
+        value = codec.from_primitive(
+            pci.PCIFunction, json.loads(device.facts))
+        device.__dict__['_parsed_facts'] = device.facts, value
+    return typing.cast(pci.PCIFunction, value)
 
 
 def dump_facts(function: pci.PCIFunction) -> str:
@@ -85,5 +91,8 @@ def transition(session: orm.Session, device: models.Device,
             reason='it was changed by somebody else; look again')
     # What was written is known; reading it again would cost a round trip.
     orm.attributes.set_committed_value(device, 'state', str(state))
+    if state is device_states.DeviceState.AVAILABLE:
+        # Nothing is carved there any more.
+        device.vgpu_type = device.placement = None
     orm.attributes.set_committed_value(
         device, 'generation', device.generation + 1)

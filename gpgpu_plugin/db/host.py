@@ -57,6 +57,14 @@ def lock_ids(session: orm.Session,
         .execution_options(populate_existing=True)))
 
 
+def lock_all(session: orm.Session) -> list[models.Host]:
+    """All live hosts, locked in the order that all writers keep."""
+    return list(session.scalars(
+        sa.select(models.Host).where(models.Host.deleted == 0)
+        .order_by(models.Host.id).with_for_update()
+        .execution_options(populate_existing=True)))
+
+
 def changed(host: models.Host) -> None:
     """Note that something of the (locked) host changes."""
     host.generation += 1

@@ -95,6 +95,10 @@ class Variant(Base):
     type: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
     traits: orm.Mapped[str] = orm.mapped_column(sa.Text, default='[]')
+    sharing: orm.Mapped[str] = orm.mapped_column(
+        sa.String(16), default='same_type')
+    enabled_types: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, default='["passthrough"]')
 
 
 class Group(Base):
@@ -116,7 +120,11 @@ class Group(Base):
 
 
 class VGPUType(Base):
-    """What a group offers; ``passthrough`` is the whole card."""
+    """What a group offers; ``passthrough`` is the whole card.
+
+    ``listed``: it was enabled once, so that Placement knows its resource
+    class, which then stays.
+    """
 
     __tablename__ = 'vgpu_types'
     __table_args__ = (sa.UniqueConstraint('gpu_group_id', 'vgpu_type'),)
@@ -132,15 +140,23 @@ class VGPUType(Base):
     max_capacity: orm.Mapped[int] = orm.mapped_column(default=0)
     remaining_capacity: orm.Mapped[int] = orm.mapped_column(default=0)
     enabled: orm.Mapped[bool] = orm.mapped_column(default=True)
+    listed: orm.Mapped[bool] = orm.mapped_column(default=True)
 
 
 class Device(Base):
-    """A function that a host reported; without a group it is unmanaged."""
+    """A function that a host reported, or a seat for an mdev on it; without a
+    group it is unmanaged.
+
+    ``parent_id``: the PF of a VF, the card of a seat. ``kind``: ``pci`` or
+    ``mdev``. ``vgpu_type`` and ``placement``: what is carved there, or may
+    be, until it is available again.
+    """
 
     __tablename__ = 'devices'
     __table_args__ = (sa.UniqueConstraint('uuid'),
                       sa.UniqueConstraint('host_id', 'stable_id'),
-                      sa.Index(None, 'group_id'))
+                      sa.Index(None, 'group_id'),
+                      sa.Index(None, 'parent_id'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     uuid: orm.Mapped[str] = orm.mapped_column(UUID)
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
@@ -148,6 +164,9 @@ class Device(Base):
         sa.ForeignKey('host_gpu_groups.id'))
     parent_id: orm.Mapped[int | None] = orm.mapped_column(
         sa.ForeignKey('devices.id'))
+    kind: orm.Mapped[str] = orm.mapped_column(sa.String(16), default='pci')
+    vgpu_type: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    placement: orm.Mapped[int | None]
     stable_id: orm.Mapped[str] = orm.mapped_column(NAME)
     address: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     state: orm.Mapped[str] = orm.mapped_column(sa.String(16))

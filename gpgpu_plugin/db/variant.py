@@ -24,7 +24,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
 
 _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
-        'type', 'resource_class')
+        'type', 'resource_class', 'sharing')
 
 
 def to_domain(row: models.Variant) -> rules.Variant:
@@ -65,3 +65,8 @@ def has_class(session: orm.Session, resource_class: str) -> bool:
         sa.select(models.Variant.id)
         .where(models.Variant.resource_class == resource_class)
         .limit(1)) is not None
+
+
+def enabled_types(row: models.Variant) -> set[str]:
+    """vGPU types that groups to come offer, ``passthrough`` among them."""
+    return set(json.loads(row.enabled_types))

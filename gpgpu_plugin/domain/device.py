@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gpgpu_plugin.domain import device_states
 
 UNMANAGED, MISSING, DISABLED = 'unmanaged', 'missing', 'disabled'
@@ -21,6 +23,13 @@ SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, *device_states.DeviceState)
 
 _HELD = (device_states.DeviceState.PROVISIONING,
          device_states.DeviceState.ASSIGNED)
+
+# What of its vGPUs' states a card shows, the most important first.
+_OF_CHILDREN = (
+    device_states.DeviceState.ASSIGNED,
+    device_states.DeviceState.PROVISIONING,
+    device_states.DeviceState.CLEANING, device_states.DeviceState.DIRTY,
+    device_states.DeviceState.QUARANTINED)
 
 
 def offered(state: str, *, enabled: bool, present: bool,
@@ -31,14 +40,21 @@ def offered(state: str, *, enabled: bool, present: bool,
 
 
 def shown_state(state: str, *, enabled: bool, present: bool,
-                managed: bool) -> str:
+                managed: bool, children: Collection[str] = ()) -> str:
     """The one word an operator reads.
 
     A held device is shown as held, whatever else is wrong with it: the
     assignment stays until Nova ends it.
+
+    :param children: states of what is carved out of it
     """
     if state in _HELD:
         return str(state)
+    if state == device_states.DeviceState.AVAILABLE:
+        derived = next((each for each in _OF_CHILDREN if each in children),
+                       None)
+        if derived in _HELD or (derived and managed and present):
+            return str(derived)
     if not managed:
         return UNMANAGED
     if not present:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import request as request_mod
 from gpgpu_plugin.objects import inventory
 
@@ -53,6 +54,7 @@ class Assignment:
     """One device held by one instance.
 
     :ivar uuid: names this holding, never the next one of the same device
+    :ivar vgpu_type: ``passthrough`` for a whole card
     :ivar state: the device's state
     :ivar lease_expires_at: seconds since the epoch until which a claim that
         was not activated is presumed alive; None once activated
@@ -67,6 +69,7 @@ class Assignment:
     address: str
     variant: str
     resource_class: str
+    vgpu_type: str = naming.PASSTHROUGH
     state: str
     lease_expires_at: float | None = None
 
@@ -86,6 +89,8 @@ class Claim:
 class CleanTask:
     """A dirty device that its host must clean.
 
+    :ivar assignment_uuid: the last one; None if it never had any
+    :ivar vgpu_type: what is carved there, or may be
     :ivar token: names this cleaning of the device (its last assignment, or
         the operator's request); a verdict with another token is refused
     """
@@ -95,3 +100,5 @@ class CleanTask:
     address: str
     variant: str | None
     token: str
+    assignment_uuid: str | None = None
+    vgpu_type: str | None = None

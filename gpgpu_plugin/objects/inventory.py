@@ -52,10 +52,23 @@ class HostInventory:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TypeView:
+    """One resource class of a group.
+
+    :ivar free: mask of the cards of which a claim could take some now
+    :ivar room: how many of each card; empty: one of each
+    """
+
+    resource_class: str
+    free: int
+    room: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupView:
     """One group as the scheduler needs it. Bit i of a mask is card i.
 
-    :ivar free: cards that a claim could take now
+    :ivar types: what it offers
     :ivar numa: mask of the cards of each known NUMA node (unknown: in none)
     :ivar switches: mask of the cards below each PCIe switch
     :ivar states: cards by state, ``missing`` and ``disabled`` first
@@ -63,8 +76,7 @@ class GroupView:
 
     variant: str
     provider_uuid: str
-    resource_class: str
-    free: int
+    types: tuple[TypeView, ...]
     numa: tuple[int, ...] = ()
     switches: tuple[int, ...] = ()
     states: dict[str, int] = dataclasses.field(default_factory=dict)

@@ -29,6 +29,7 @@ class VariantView:
     type: str = 'gpu'
     resource_class: str = ''
     traits: tuple[str, ...] = ()
+    sharing: str = 'same_type'
     devices: int = 0
 
 
@@ -62,6 +63,32 @@ class GroupDetail:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class VGPUTypeView:
+    """A type of one group; ``None`` is unknown.
+
+    :ivar video_ram: MiB
+    :ivar max_vgpu_per_pgpu: so many fit on a card that has nothing else
+    :ivar max_capacity: so many fit on all cards that have nothing else
+    :ivar remaining_capacity: so many can be claimed now
+    :ivar assigned: so many are held
+    """
+
+    host: str
+    variant: str
+    vgpu_type: str
+    resource_class: str
+    enabled: bool
+    video_ram: int | None
+    max_heads: int | None
+    max_resolution_x: int | None
+    max_resolution_y: int | None
+    max_vgpu_per_pgpu: int
+    max_capacity: int
+    remaining_capacity: int
+    assigned: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceView:
     """A device.
 
@@ -69,6 +96,9 @@ class DeviceView:
         ``disabled`` where they apply to a device nobody holds, else the
         state; ``assigned`` and others keep their name with ``present`` False
     :ivar used_by: UUID of the instance that holds it
+    :ivar kind: ``pci``, or ``mdev`` for a seat on a card
+    :ivar parent: UUID of the card
+    :ivar vgpu_type: what is carved there, or may be
     """
 
     uuid: str
@@ -95,3 +125,6 @@ class DeviceView:
     dsn: str | None = None
     reason: str | None = None
     generation: int = 0
+    kind: str = 'pci'
+    parent: str | None = None
+    vgpu_type: str | None = None

@@ -36,8 +36,8 @@ class HostView:
         self.generation = generation
         self.hosts = dict(hosts or {})
         self.resource_classes = frozenset(
-            group.resource_class for host in self.hosts.values()
-            for group in host.groups)
+            each.resource_class for host in self.hosts.values()
+            for group in host.groups for each in group.types)
 
     def updated(self, changes: inventory_obj.Changes) -> HostView:
         """The snapshot after the changes."""
@@ -68,10 +68,13 @@ class HostView:
             return allocator.Refusal(
                 reason=request_mod.Reason.HOST_UNKNOWN,
                 detail='the host never reported its devices')
+        asked = {demand.resource_class for demand in request.demands}
         masks = {
-            group.resource_class: allocator.Masks(
-                free=group.free, numa=group.numa, switches=group.switches)
-            for group in host.groups if group.provider_uuid in providers}
+            each.resource_class: allocator.Masks(
+                free=each.free, room=each.room, numa=group.numa,
+                switches=group.switches)
+            for group in host.groups if group.provider_uuid in providers
+            for each in group.types if each.resource_class in asked}
         return allocator.refusal(masks, request, guest_nodes)
 
 

@@ -199,7 +199,7 @@ class ChangesTest(base.ConductorTestCase):
         self.claim(2)
         second = changes.changes_since(self.db, first.generation)
         [host] = second.hosts
-        self.assertEqual(6, host.groups[0].free.bit_count())
+        self.assertEqual(6, host.groups[0].types[0].free.bit_count())
         self.assertEqual({'available': 6, 'provisioning': 2},
                          host.groups[0].states)
 

@@ -51,7 +51,11 @@ VALUES = (
             host='h1', node_uuid='u', generation=3,
             groups=(inventory.GroupView(
                 variant='A', provider_uuid='p',
-                resource_class='CUSTOM_GPU_A', free=0b1011,
+                types=(inventory.TypeView(
+                    resource_class='CUSTOM_GPU_A', free=0b1011),
+                    inventory.TypeView(
+                        resource_class='CUSTOM_VGPU_A_1Q', free=0b0001,
+                        room=(3, 0))),
                 numa=(0b0011, 0b1100), states={'available': 3}),)),)),
 )
 

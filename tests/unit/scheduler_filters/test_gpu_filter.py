@@ -29,12 +29,13 @@ objects.register_all()
 RC = 'CUSTOM_GPU_A'
 
 
-def groups(node, free=0b1111, generation=1, **kwargs):
+def groups(node, free=0b1111, generation=1, room=(), **kwargs):
     return inventory.HostGroups(
         host=node, node_uuid=node, generation=generation,
         groups=(inventory.GroupView(
-            variant='A', provider_uuid=f'{node}-rp', resource_class=RC,
-            free=free, numa=(0b0011, 0b1100), switches=(0b0001, 0b0010)),),
+            variant='A', provider_uuid=f'{node}-rp', types=(
+                inventory.TypeView(resource_class=RC, free=free, room=room),),
+            numa=(0b0011, 0b1100), switches=(0b0001, 0b0010)),),
         **kwargs)
 
 
@@ -91,6 +92,18 @@ class GpuFilterTest(base.BaseTestCase):
         self.assertIn('GpuFilter refuses h2: not_enough_available '
                       '(asked 2 of CUSTOM_GPU_A, 1 available)',
                       self.log.output)
+
+    def test_a_card_may_have_room_for_several(self):
+        self.assertEqual(['h1'], self.passed(
+            self.view(groups('h1', free=0b1001, room=(2, 0, 0, 1)),
+                      groups('h2', free=0b1001, room=(1, 0, 0, 1))),
+            self.spec(resources__CUSTOM_GPU_A='3'), host('h1'), host('h2')))
+        # Cards 0 and 1 are on one node.
+        self.assertEqual(['h2'], self.passed(
+            self.view(groups('h1', free=0b1001, room=(2, 0, 0, 1)),
+                      groups('h2', free=0b0011, room=(2, 1, 0, 0))),
+            self.spec(resources__CUSTOM_GPU_A='3',
+                      gpgpu__topology='same_numa'), host('h1'), host('h2')))
 
     def test_topology(self):
         spec = self.spec(resources__CUSTOM_GPU_A='2',
@@ -169,7 +182,7 @@ class HostViewTest(base.BaseTestCase):
         view = cache.refresh()
         self.assertEqual([0, 2], api.asked)
         self.assertEqual({'h1'}, set(view.hosts))
-        self.assertEqual(0b1111, view.hosts['h1'].groups[0].free)
+        self.assertEqual(0b1111, view.hosts['h1'].groups[0].types[0].free)
 
     def test_database_set_up_anew(self):
         api = FakeAPI(

@@ -1,0 +1,190 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The types that groups offer: found on their cards, enabled by operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import group_state
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import vgpu_type as rules
+from gpgpu_plugin.objects import view as objects
+
+_FACTS = ('video_ram', 'max_heads', 'max_resolution_x', 'max_resolution_y')
+
+
+def sync(session: orm.Session, host_ids: Sequence[int]) -> None:
+    """Bring the types of (locked) hosts' groups to what their cards have.
+
+    One that no card has any more stays while Placement may know it.
+    """
+    for states in group_state.load(session, host_ids).values():
+        for state in states:
+            _sync(session, state)
+    session.flush()
+
+
+def _sync(session: orm.Session, state: group_state.GroupState) -> None:
+    found: dict[str, rules.VGPUType] = {}
+    for card in state.shared:
+        for name, kind in card.types.items():
+            found.setdefault(name, kind)
+    rows = {row.vgpu_type: row for row in state.group.types}
+    enabled = variant_db.enabled_types(state.group.variant) if (
+        found.keys() - rows.keys()) else set()
+    for name in sorted(found):
+        if name not in rows:
+            rows[name] = models.VGPUType(
+                vgpu_type=name, enabled=name in enabled,
+                listed=name in enabled)
+            state.group.types.append(rows[name])
+        for fact in _FACTS:
+            setattr(rows[name], fact, getattr(found[name], fact))
+    for name, row in rows.items():
+        if name not in found and name != naming.PASSTHROUGH and (
+                not row.listed):
+            state.group.types.remove(row)
+
+
+def list_all(db: api.Database, host: str | None = None,
+             variant: str | None = None,
+             ) -> tuple[objects.VGPUTypeView, ...]:
+    """Types of groups with their capacity (ConductorAPI.vgpu_type_list)."""
+    with db.reader() as session:
+        if host is not None:
+            host_db.get(session, host)
+        if variant is not None:
+            variant_db.get(session, variant)
+        names = dict(session.execute(
+            sa.select(models.Host.id, models.Host.name)
+            .where(models.Host.deleted == 0)
+            .order_by(models.Host.name)).tuples().all())
+        ids = [id_ for id_, name in names.items() if host in (None, name)]
+        states = group_state.load(session, ids)
+        return tuple(
+            _view(names[id_], state, kind) for id_ in ids
+            for state in states.get(id_, [])
+            if variant in (None, state.group.variant.name)
+            for kind in state.group.types)
+
+
+def _view(host: str, state: group_state.GroupState,
+          kind: models.VGPUType) -> objects.VGPUTypeView:
+    return objects.VGPUTypeView(
+        host=host, variant=state.group.variant.name,
+        vgpu_type=kind.vgpu_type, resource_class=state.resource_class(kind),
+        enabled=kind.enabled, max_vgpu_per_pgpu=kind.max_vgpu_per_pgpu,
+        max_capacity=kind.max_capacity,
+        remaining_capacity=kind.remaining_capacity,
+        assigned=state.held_of(kind),
+        **{name: getattr(kind, name) for name in _FACTS})
+
+
+def set_enabled(db: api.Database, variant: str, vgpu_type: str,
+                host: str | None, *, enabled: bool,
+                ) -> tuple[tuple[objects.VGPUTypeView, ...], list[str]]:
+    """Offer a type, or offer it no more (ConductorAPI.vgpu_type_set).
+
+    :param host: None: on all hosts, those to come as well
+    :returns: the types that it is about, and the hosts that changed
+    """
+    def work(session: orm.Session,
+             ) -> tuple[tuple[objects.VGPUTypeView, ...], list[str]]:
+        host_db.lock_row(session, 'variants')
+        hosts = {each.id: each for each in host_db.lock_all(session)}
+        row = variant_db.get(session, variant)
+        if host is not None:
+            host_db.get(session, host)
+        found = [
+            (hosts[id_], state) for id_, states in group_state.load(
+                session, list(hosts)).items() for state in states
+            if state.group.variant_id == row.id
+            and host in (None, hosts[id_].name)]
+        kinds = [(each, state, kind) for each, state in found
+                 for kind in state.group.types
+                 if kind.vgpu_type == vgpu_type]
+        if not kinds:
+            raise _unknown(variant, vgpu_type, host, [
+                state for _, state in found])
+        if enabled:
+            _check_class(session, row, vgpu_type)
+        if host is None:
+            names = variant_db.enabled_types(row)
+            (names.add if enabled else names.discard)(vgpu_type)
+            row.enabled_types = json.dumps(sorted(names))
+        changed = []
+        for each, _, kind in kinds:
+            if kind.enabled != enabled:
+                kind.enabled = enabled
+                kind.listed = kind.listed or enabled
+                host_db.changed(each)
+                changed.append(each)
+        event_db.add(
+            session, 'type_enable' if enabled else 'type_disable', host,
+            detail=f'{vgpu_type} of {variant}')
+        inventory.refresh_all(session, [each.id for each in changed])
+        return (tuple(_view(each.name, state, kind)
+                      for each, state, kind in kinds),
+                sorted(each.name for each in changed))
+    return db.write(work)
+
+
+def _unknown(variant: str, vgpu_type: str, host: str | None,
+             states: Iterable[group_state.GroupState],
+             ) -> exception.NotFound:
+    known = sorted({kind.vgpu_type for state in states
+                    for kind in state.group.types})
+    where = f' on {host}' if host is not None else ''
+    return exception.NotFound(
+        kind='vGPU type',
+        name=f'{vgpu_type} of {variant}{where} (there are: '
+             f'{", ".join(known) or "none, no host has such a card"})')
+
+
+def _check_class(session: orm.Session, row: models.Variant,
+                 vgpu_type: str) -> None:
+    """Refuse a type whose resource class is another one's.
+
+    :raises Conflict: naming the other
+    """
+    if vgpu_type == naming.PASSTHROUGH:
+        return
+    wanted = naming.resource_class(row.name, vgpu_type)
+    others = session.execute(
+        sa.select(models.Variant.name, models.VGPUType.vgpu_type)
+        .join(models.Group, models.Group.variant_id == models.Variant.id)
+        .join(models.VGPUType,
+              models.VGPUType.gpu_group_id == models.Group.id)
+        .where(models.VGPUType.listed).distinct())
+    taken = {naming.resource_class(name, kind): f'type {kind} of {name}'
+             for name, kind in others
+             if kind != naming.PASSTHROUGH and (name, kind) != (
+                 row.name, vgpu_type)}
+    taken |= {each.resource_class: f'variant {each.name}'
+              for each in variant_db.all(session)}
+    if wanted in taken:
+        raise exception.Conflict(
+            kind='vGPU type', name=f'{vgpu_type} of {row.name}',
+            reason=f'{taken[wanted]} has the resource class {wanted} already')
