@@ -25,7 +25,7 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 LOG = logging.getLogger(__name__)
 
 
-def clean(api: rpcapi.ConductorAPI, backend: base.Backend,
+def clean(api: rpcapi.ConductorAPI, backend: base.Host,
           task: claim_obj.CleanTask,
           ) -> inventory_obj.HostInventory | None:
     """Clean a dirty device; in doubt it ends quarantined.
@@ -50,12 +50,10 @@ def clean(api: rpcapi.ConductorAPI, backend: base.Backend,
         evidence=verdict.evidence)
 
 
-def _verdict(backend: base.Backend,
+def _verdict(backend: base.Host,
              task: claim_obj.CleanTask) -> base.CleanVerdict:
     try:
-        return backend.clean(base.HostDevice(
-            assignment_uuid=task.token, stable_id=task.stable_id,
-            address=task.address))
+        return backend.clean(base.HostDevice.to_clean(task))
     except exception.HostNotReady:
         raise
     except Exception as exc:

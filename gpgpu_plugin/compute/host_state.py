@@ -91,6 +91,11 @@ class HostState:
         with self._lock:
             return self._held.get(instance_uuid, ())
 
+    def uuids(self, instance_uuid: str) -> set[str]:
+        """UUIDs of what an instance holds, of both sides of a migration;
+        those of mdevs are the mdevs' own."""
+        return {each.uuid for each in self.held(instance_uuid)}
+
     def all(self) -> list[claim.Assignment]:
         """What all instances hold on this host, as last heard."""
         with self._lock:

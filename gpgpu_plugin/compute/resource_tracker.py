@@ -64,7 +64,7 @@ class ResourceTracker:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
-                 backend: base.Backend, api: rpcapi.ConductorAPI,
+                 backend: base.Host, api: rpcapi.ConductorAPI,
                  client: typing.Any,
                  is_dead: Callable[[claim_obj.Assignment], bool],
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -290,6 +290,7 @@ class ResourceTracker:
         if not self._report_due and not self.backend.changed():
             return
         self._report_due = True
+        self.backend.make_vfs({each.stable_id for each in self.state.all()})
         scan = self.backend.scan()
         for problem in scan.problems:
             LOG.warning('%s', problem)

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from oslo_config import cfg
+from oslo_config import types
 
 GROUP = cfg.OptGroup(
     'gpgpu', title='GPU plugin',
@@ -50,6 +51,13 @@ OPTS = [
     cfg.StrOpt(
         'sysfs_root', default='/sys',
         help='Where nova-compute reads the host\'s devices.'),
+    cfg.ListOpt(
+        'sriov_numvfs', default=[],
+        item_type=types.String(
+            regex='^[0-9a-f]{4}:[0-9a-f]{4}=[1-9][0-9]*$', ignore_case=True),
+        help='How many VFs nova-compute gives each card that has none, such '
+             'as after a boot of the host: VENDOR:DEVICE=COUNT in hex, '
+             'repeated with commas, such as 10de:26b9=16.'),
     cfg.StrOpt(
         'state_path', default='/var/lib/nova/gpgpu',
         help='Folder in which nova-compute keeps releases that could not '
@@ -87,6 +95,12 @@ def check(conf: cfg.ConfigOpts) -> None:
     for group, options in list_opts():
         for option in options:
             getattr(conf[group.name], option.dest)
+
+
+def numvfs(conf: cfg.ConfigOpts) -> dict[str, int]:
+    """``sriov_numvfs`` by ``vendor:device`` in lower case."""
+    return {ids.lower(): int(count) for ids, _, count in (
+        each.partition('=') for each in conf.gpgpu.sriov_numvfs)}
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

@@ -9,34 +9,62 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The contract of a backend: one way to partition and hand out hardware."""
+"""The contracts of the host layer.
+
+A host is looked at as a whole; a backend is one way to partition and hand
+out its hardware.
+"""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import typing
+from collections.abc import Callable
+from collections.abc import Collection
 
 from oslo_config import cfg
 
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import baseline
+from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs as sysfs_mod
 from gpgpu_plugin.objects import claim
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostDevice:
-    """A device to work on, and under which holding of it."""
+    """A device to work on, and under which holding of it.
+
+    :ivar assignment_uuid: the holding; when cleaning, the last one
+    :ivar address: of the function, or of the card that an mdev is on
+    :ivar vgpu_type: name of what is carved there; None: the whole card
+    :ivar cleaning: names one cleaning
+    """
 
     assignment_uuid: str
     stable_id: str
     address: str
+    vgpu_type: str | None = None
+    cleaning: str | None = None
 
     @classmethod
     def of(cls, assignment: claim.Assignment) -> HostDevice:
         """The device of an assignment."""
         return cls(assignment_uuid=assignment.uuid,
                    stable_id=assignment.stable_id,
-                   address=assignment.address)
+                   address=assignment.address,
+                   vgpu_type=None if assignment.vgpu_type
+                   == naming.PASSTHROUGH else assignment.vgpu_type)
+
+    @classmethod
+    def to_clean(cls, task: claim.CleanTask) -> HostDevice:
+        """The device of a cleaning."""
+        return cls(assignment_uuid=task.assignment_uuid or '',
+                   stable_id=task.stable_id, address=task.address,
+                   vgpu_type=task.vgpu_type, cleaning=task.token)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,19 +75,103 @@ class CleanVerdict:
     evidence: str
 
 
-class Backend(abc.ABC):
-    """Hands out devices of one host. Namespace ``gpgpu_plugin.backends``.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attachment:
+    """What a guest gets of a device: PCI functions or an mdev.
+
+    :ivar functions: addresses, the device's own first
+    :ivar mdev: its UUID
+    """
+
+    functions: tuple[str, ...] = ()
+    mdev: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Access:
+    """What backends work on.
+
+    :ivar is_designated: whether a function stays bound to vfio-pci between
+        guests
+    :ivar baselines: what devices were before their guests
+    """
+
+    sysfs: sysfs_mod.Sysfs
+    binder: binding.Binder
+    is_designated: Callable[[pci.PCIFunction], bool]
+    baselines: baseline.Baselines
+
+
+class Devices(abc.ABC):
+    """What is done with one device.
 
     Every method may be called again with the same argument, also after it
     failed or the process died half way: it compares before it acts.
     """
 
+    @abc.abstractmethod
+    def prepare(self, device: HostDevice) -> None:
+        """Make the device ready for a guest.
+
+        :raises HostError: the hardware did not do what it was asked
+        :raises HostNotReady: the device was not touched
+        """
+
+    @abc.abstractmethod
+    def release(self, device: HostDevice) -> None:
+        """Take prepare back; what another holding made stays.
+
+        :raises HostError: the hardware did not do what it was asked
+        """
+
+    @abc.abstractmethod
+    def clean(self, device: HostDevice) -> CleanVerdict:
+        """Make the device fit for another tenant; in doubt it is not.
+
+        :raises HostNotReady: it says nothing about the device
+        """
+
+    @abc.abstractmethod
+    def attachment(self, device: HostDevice) -> Attachment:
+        """What a guest gets with the device.
+
+        :raises HostError: the device is not there
+        """
+
+
+class Backend(Devices):
+    """One way to hand out hardware. Namespace ``gpgpu_plugin.backends``.
+
+    :cvar order: of several that handle a device, the lowest does it
+    """
+
+    order: typing.ClassVar[int] = 100
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+
+    @abc.abstractmethod
+    def handles(self, device: HostDevice) -> bool:
+        """Whether the device, as it is now, is handed out this way."""
+
+
+class Host(Devices):
+    """A host with its devices. Namespace ``gpgpu_plugin.hosts``."""
+
     @classmethod
     @abc.abstractmethod
-    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> Backend:
-        """The backend of a nova-compute.
+    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> Host:
+        """The host of a nova-compute.
 
         :raises GpgpuException: the configuration is wrong
+        """
+
+    @abc.abstractmethod
+    def make_vfs(self, busy: Collection[str]) -> None:
+        """Give each card the VFs that the configuration wants it to have,
+        where it has none. Never raises.
+
+        :param busy: stable ids of the cards that are left alone
         """
 
     @abc.abstractmethod
@@ -76,33 +188,3 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def changed(self) -> bool:
         """Whether the host differs from its last scan; cheap."""
-
-    @abc.abstractmethod
-    def prepare(self, device: HostDevice) -> None:
-        """Make the device ready for a guest.
-
-        :raises HostError: the hardware did not do what it was asked
-        :raises HostNotReady: the device was not touched
-        """
-
-    @abc.abstractmethod
-    def release(self, device: HostDevice) -> None:
-        """Take prepare back.
-
-        :raises HostError: the hardware did not do what it was asked
-        """
-
-    @abc.abstractmethod
-    def clean(self, device: HostDevice) -> CleanVerdict:
-        """Make the device fit for another tenant; in doubt it is not.
-
-        :raises HostNotReady: it says nothing about the device
-        """
-
-    @abc.abstractmethod
-    def guest_addresses(self, device: HostDevice) -> tuple[str, ...]:
-        """Addresses of the functions that a guest gets with the device, the
-        device's own first.
-
-        :raises HostError: the device is not there
-        """

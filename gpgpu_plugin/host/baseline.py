@@ -33,16 +33,31 @@ class Baselines:
         self._folder = pathlib.Path(folder)
 
     def record(self, stable_id: str, assignment: str,
-               shape: Mapping[str, str]) -> None:
+               shape: Mapping[str, str],
+               notes: Mapping[str, str | None] | None = None) -> None:
         """Remember what a function is now; what it was when the same
         assignment began stays, as its guest has had it since.
 
+        :param notes: what is to be known of it while it is held
         :raises HostError: what is there cannot be read
         :raises HostNotReady: it cannot be written
         """
         if self._load(stable_id).get('assignment') != assignment:
             self._save(stable_id, {
-                'assignment': assignment, 'shape': dict(shape)})
+                'assignment': assignment, 'shape': dict(shape),
+                'notes': dict(notes or {})})
+
+    def notes(self, stable_id: str,
+              assignment: str) -> dict[str, str | None]:
+        """What was noted when an assignment began; empty if the last one to
+        begin was another.
+
+        :raises HostError: what is there cannot be read
+        """
+        record = self._load(stable_id)
+        if record.get('assignment') != assignment:
+            return {}
+        return dict(record.get('notes', {}))
 
     def differences(self, stable_id: str, cleaning: str,
                     shape: Mapping[str, str]) -> list[str]:

@@ -9,42 +9,48 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The backend of fake machines: real scanner, fake kernel."""
+"""Fake machines as hosts: real scanner, real backends, fake kernel."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Mapping
 
 from oslo_config import cfg
 
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.host import base
 from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import fake_kernel
+from gpgpu_plugin.host import local
 from gpgpu_plugin.host import machine as machine_mod
-from gpgpu_plugin.host import passthrough
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
 
-class FakeBackend(passthrough.PassthroughBackend):
+class FakeHost(local.LocalHost):
     """Hands out the functions of a tree of gpgpu_plugin.host.machine.
 
     :ivar kernel: to make the machine fail, in tests
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str,
+                 numvfs: Mapping[str, int] | None = None) -> None:
         self.kernel = fake_kernel.FakeKernel(root)
         self.designations = designation.Store(f'{root}/etc')
         sysfs = sysfs_mod.Sysfs(root)
-        super().__init__(
-            sysfs, binding.Binder(
+        super().__init__(base.Access(
+            sysfs=sysfs, binder=binding.Binder(
                 sysfs, self.kernel.write, lambda: None,
                 lambda path: (pathlib.Path(root) / path).read_bytes()),
-            self.designations.holds, baseline.Baselines(f'{root}/etc/cards'))
+            is_designated=self.designations.holds,
+            baselines=baseline.Baselines(f'{root}/etc/cards')), numvfs)
 
     @classmethod
-    def for_machine(cls, name: str, folder: str) -> FakeBackend:
+    def for_machine(cls, name: str, folder: str,
+                    numvfs: Mapping[str, int] | None = None) -> FakeHost:
         """The machine in a folder, built there if it is not yet.
 
         A tree that is there is kept as it is, as hardware outlives a
@@ -55,10 +61,11 @@ class FakeBackend(passthrough.PassthroughBackend):
         machine = machine_mod.load(name)
         if not (pathlib.Path(folder) / 'bus/pci/devices').is_dir():
             machine_mod.build(machine, folder)
-        return cls(folder)
+        return cls(folder, numvfs)
 
     @classmethod
-    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> FakeBackend:
+    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> FakeHost:
         return cls.for_machine(
             conf.gpgpu_fake.machines.get(host, conf.gpgpu_fake.machine),
-            os.path.join(conf.gpgpu.state_path, 'machines', host))
+            os.path.join(conf.gpgpu.state_path, 'machines', host),
+            conf_gpgpu.numvfs(conf))

@@ -17,22 +17,15 @@ designated for passthrough stays bound when no guest has it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-
-from oslo_config import cfg
+from collections.abc import Iterable
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import card as card_mod
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
-from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import config_space
-from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs as sysfs_mod
-from gpgpu_plugin.host import watch
 
 # What must be the same after a reset; a VF's number may differ only with it.
 _IDENTITY = ('id', 'vendor', 'device', 'subsystem_vendor', 'subsystem',
@@ -40,41 +33,19 @@ _IDENTITY = ('id', 'vendor', 'device', 'subsystem_vendor', 'subsystem',
 
 
 class PassthroughBackend(base.Backend):
-    """Binds before a guest, gives back after it, resets between two.
+    """Binds before a guest, gives back after it, resets between two."""
 
-    :param is_designated: whether a function stays bound between guests
-    :param baselines: what cards were before their guests
-    """
+    order = 90
 
-    def __init__(self, sysfs: sysfs_mod.Sysfs, binder: binding.Binder,
-                 is_designated: Callable[[pci.PCIFunction], bool],
-                 baselines: baseline.Baselines) -> None:
-        self._baselines = baselines
-        self._sysfs = sysfs
-        self.binder = binder
-        self._is_designated = is_designated
-        self._watch: watch.Watch | None = None
+    def __init__(self, access: base.Access) -> None:
+        super().__init__(access)
+        self._baselines = access.baselines
+        self._sysfs = access.sysfs
+        self._binder = access.binder
+        self._is_designated = access.is_designated
 
-    @classmethod
-    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> PassthroughBackend:
-        sysfs = sysfs_mod.Sysfs(conf.gpgpu.sysfs_root)
-        return cls(sysfs, binding.Binder.privileged(sysfs),
-                   designation.Store().holds, baseline.Baselines(
-                       os.path.join(conf.gpgpu.state_path, 'cards')))
-
-    def scan(self) -> scanner.Scan:
-        scan = scanner.scan(self._sysfs)
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = watch.Watch(self._sysfs, scan.functions)
-        return scan
-
-    def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
-        return tuple(function for function in scan.functions
-                     if pci.can_be_gpu(function.class_code))
-
-    def changed(self) -> bool:
-        return self._watch is None or self._watch.changed()
+    def handles(self, device: base.HostDevice) -> bool:
+        return device.vgpu_type is None
 
     def prepare(self, device: base.HostDevice) -> None:
         card = self._card(device)
@@ -83,11 +54,18 @@ class PassthroughBackend(base.Backend):
                 path=device.address,
                 reason='it is in no IOMMU group: is the IOMMU on (firmware: '
                        'VT-d or AMD-Vi; kernel: intel_iommu=on)?')
+        if card[0].used_by in ('mdev', 'vf'):
+            raise exception.HostError(
+                path=device.address,
+                reason='vGPUs are carved out of it, so it cannot be given '
+                       'whole')
         shapes = [self._shape(each) for each in card]
         for each, shape in zip(card, shapes, strict=True):
-            self._baselines.record(each.id, device.assignment_uuid, shape)
+            self._baselines.record(
+                each.id, device.assignment_uuid, shape,
+                {'driver': each.driver})
         for each in card:
-            self.binder.bind(each)
+            self._binder.bind(each)
 
     def release(self, device: base.HostDevice) -> None:
         card = self._card(device)
@@ -97,21 +75,24 @@ class PassthroughBackend(base.Backend):
                 path=device.address, reason='a process still has it open')
         for each in card:
             if self._is_designated(each):
-                self.binder.bind(each)
+                self._binder.bind(each)
             else:
-                self.binder.unbind(each)
+                self._binder.unbind(each)
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         try:
             before = self._card(device)[0]
             self.release(device)
-            self.binder.reset(before)
+            self._binder.reset(before)
             card = self._card(device)
             changed = _changes(before, card[0]) + [
                 f'{each.address}: since before the guest, {difference}'
                 for each in card for difference in (
                     self._baselines.differences(
-                        each.id, device.assignment_uuid, self._shape(each)))]
+                        each.id, device.cleaning or device.assignment_uuid,
+                        self._shape(each)))]
+            if not changed:
+                self._give_back(device, card)
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:
@@ -120,11 +101,23 @@ class PassthroughBackend(base.Backend):
             passed=not changed, evidence='; '.join(
                 changed or [f'{device.address} was reset, and is the same']))
 
-    def _shape(self, function: pci.PCIFunction) -> dict[str, str]:
-        return config_space.shape(self.binder.config(function))
+    def _give_back(self, device: base.HostDevice,
+                   card: Iterable[pci.PCIFunction]) -> None:
+        """Let the host's drivers have what they had before the guest, so
+        that vGPUs can be carved out of it again."""
+        for each in card:
+            driver = self._baselines.notes(
+                each.id, device.assignment_uuid).get('driver')
+            if driver not in (None, binding.VFIO) and (
+                    not self._is_designated(each)):
+                self._binder.give_back(each)
 
-    def guest_addresses(self, device: base.HostDevice) -> tuple[str, ...]:
-        return tuple(each.address for each in self._card(device))
+    def _shape(self, function: pci.PCIFunction) -> dict[str, str]:
+        return config_space.shape(self._binder.config(function))
+
+    def attachment(self, device: base.HostDevice) -> base.Attachment:
+        return base.Attachment(functions=tuple(
+            each.address for each in self._card(device)))
 
     def _card(self, device: base.HostDevice) -> tuple[pci.PCIFunction, ...]:
         """The device and its companions, once it is sure that it is this one

@@ -21,4 +21,4 @@ from gpgpu_plugin.virt import mixin
 class GpuFakeDriver(mixin.GpuMixin, fake.FakeDriverWithoutFakeNodes):
     """``compute_driver = gpgpu.GpuFakeDriver``."""
 
-    gpu_backend = 'fake'
+    gpu_host = 'fake'

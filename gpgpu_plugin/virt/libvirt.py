@@ -25,6 +25,7 @@ from nova.virt.libvirt import driver
 from nova.virt.libvirt import utils as nova_utils
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import mixin
 
@@ -34,19 +35,33 @@ _UPPER_HALF = 0x10
 class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
     """``compute_driver = gpgpu.GpuLibvirtDriver``."""
 
-    gpu_backend = 'passthrough'
+    gpu_host = 'local'
 
-    def _get_guest_config(self, instance: typing.Any, *args: typing.Any,
+    def _get_guest_config(self, instance: typing.Any, network_info: typing.Any,
+                          image_meta: typing.Any, disk_info: typing.Any,
+                          rescue: typing.Any = None,
+                          block_device_info: typing.Any = None,
+                          context: typing.Any = None,
+                          mdevs: typing.Any = None, *args: typing.Any,
                           **kwargs: typing.Any) -> typing.Any:
-        """Nova's domain, with hostdevs for each card of the instance.
+        """Nova's domain, with hostdevs for each GPU of the instance.
 
         Nova builds a domain here for spawn, hard reboot (so power-on and the
         host's boot), rescue, and both ends of a resize. Suspend would save a
         domain; it is refused.
+
+        :param mdevs: UUIDs of the mdevs that Nova found in the domain before;
+            ours are there once, as they are now
         """
-        guest = super()._get_guest_config(instance, *args, **kwargs)
-        for number, card in enumerate(self.gpu_cards(instance)):
-            for device in _hostdevs(card, number, guest.os_mach_type):
+        attachments = self.gpu_attachments(instance)
+        ours = self.gpu_tracker.state.uuids(instance.uuid)
+        guest = super()._get_guest_config(
+            instance, network_info, image_meta, disk_info, rescue,
+            block_device_info, context,
+            [each for each in mdevs or () if each not in ours], *args,
+            **kwargs)
+        for number, each in enumerate(attachments):
+            for device in hostdevs(each, number, guest.os_mach_type):
                 guest.add_device(device)
         return guest
 
@@ -58,8 +73,8 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
 
         :raises GPUDomainStale: nothing was done
         """
-        cards = {address for card in self.gpu_cards(instance)
-                 for address in card}
+        cards = {address for each in self.gpu_attachments(instance)
+                 for address in each.functions}
         if cards:
             saved = _saved_hostdevs(instance) - {
                 each.address for each in instance.get_pci_devices()}
@@ -74,9 +89,9 @@ class GpuLibvirtFakeDriver(GpuLibvirtDriver):
     """``compute_driver = gpgpu.GpuLibvirtFakeDriver``: real guests, and the
     GPUs of a fake machine, which they hold and do not see."""
 
-    gpu_backend = 'fake'
+    gpu_host = 'fake'
 
-    def gpu_cards(self, instance: typing.Any) -> list[tuple[str, ...]]:
+    def gpu_attachments(self, instance: typing.Any) -> list[base.Attachment]:
         """None: there is nothing to put into a domain."""
         return []
 
@@ -99,8 +114,19 @@ class _HostdevPCI(libvirt_config.LibvirtConfigGuestHostdevPCI):
         return dom
 
 
-def _hostdevs(card: Sequence[str], number: int,
-              machine_type: str | None) -> Iterator[_HostdevPCI]:
+def hostdevs(attachment: base.Attachment, number: int,
+             machine_type: str | None,
+             ) -> Iterator[libvirt_config.LibvirtConfigGuestHostdev]:
+    """What a domain has for one GPU of an instance."""
+    if attachment.mdev is not None:
+        mdev = libvirt_config.LibvirtConfigGuestHostdevMDEV()
+        mdev.uuid = attachment.mdev
+        yield mdev
+    yield from _functions(attachment.functions, number, machine_type)
+
+
+def _functions(card: Sequence[str], number: int,
+               machine_type: str | None) -> Iterator[_HostdevPCI]:
     """A card's functions.
 
     Several of them go into one slot of the guest, as its driver expects.

@@ -67,10 +67,10 @@ def check_nova_version(found: str) -> None:
 class GpuMixin:
     """Claims before spawn, releases after destroy, reports in between.
 
-    :cvar gpu_backend: entry in the namespace ``gpgpu_plugin.backends``
+    :cvar gpu_host: entry in the namespace ``gpgpu_plugin.hosts``
     """
 
-    gpu_backend: str
+    gpu_host: str
 
     def __init__(self, virtapi: typing.Any, *args: typing.Any,
                  **kwargs: typing.Any) -> None:
@@ -99,9 +99,9 @@ class GpuMixin:
     def init_host(self, host: str) -> None:
         """Ours first: Nova may destroy guests before its first inventory."""
         self._gpu_transport = rpc.transport(CONF)
-        backend = extensions.load(extensions.BACKENDS, self.gpu_backend)
+        kind = extensions.load(extensions.HOSTS, self.gpu_host)
         tracker = extensions.load(extensions.RESOURCE_TRACKERS, 'pci')(
-            CONF, host, backend.for_host(CONF, host),
+            CONF, host, kind.for_host(CONF, host),
             rpcapi.ConductorAPI(CONF, self._gpu_transport), self._gpu_client,
             functools.partial(
                 liveness.is_dead, guests=self._gpu_guests))
@@ -285,11 +285,11 @@ class GpuMixin:
             super().resume_state_on_host_boot(  # type: ignore[misc]
                 context, instance, *args, **kwargs)
 
-    def gpu_cards(self, instance: typing.Any) -> list[tuple[str, ...]]:
-        """Cards of the instance's guest, in the order in which it always
-        sees them: addresses of the functions of each.
+    def gpu_attachments(self, instance: typing.Any) -> list[base.Attachment]:
+        """What the instance's guest gets, in the order in which it always
+        sees it.
 
-        :raises HostError: a card is not there
+        :raises HostError: something of it is not there
         """
         held = self.gpu_tracker.state.held(instance.uuid)
         if not held:
@@ -297,7 +297,7 @@ class GpuMixin:
         side = self._gpu_at_work.get(
             instance.uuid) or moves.current_side(instance)
         return [
-            self.gpu_tracker.backend.guest_addresses(base.HostDevice.of(each))
+            self.gpu_tracker.backend.attachment(base.HostDevice.of(each))
             for each in sorted(held, key=lambda each: each.stable_id)
             if side(each)]
 

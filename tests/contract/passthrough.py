@@ -26,7 +26,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import config_space
-from gpgpu_plugin.host import passthrough
+from gpgpu_plugin.host import local
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
 
@@ -41,7 +41,7 @@ class PassthroughContract:
     """
 
     root: str
-    backend: passthrough.PassthroughBackend
+    backend: local.LocalHost
     gpus: list[pci.PCIFunction]
     assertEqual: typing.Any
     assertRaises: typing.Any

@@ -26,8 +26,8 @@ from gpgpu_plugin.scheduler_filters import gpu_filter
 class ExtensionsTest(base.BaseTestCase):
 
     def test_by_name(self):
-        self.assertIs(fake.FakeBackend, extensions.load(
-            extensions.BACKENDS, 'fake'))
+        self.assertIs(fake.FakeHost, extensions.load(
+            extensions.HOSTS, 'fake'))
         self.assertIs(resource_tracker.ResourceTracker, extensions.load(
             extensions.RESOURCE_TRACKERS, 'pci'))
         self.assertIn(gpu_filter.GpuFilter, extensions.load_all(
@@ -36,7 +36,7 @@ class ExtensionsTest(base.BaseTestCase):
     def test_unknown_name_says_which_there_are(self):
         exc = self.assertRaises(
             exception.ConfigInvalid, extensions.load,
-            extensions.BACKENDS, 'quantum')
+            extensions.HOSTS, 'quantum')
         self.assertIn('quantum', str(exc))
         self.assertIn('fake', str(exc))
 
@@ -46,7 +46,7 @@ class ExtensionsTest(base.BaseTestCase):
             side_effect=ImportError('no module x'))
         with broken:
             for call in (
-                    lambda: extensions.load(extensions.BACKENDS, 'fake'),
+                    lambda: extensions.load(extensions.HOSTS, 'fake'),
                     lambda: extensions.load_all(
                         extensions.SCHEDULER_FILTERS)):
                 exc = self.assertRaises(exception.ConfigInvalid, call)

@@ -117,7 +117,7 @@ class ComputeTestCase(base.BaseTestCase):
 
     def make_tracker(self):
         tracker = resource_tracker.ResourceTracker(
-            self.conf, 'h1', fake.FakeBackend.for_machine(
+            self.conf, 'h1', fake.FakeHost.for_machine(
                 self.machine, os.path.join(self.state_path, 'sys')),
             self.api, self.client, self.is_dead,
             clock=lambda: self.seconds)

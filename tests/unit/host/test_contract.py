@@ -26,7 +26,7 @@ class FakeKernelContractTest(
     def setUp(self):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
-        self.backend = fake.FakeBackend.for_machine('pcie-l40s-4', self.root)
+        self.backend = fake.FakeHost.for_machine('pcie-l40s-4', self.root)
         self.gpus = [each for each in self.backend.scan().functions
                      if each.vendor == '10de'][:2]
         for gpu in self.gpus:

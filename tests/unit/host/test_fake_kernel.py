@@ -38,7 +38,7 @@ class KernelTestCase(base.BaseTestCase):
         super().setUp()
         self.root = os.path.join(
             self.useFixture(fixtures.TempDir()).path, 'sys')
-        self.backend = fake.FakeBackend.for_machine(self.machine, self.root)
+        self.backend = fake.FakeHost.for_machine(self.machine, self.root)
         self.kernel = self.backend.kernel
         self.gpus = [
             each for each in self.scan()
@@ -150,7 +150,7 @@ class WatchTest(KernelTestCase):
         self.assertEqual([], calls)
 
 
-class FakeBackendTest(KernelTestCase):
+class FakeHostTest(KernelTestCase):
 
     def setUp(self):
         super().setUp()
@@ -179,7 +179,7 @@ class FakeBackendTest(KernelTestCase):
 
     def test_machine_is_kept_over_a_restart(self):
         self.backend.prepare(self.device)
-        again = fake.FakeBackend.for_machine(self.machine, self.root)
+        again = fake.FakeHost.for_machine(self.machine, self.root)
         again.scan()
         self.assertEqual('vfio-pci', self.driver())
 
@@ -193,7 +193,7 @@ class FakeBackendTest(KernelTestCase):
 
     def test_half_dead_machine(self):
         root = self.useFixture(fixtures.TempDir()).path
-        backend = fake.FakeBackend.for_machine('broken-l40s-4', root + '/s')
+        backend = fake.FakeHost.for_machine('broken-l40s-4', root + '/s')
         dead = next(each for each in backend.scan().functions if each.fault)
         self.assertRaises(
             exception.HostError, backend.prepare, host_base.HostDevice(

@@ -33,7 +33,7 @@ class PassthroughCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
-        self.backend = fake.FakeBackend.for_machine(self.machine, self.root)
+        self.backend = fake.FakeHost.for_machine(self.machine, self.root)
 
     def functions(self):
         return {each.address: each for each in self.backend.scan().functions}
@@ -82,7 +82,7 @@ class CardTest(PassthroughCase):
     def test_guest_gets_the_card_as_a_whole(self):
         self.assertEqual(
             (self.gpu.address, self.audio),
-            self.backend.guest_addresses(self.device(self.gpu)))
+            self.backend.attachment(self.device(self.gpu)).functions)
 
     def test_designated_card_stays_bound(self):
         etc = f'{self.root}/etc/driverctl.d'

@@ -14,6 +14,7 @@
 from lxml import etree
 from oslotest import base
 
+from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.virt import libvirt
 
 
@@ -22,7 +23,18 @@ class HostdevTest(base.BaseTestCase):
     def elements(self, *card, number=0, machine_type='pc-q35-7.2'):
         return [
             etree.fromstring(device.to_xml())
-            for device in libvirt._hostdevs(card, number, machine_type)]
+            for device in libvirt.hostdevs(
+                host_base.Attachment(functions=card), number, machine_type)]
+
+    def test_mdev(self):
+        [device] = libvirt.hostdevs(
+            host_base.Attachment(mdev='u-u-i-d'), 0, 'pc-q35-7.2')
+        element = etree.fromstring(device.to_xml())
+        self.assertEqual(
+            {'mode': 'subsystem', 'type': 'mdev', 'managed': 'no',
+             'model': 'vfio-pci'}, dict(element.attrib))
+        self.assertEqual('u-u-i-d', element.find(
+            'source/address').get('uuid'))
 
     def test_one_function(self):
         [element] = self.elements('10000:e1:1f.0')

@@ -26,11 +26,12 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import config_space
 from gpgpu_plugin.host import designation
-from gpgpu_plugin.host import passthrough as backend_mod
+from gpgpu_plugin.host import local
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
 from tests.contract import passthrough
@@ -78,10 +79,12 @@ class KernelContractTest(
         lab.unload('bochs')
         subprocess.run(['modprobe', 'vfio-pci'], check=True)
         tree = sysfs.Sysfs('/sys')
-        self.backend = backend_mod.PassthroughBackend(
-            tree, binding.Binder(tree, lab.write, lambda: None, lab.read),
-            designation.Store().holds,
-            baseline.Baselines(self.useFixture(fixtures.TempDir()).path))
+        self.backend = local.LocalHost(host_base.Access(
+            sysfs=tree, binder=binding.Binder(
+                tree, lab.write, lambda: None, lab.read),
+            is_designated=designation.Store().holds,
+            baselines=baseline.Baselines(
+                self.useFixture(fixtures.TempDir()).path)))
         self.gpus = lab.displays()[:2]
         self.addCleanup(self._restore)
 

@@ -1,0 +1,126 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The host on which nova-compute runs: looked at as a whole, its devices
+handed out by whichever backend is theirs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from collections.abc import Mapping
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base
+from gpgpu_plugin.host import baseline
+from gpgpu_plugin.host import binding
+from gpgpu_plugin.host import designation
+from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs as sysfs_mod
+from gpgpu_plugin.host import watch
+
+LOG = logging.getLogger(__name__)
+
+
+class LocalHost(base.Host):
+    """What sysfs shows and takes.
+
+    :param numvfs: how many VFs a card gets, by ``vendor:device``
+    """
+
+    def __init__(self, access: base.Access,
+                 numvfs: Mapping[str, int] | None = None) -> None:
+        self.access = access
+        self._numvfs = dict(numvfs or {})
+        self.binder = access.binder
+        self._backends: list[base.Backend] = sorted(
+            (kind(access) for kind in extensions.load_all(
+                extensions.BACKENDS).values()),
+            key=lambda backend: backend.order)
+        self._watch: watch.Watch | None = None
+
+    @classmethod
+    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> LocalHost:
+        sysfs = sysfs_mod.Sysfs(conf.gpgpu.sysfs_root)
+        return cls(base.Access(
+            sysfs=sysfs, binder=binding.Binder.privileged(sysfs),
+            is_designated=designation.Store().holds,
+            baselines=baseline.Baselines(
+                os.path.join(conf.gpgpu.state_path, 'cards'))),
+            conf_gpgpu.numvfs(conf))
+
+    def make_vfs(self, busy: Collection[str]) -> None:
+        if not self._numvfs:
+            return
+        for function in scanner.scan(self.access.sysfs).functions:
+            wanted = self._numvfs.get(
+                f'{function.vendor}:{function.device}', 0)
+            if (not wanted or function.sriov_numvfs != 0
+                    or function.id in busy
+                    or function.driver == binding.VFIO):
+                continue
+            try:
+                self.binder.write(f'bus/pci/devices/{function.address}'
+                                  '/sriov_numvfs', str(wanted))
+            except exception.HostError:
+                # Such as more than it can have; the other cards are used.
+                LOG.exception('%s has none of its %s VFs', function.address,
+                              wanted)
+
+    def scan(self) -> scanner.Scan:
+        scan = scanner.scan(self.access.sysfs)
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = watch.Watch(self.access.sysfs, scan.functions)
+        return scan
+
+    def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
+        return tuple(function for function in scan.functions
+                     if pci.can_be_gpu(function.class_code))
+
+    def changed(self) -> bool:
+        return self._watch is None or self._watch.changed()
+
+    def prepare(self, device: base.HostDevice) -> None:
+        self._backend(device).prepare(device)
+
+    def release(self, device: base.HostDevice) -> None:
+        self._backend(device).release(device)
+
+    def clean(self, device: base.HostDevice) -> base.CleanVerdict:
+        try:
+            return self._backend(device).clean(device)
+        except exception.HostNotReady:
+            raise
+        except exception.HostError as exc:
+            return base.CleanVerdict(passed=False, evidence=str(exc))
+
+    def attachment(self, device: base.HostDevice) -> base.Attachment:
+        return self._backend(device).attachment(device)
+
+    def _backend(self, device: base.HostDevice) -> base.Backend:
+        """The backend whose device it is.
+
+        :raises HostError: nobody's, such as one whose driver is not loaded
+        """
+        for backend in self._backends:
+            if backend.handles(device):
+                return backend
+        raise exception.HostError(
+            path=device.address,
+            reason=f'nothing here can make a {device.vgpu_type} of it: is '
+                   f'the driver of the card loaded?')

@@ -1,0 +1,133 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPUs that are mdevs: made for one holding, removed after it.
+
+The UUID of an mdev is that of the assignment, so that it belongs to one
+holding for ever. libvirt is not asked, and nothing is defined in it.
+Source: Linux, Documentation/driver-api/vfio-mediated-device.rst.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.host import base
+from gpgpu_plugin.host import carving
+from gpgpu_plugin.host import scanner
+
+_SEAT = '/mdev'
+
+
+class MdevBackend(base.Backend):
+    """On a card, or on a VF of it that takes one mdev."""
+
+    order = 10
+
+    def handles(self, device: base.HostDevice) -> bool:
+        return device.vgpu_type is not None and (
+            _SEAT in device.stable_id or bool(self.access.sysfs.names(
+                f'{self._parent(device)}/{carving.MDEV_TYPES}')))
+
+    def prepare(self, device: base.HostDevice) -> None:
+        self._check(device)
+        type_id = self._type_id(device)
+        if self._made(device) == type_id:
+            return
+        path = (f'class/mdev_bus/{device.address}/{carving.MDEV_TYPES}/'
+                f'{type_id}')
+        if self.access.sysfs.read(f'{self.access.sysfs.root}/{path}/'
+                                  'available_instances') == '0':
+            raise exception.HostError(
+                path=device.address,
+                reason=f'it has no room for another {device.vgpu_type} '
+                       f'({type_id}), though it should')
+        self.access.binder.write(f'{path}/create', device.assignment_uuid)
+        if self._made(device) != type_id:
+            raise exception.HostError(
+                path=device.address,
+                reason=f'no mdev {device.assignment_uuid} of type {type_id} '
+                       f'is there after it was made')
+
+    def release(self, device: base.HostDevice) -> None:
+        if self._made(device) is None:
+            return
+        self.access.binder.write(
+            f'bus/mdev/devices/{device.assignment_uuid}/remove', '1')
+        if self._made(device) is not None:
+            raise exception.HostError(
+                path=device.assignment_uuid,
+                reason='the mdev is still there after it was removed')
+
+    def clean(self, device: base.HostDevice) -> base.CleanVerdict:
+        self.release(device)
+        return base.CleanVerdict(
+            passed=True,
+            evidence=f'mdev {device.assignment_uuid} is removed')
+
+    def attachment(self, device: base.HostDevice) -> base.Attachment:
+        if self._made(device) is None:
+            raise exception.HostError(
+                path=device.address,
+                reason=f'mdev {device.assignment_uuid} is not there')
+        return base.Attachment(mdev=device.assignment_uuid)
+
+    def _parent(self, device: base.HostDevice) -> str:
+        return f'{self.access.sysfs.root}/class/mdev_bus/{device.address}'
+
+    def _check(self, device: base.HostDevice) -> None:
+        """Make sure that the card at the address is the one that is meant.
+
+        :raises HostError: it is another one, or none
+        """
+        card = device.stable_id.partition(_SEAT)[0]
+        function = scanner.look(self.access.sysfs, device.address)
+        if function is None or function.id != card:
+            raise exception.HostError(
+                path=device.address, reason=f'{card} is not there')
+
+    def _type_id(self, device: base.HostDevice) -> str:
+        """What the driver calls the type now: that may change with it.
+
+        :raises HostError: it has no such type
+        """
+        try:
+            types = carving.mdev_types(
+                self.access.sysfs, self._parent(device), empty=False)
+        except OSError as exc:
+            raise exception.HostError(
+                path=device.address,
+                reason=f'its types cannot be read: {exc.strerror}') from None
+        for each in types:
+            if each.name == device.vgpu_type:
+                return each.type_id
+        raise exception.HostError(
+            path=device.address,
+            reason=f'it has no type {device.vgpu_type}, but '
+                   f'{", ".join(each.name for each in types) or "none"}: is '
+                   f'its driver loaded?')
+
+    def _made(self, device: base.HostDevice) -> str | None:
+        """What the driver calls the type of the mdev; None: there is none.
+
+        :raises HostError: it is another card's
+        """
+        path = (f'{self.access.sysfs.root}/bus/mdev/devices/'
+                f'{device.assignment_uuid}')
+        if not device.assignment_uuid or not os.path.lexists(path):
+            return None
+        parent = os.path.basename(os.path.dirname(os.path.realpath(path)))
+        if parent != device.address:
+            raise exception.HostError(
+                path=device.address,
+                reason=f'mdev {device.assignment_uuid} is on {parent}')
+        return self.access.sysfs.link(f'{path}/mdev_type') or 'unknown'

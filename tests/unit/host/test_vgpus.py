@@ -1,0 +1,314 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The backends of vGPUs on fake machines: made, taken back, not handed on."""
+
+import errno
+import os
+import uuid
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import fake
+
+
+class VGPUCase(base.BaseTestCase):
+
+    machine: str
+    numvfs = ()
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        self.host = fake.FakeHost.for_machine(
+            self.machine, self.root, dict(self.numvfs))
+        self.host.make_vfs(())
+
+    def functions(self):
+        return [each for each in self.host.scan().functions
+                if pci.can_be_gpu(each.class_code)]
+
+    def read(self, path):
+        with open(f'{self.root}/{path}') as file:
+            return file.read().strip()
+
+    def refused(self, method, device, *words):
+        exc = self.assertRaises(exception.HostError, method, device)
+        for word in words:
+            self.assertIn(word, str(exc))
+
+    def twice(self, method, device):
+        return [method(device) for _ in range(2)][1]
+
+
+class MdevTest(VGPUCase):
+
+    machine = 'nvidia-t4-2'
+
+    def setUp(self):
+        super().setUp()
+        self.card, self.other = self.functions()
+        self.types = (f'class/mdev_bus/{self.card.address}'
+                      '/mdev_supported_types')
+
+    def device(self, vgpu_type='T4-4Q', card=None, **fields):
+        card = card or self.card
+        return host_base.HostDevice(**{
+            'assignment_uuid': str(uuid.uuid4()), 'vgpu_type': vgpu_type,
+            'stable_id': f'{card.id}/mdev0', 'address': card.address,
+            **fields})
+
+    def available(self):
+        return int(self.read(f'{self.types}/nvidia-232/available_instances'))
+
+    def mdevs(self):
+        path = f'{self.root}/bus/mdev/devices'
+        return os.listdir(path) if os.path.isdir(path) else []
+
+    def test_made_with_the_uuid_of_its_holding(self):
+        device = self.device()
+        self.twice(self.host.prepare, device)
+        self.assertEqual([device.assignment_uuid], self.mdevs())
+        self.assertEqual(3, self.available())
+        self.assertEqual(
+            host_base.Attachment(mdev=device.assignment_uuid),
+            self.host.attachment(device))
+
+    def test_one_write_to_make_and_one_to_remove(self):
+        device = self.device()
+        self.host.kernel.written.clear()
+        self.host.prepare(device)
+        self.assertEqual([f'{self.types}/nvidia-232/create'],
+                         self.host.kernel.written)
+        self.host.release(device)
+        self.assertEqual(2, len(self.host.kernel.written))
+
+    def test_removed_between_two_holdings(self):
+        device = self.device()
+        self.host.prepare(device)
+        self.twice(self.host.release, device)
+        self.assertEqual([], self.mdevs())
+        self.assertEqual(4, self.available())
+        self.refused(self.host.attachment, device, 'is not there')
+        verdict = self.twice(self.host.clean, device)
+        self.assertTrue(verdict.passed)
+        self.assertIn(device.assignment_uuid, verdict.evidence)
+
+    def test_a_cleaning_removes_what_a_crash_left(self):
+        device = self.device()
+        self.host.prepare(device)
+        self.assertTrue(self.host.clean(device).passed)
+        self.assertEqual([], self.mdevs())
+
+    def test_a_late_release_leaves_the_next_one_alone(self):
+        late = self.device()
+        self.host.prepare(late)
+        self.host.release(late)
+        now = self.device()
+        self.host.prepare(now)
+        self.host.release(late)
+        self.assertTrue(self.host.clean(late).passed)
+        self.assertEqual([now.assignment_uuid], self.mdevs())
+
+    def test_made_anew_after_a_reboot(self):
+        device = self.device()
+        self.host.prepare(device)
+        # A reboot forgets mdevs.
+        self.host.kernel.write(
+            f'bus/mdev/devices/{device.assignment_uuid}/remove', '1')
+        self.host.prepare(device)
+        self.assertEqual([device.assignment_uuid], self.mdevs())
+
+    def test_the_hardware_refuses(self):
+        self.host.prepare(self.device('T4-1Q'))
+        self.refused(self.host.prepare, self.device(), 'no room', 'T4-4Q')
+        self.host.kernel.faults['create'] = errno.EIO
+        self.refused(self.host.prepare, self.device('T4-1Q'), 'create')
+
+    def test_the_hardware_says_yes_and_does_nothing(self):
+        self.host.kernel.ignored.add('create')
+        self.refused(self.host.prepare, self.device(),
+                     'after it was made')
+        self.host.kernel.ignored.clear()
+        device = self.device()
+        self.host.prepare(device)
+        self.host.kernel.ignored.add('remove')
+        self.refused(self.host.release, device, 'still there')
+        verdict = self.host.clean(device)
+        self.assertFalse(verdict.passed)
+        self.assertIn('still there', verdict.evidence)
+
+    def test_wrong_card_type_or_mdev(self):
+        self.refused(self.host.prepare, self.device(
+            stable_id=f'{self.other.id}/mdev0'), 'is not there')
+        self.refused(self.host.prepare, self.device('T4-3Q'),
+                     'no type T4-3Q', 'T4-16Q')
+        device = self.device()
+        self.host.prepare(device)
+        elsewhere = self.device(
+            card=self.other, assignment_uuid=device.assignment_uuid)
+        for method in (self.host.prepare, self.host.release):
+            self.refused(method, elsewhere, f'is on {self.card.address}')
+        self.assertFalse(self.host.clean(elsewhere).passed)
+
+    def test_the_driver_is_not_loaded(self):
+        os.unlink(f'{self.root}/class/mdev_bus/{self.card.address}')
+        self.refused(self.host.prepare, self.device(), 'driver')
+
+    def test_a_card_that_is_carved_is_not_given_whole(self):
+        self.host.prepare(self.device())
+        self.refused(self.host.prepare, self.device(
+            None, stable_id=self.card.id), 'vGPUs are carved out of it')
+
+    def test_a_whole_card_is_its_drivers_again_once_clean(self):
+        device = self.device(None, stable_id=self.card.id)
+        self.host.prepare(device)
+        self.assertEqual('vfio-pci', self.functions()[0].driver)
+        self.host.release(device)
+        self.assertTrue(self.host.clean(device).passed)
+        self.assertEqual('nvidia', self.functions()[0].driver)
+
+
+class NvidiaVFTest(VGPUCase):
+
+    machine = 'nvidia-l40s-vgpu-2'
+    numvfs = {'10de:26b9': 8}.items()
+
+    def setUp(self):
+        super().setUp()
+        self.vfs = [each for each in self.functions() if each.pf]
+
+    def device(self, number=0, **fields):
+        vf = self.vfs[number]
+        return host_base.HostDevice(**{
+            'assignment_uuid': str(uuid.uuid4()), 'stable_id': vf.id,
+            'vgpu_type': 'L40S-12Q', 'address': vf.address, **fields})
+
+    def current(self, number=0):
+        return self.read(f'bus/pci/devices/{self.vfs[number].address}/nvidia'
+                         '/current_vgpu_type')
+
+    def test_vfs_are_made_and_only_once(self):
+        self.assertEqual(16, len(self.vfs))
+        self.host.make_vfs(())
+        self.assertEqual(16, sum(each.pf is not None
+                                 for each in self.functions()))
+
+    def test_type_is_set_and_taken_back(self):
+        device = self.device()
+        self.twice(self.host.prepare, device)
+        self.assertEqual('1160', self.current())
+        self.assertEqual((device.address,),
+                         self.host.attachment(device).functions)
+        self.twice(self.host.release, device)
+        self.assertEqual('0', self.current())
+        self.refused(self.host.attachment, device, 'no vGPU type')
+
+    def test_reset_and_compared_between_two_holdings(self):
+        device = self.device(cleaning='c1')
+        self.host.prepare(device)
+        self.host.kernel.written.clear()
+        verdict = self.host.clean(device)
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertEqual(
+            ['current_vgpu_type', 'reset'],
+            [os.path.basename(each) for each in self.host.kernel.written])
+        self.host.kernel.faults['reset'] = errno.ENOTTY
+        self.assertFalse(self.host.clean(device).passed)
+
+    def test_another_holdings_type_is_left_alone(self):
+        late, now = self.device(), self.device()
+        self.host.prepare(late)
+        self.host.release(late)
+        self.host.prepare(now)
+        for method in (self.host.prepare, self.host.release):
+            self.refused(method, late, 'this holding did not set')
+        self.assertFalse(self.host.clean(late).passed)
+        self.assertEqual('1160', self.current())
+
+    def test_somebody_set_it_by_hand(self):
+        self.host.kernel.write(
+            f'bus/pci/devices/{self.vfs[0].address}/nvidia'
+            '/current_vgpu_type', '1160')
+        self.refused(self.host.prepare, self.device(), 'did not set')
+        self.assertEqual('1160', self.current())
+
+    def test_the_hardware_refuses(self):
+        self.host.prepare(self.device(1, vgpu_type='L40S-48Q'))
+        self.refused(self.host.prepare, self.device(), 'cannot be given',
+                     'but none')
+        self.host.kernel.ignored.add('current_vgpu_type')
+        self.refused(self.host.prepare, self.device(8), 'its type is 0')
+
+    def test_taking_it_back_has_no_effect(self):
+        device = self.device()
+        self.host.prepare(device)
+        self.host.kernel.ignored.add('current_vgpu_type')
+        self.refused(self.host.release, device, 'its type is 1160')
+        self.assertFalse(self.host.clean(device).passed)
+
+    def test_after_a_reboot(self):
+        device = self.device()
+        self.host.prepare(device)
+        pf = self.vfs[0].address.replace('.4', '.0')
+        # A reboot forgets VFs and their types.
+        for number in (0, 8):
+            pf = next(each.address for each in self.functions()
+                      if each.id == self.vfs[number].pf)
+            self.host.kernel.write(f'bus/pci/devices/{pf}/sriov_numvfs', '0')
+        self.refused(self.host.prepare, device, 'is not there')
+        self.host.make_vfs(())
+        self.host.prepare(device)
+        self.assertEqual('1160', self.current())
+
+    def test_a_card_that_is_busy_gets_no_vfs(self):
+        pf = next(each for each in self.functions()
+                  if each.id == self.vfs[0].pf)
+        self.host.kernel.write(
+            f'bus/pci/devices/{pf.address}/sriov_numvfs', '0')
+        self.host.make_vfs({pf.id})
+        self.assertEqual(8, sum(each.pf is not None
+                                for each in self.functions()))
+
+    def test_more_vfs_than_a_card_can_have(self):
+        root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        host = fake.FakeHost.for_machine(
+            self.machine, root, {'10de:26b9': 33})
+        log = self.useFixture(fixtures.FakeLogger())
+        host.make_vfs(())
+        self.assertIn('has none of its 33 VFs', log.output)
+
+
+class PlainVFTest(VGPUCase):
+
+    machine = 'intel-flex170-2'
+    numvfs = {'8086:56c0': 4}.items()
+
+    def test_one_of_so_many(self):
+        [pf, *_] = self.functions()
+        self.assertEqual(('vf', [('vf4', 4)]), (pf.vgpu_seats, [
+            (each.name, each.max_instances) for each in pf.vgpu_types]))
+        vf = next(each for each in self.functions() if each.pf == pf.id)
+        device = host_base.HostDevice(
+            assignment_uuid='a', stable_id=vf.id, address=vf.address,
+            vgpu_type='vf4')
+        self.twice(self.host.prepare, device)
+        self.assertEqual((vf.address,),
+                         self.host.attachment(device).functions)
+        self.twice(self.host.release, device)
+        self.host.kernel.written.clear()
+        self.assertTrue(self.host.clean(device).passed)
+        self.assertIn(f'bus/pci/devices/{vf.address}/reset',
+                      self.host.kernel.written)
