@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from cliff import columns
 
-_INITIALISMS = ('dsn', 'id', 'iommu', 'numa', 'uuid')
+_INITIALISMS = ('dsn', 'id', 'iommu', 'numa', 'ram', 'uuid')
 
 
 class Cell(columns.FormattableColumn[typing.Any]):
@@ -48,8 +48,10 @@ class Cell(columns.FormattableColumn[typing.Any]):
 
 def title(name: str) -> str:
     """``node_uuid`` is headed ``Node UUID``."""
-    return ' '.join(word.upper() if word in _INITIALISMS else word.title()
-                    for word in name.split('_'))
+    return ' '.join(
+        word.upper() if word in _INITIALISMS
+        else word.replace('gpu', 'GPU') if word in ('vgpu', 'pgpu')
+        else word.title() for word in name.split('_'))
 
 
 def rows(values: Iterable[typing.Any], names: Sequence[str],

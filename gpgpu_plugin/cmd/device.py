@@ -25,8 +25,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
 
-_LIST = ('uuid', 'host', 'address', 'variant', 'shown_state', 'used_by',
-         'numa_node', 'slot', 'stable_id')
+_LIST = ('uuid', 'host', 'address', 'variant', 'vgpu_type', 'shown_state',
+         'used_by', 'numa_node', 'slot', 'stable_id')
 
 
 class DeviceList(base.Command, lister.Lister):

@@ -43,8 +43,12 @@ def _gpu(text: str) -> tuple[str, int]:
 def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--gpu', action='append', type=_gpu, default=[],
-        metavar='VARIANT=COUNT', help='GPUs of a variant, repeatable')
+        metavar='VARIANT[/TYPE]=COUNT',
+        help='GPUs of a variant, or vGPUs of one of its types, repeatable')
     parser.add_argument('--variant', help='the variant, if it is only one')
+    parser.add_argument(
+        '--vgpu-type', help='vGPUs of this type, as "vgpu-type list" names '
+                            'it, instead of whole GPUs')
     parser.add_argument('--count', type=int,
                         help='how many of --variant (default: 1)')
     for key, values in request.EXTRA_SPECS.items():
@@ -57,16 +61,19 @@ def render(parsed_args: argparse.Namespace,
            classes: dict[str, str]) -> dict[str, str]:
     """The extra specs of a request.
 
-    :param classes: resource class by variant
-    :raises NotFound: no such variant
+    :param classes: resource class by variant, or variant/type
+    :raises NotFound: no such variant or type
     :raises Invalid: no GPU is asked for, a variant twice or a wrong count
     """
     specs: dict[str, str] = {}
     for name, count in _gpus(parsed_args):
         if name not in classes:
-            known = ', '.join(sorted(classes)) or 'none'
+            kind = 'vGPU type' if '/' in name else 'variant'
+            known = ', '.join(sorted(
+                each for each in classes
+                if ('/' in each) is ('/' in name))) or 'none'
             raise exception.NotFound(
-                kind='variant', name=f'{name} (there are: {known})')
+                kind=kind, name=f'{name} (there are: {known})')
         key = f'resources:{classes[name]}'
         if key in specs or count < 1:
             raise exception.Invalid(
@@ -84,10 +91,15 @@ def _gpus(parsed_args: argparse.Namespace) -> list[tuple[str, int]]:
     gpus: list[tuple[str, int]] = list(parsed_args.gpu)
     if parsed_args.variant:
         count = 1 if parsed_args.count is None else parsed_args.count
-        return [*gpus, (parsed_args.variant, count)]
-    if not gpus or parsed_args.count is not None:
+        name = parsed_args.variant
+        if parsed_args.vgpu_type:
+            name = f'{name}/{parsed_args.vgpu_type}'
+        return [*gpus, (name, count)]
+    if not gpus or parsed_args.vgpu_type or parsed_args.count is not None:
         raise exception.Invalid(
-            field='GPUs', value='none' if not gpus else '--count alone',
+            field='GPUs', value='none' if not gpus else
+            '--vgpu-type alone' if parsed_args.vgpu_type else
+            '--count alone',
             expected='--variant V --count N, or --gpu VARIANT=COUNT')
     return gpus
 
@@ -95,9 +107,15 @@ def _gpus(parsed_args: argparse.Namespace) -> list[tuple[str, int]]:
 class _Flavor(base.Command, show.ShowOne):
     def _specs(self, parsed_args: argparse.Namespace,
                ) -> tuple[dict[str, str], dict[str, str]]:
-        classes = {
-            each.name: each.resource_class
-            for each in self.app.api.variant_list(gpgpu_context.admin())}
+        api, context = self.app.api, gpgpu_context.admin()
+        classes = {each.name: each.resource_class
+                   for each in api.variant_list(context)}
+        if parsed_args.vgpu_type or any(
+                '/' in name for name, _ in parsed_args.gpu):
+            classes |= {
+                f'{each.variant}/{each.vgpu_type}': each.resource_class
+                for each in api.vgpu_type_list(context)
+                if each.vgpu_type != naming.PASSTHROUGH}
         return render(parsed_args, classes), classes
 
 

@@ -29,11 +29,18 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import catalogue
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.domain import sharing
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import view
 
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
-           'type', 'resource_class')
+           'type', 'resource_class', 'sharing')
+_HELP = {
+    'resource_class': 'resource class of a whole card '
+                      '(default: CUSTOM_GPU_<name>)',
+    'type': 'only: gpu',
+    'sharing': 'which vGPUs may be on one card together: '
+               + ', '.join(sharing.Sharing)}
 _COLUMNS = ('name', *_FIELDS, 'traits', 'devices')
 
 
@@ -43,9 +50,7 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
         parser.add_argument(
             '--' + name.replace('_', '-'),
             required=required and name in ('vendor', 'device'),
-            help={'resource_class': 'resource class of a whole card '
-                                    '(default: CUSTOM_GPU_<name>)',
-                  'type': 'only: gpu'}.get(name, 'PCI id in hex'))
+            help=_HELP.get(name, 'PCI id in hex'))
     parser.add_argument('--trait', action='append', dest='traits',
                         help='trait of its providers, repeatable')
 

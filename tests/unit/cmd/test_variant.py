@@ -36,12 +36,14 @@ class VariantTest(base.CommandTestCase):
             'variant', 'create', 'big', '--vendor', '0x10DE', '--device',
             '2330', '--subsystem-vendor', '10de', '--subsystem', '16C1',
             '--revision', 'A1', '--type', 'gpu', '--resource-class', 'PGPU',
-            '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN')
+            '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN',
+            '--sharing', 'mixed')
         self.assertEqual({
             'Name': 'big', 'Vendor': '10de', 'Device': '2330',
             'Subsystem Vendor': '10de', 'Subsystem': '16c1',
             'Revision': 'a1', 'Type': 'gpu', 'Resource Class': 'PGPU',
-            'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'], 'Devices': 8},
+            'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'], 'Sharing': 'mixed',
+            'Devices': 8},
             shown)
 
     def test_create_that_matches_nothing_yet(self):

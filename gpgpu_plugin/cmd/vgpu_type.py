@@ -1,0 +1,157 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage vgpu-type``: what groups offer; ``passthrough`` is the whole
+card."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import typing
+from collections.abc import Iterable
+
+from cliff import lister
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.objects import view
+
+_SUMMED = ('max_capacity', 'remaining_capacity', 'assigned')
+_COLUMNS = ('host', 'variant', 'vgpu_type', 'enabled', 'max_vgpu_per_pgpu',
+            *_SUMMED)
+_OF_CLOUD = ('variant', 'vgpu_type', 'hosts', *_SUMMED)
+_DETAILS = ('host', 'variant', 'vgpu_type', 'resource_class', 'enabled',
+            'video_ram', 'max_heads', 'max_resolution_x',
+            'max_resolution_y', 'max_vgpu_per_pgpu', *_SUMMED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OfCloud:
+    """A type over all hosts.
+
+    :ivar hosts: how many offer it
+    """
+
+    variant: str
+    vgpu_type: str
+    hosts: int
+    max_capacity: int
+    remaining_capacity: int
+    assigned: int
+
+
+def summed(types: Iterable[view.VGPUTypeView]) -> list[_OfCloud]:
+    """Capacity of each type over all hosts, by variant and type."""
+    found: dict[tuple[str, str], list[view.VGPUTypeView]] = (
+        collections.defaultdict(list))
+    for each in types:
+        found[each.variant, each.vgpu_type].append(each)
+    return [_OfCloud(
+        variant=variant, vgpu_type=vgpu_type,
+        hosts=sum(each.enabled for each in those),
+        **{name: sum(getattr(each, name) for each in those)
+           for name in _SUMMED})
+        for (variant, vgpu_type), those in sorted(found.items())]
+
+
+class VGPUTypeList(base.Command, lister.Lister):
+    """List the types of groups with their capacity."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', help='only of this host')
+        parser.add_argument('--variant', help='only of this variant')
+        parser.add_argument('--enabled', action='store_true',
+                            help='only types that are offered')
+        parser.add_argument('--cloud', action='store_true',
+                            help='all hosts together')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        types = [each for each in self.app.api.vgpu_type_list(
+            gpgpu_context.admin(), host=parsed_args.host,
+            variant=parsed_args.variant)
+            if each.enabled or not parsed_args.enabled]
+        if parsed_args.cloud:
+            return columns.rows(summed(types), _OF_CLOUD)
+        return columns.rows(types, _COLUMNS)
+
+
+class VGPUTypeShow(base.Command, lister.Lister):
+    """Show all that is known of a type, a line for each host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_key(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        found = self.app.api.vgpu_type_list(
+            gpgpu_context.admin(), host=parsed_args.host,
+            variant=parsed_args.variant)
+        return columns.rows(
+            find(found, parsed_args.variant, parsed_args.vgpu_type),
+            _DETAILS)
+
+
+def find(types: Iterable[view.VGPUTypeView], variant: str,
+         vgpu_type: str) -> list[view.VGPUTypeView]:
+    """The named type of a variant on each host.
+
+    :raises NotFound: no card of the variant has it
+    """
+    of_variant = [each for each in types if each.variant == variant]
+    found = [each for each in of_variant if each.vgpu_type == vgpu_type]
+    if not found:
+        known = sorted({each.vgpu_type for each in of_variant})
+        raise exception.NotFound(
+            kind='vGPU type',
+            name=f'{vgpu_type} of {variant} (there are: '
+                 f'{", ".join(known) or "none, no host has such a card"})')
+    return found
+
+
+class _Set(base.Command, lister.Lister):
+    enabled: bool
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_key(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        return columns.rows(self.app.api.vgpu_type_set(
+            gpgpu_context.admin(), parsed_args.variant,
+            parsed_args.vgpu_type, parsed_args.host, enabled=self.enabled),
+            _COLUMNS)
+
+
+class VGPUTypeEnable(_Set):
+    """Offer a type, on one host or on all, those to come as well."""
+
+    enabled = True
+
+
+class VGPUTypeDisable(_Set):
+    """Offer a type no more; instances keep what they have."""
+
+    enabled = False
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('variant', help='name of the variant')
+    parser.add_argument('vgpu_type', metavar='type',
+                        help='name of the type, as listed')
+    parser.add_argument('--host', help='only on this host')

@@ -1,0 +1,365 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPUs through Nova's REST API: types side by side, capacity, attach."""
+
+from __future__ import annotations
+
+import os
+import typing
+
+import fixtures
+from lxml import etree
+
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.host import fake_kernel
+from tests.fixtures import cloud
+from tests.fixtures import cloud_views
+from tests.fixtures import libvirt_cloud
+
+
+class VGPUViews:
+    """Mixed into a cloud of hosts with vGPUs."""
+
+    sysfs: typing.Any
+    listing: typing.Any
+    flavor_of: typing.Any
+    placement: typing.Any
+
+    def vgpu_flavor(self, variant: str = 'T4', **counts: int) -> str:
+        """A flavor of vGPUs; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a
+        whole card."""
+        return str(self.flavor_of({
+            'resources:' + naming.resource_class(
+                variant, naming.PASSTHROUGH if name == 'whole'
+                else f'{variant}-{name[1:]}Q'): str(count)
+            for name, count in counts.items()}))
+
+    def remaining(self, *filters: str) -> dict[str, int]:
+        """What is left of each type that is offered."""
+        return {row['vgpu_type']: row['remaining_capacity']
+                for row in self.listing(
+                    'vgpu-type', 'list', '--enabled', *filters)}
+
+    def mdevs(self, host: str = 'gpu1') -> set[str]:
+        """UUIDs of the mdevs of a host."""
+        path = self.sysfs(host) / 'bus/mdev/devices'
+        return set(os.listdir(path)) if path.is_dir() else set()
+
+    def room_in_placement(self, host: str = 'gpu1', variant: str = 'T4',
+                          ) -> dict[str, int]:
+        """What Placement would still give, by the end of the class."""
+        uuid = naming.provider_uuid(cloud_views.node_uuid(host),
+                                    variant)
+        inventories = self.placement.get(
+            f'/resource_providers/{uuid}/inventories').body['inventories']
+        usages = self.placement.get(
+            f'/resource_providers/{uuid}/usages').body['usages']
+        return {name.rpartition('_')[2]: each['total'] - each['reserved']
+                - usages.get(name, 0) for name, each in inventories.items()}
+
+
+T4 = (('T4', '--vendor', '10de', '--device', '1eb8'),)
+
+
+class MdevTest(VGPUViews, cloud.GpuCloud):
+    """One server with two T4."""
+
+    machines = {'gpu1': 'nvidia-t4-2'}
+    variants = T4
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ('T4-1Q', 'T4-4Q'):
+            self.manage('vgpu-type', 'enable', 'T4', name)
+        self.wait_for(lambda: self.room_in_placement() == {
+            'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
+
+    def test_two_types_side_by_side(self) -> None:
+        small = self.boot(self.vgpu_flavor(Q1=2))
+        large = self.boot(self.vgpu_flavor(Q4=1))
+        self.assertEqual({'passthrough': 0, 'T4-1Q': 14, 'T4-4Q': 3},
+                         self.remaining())
+        self.wait_for(lambda: self.room_in_placement() == {
+            'T4': 0, '1Q': 14, '4Q': 3}, 'capacity in Placement')
+        self.assertEqual(3, len(self.mdevs()))
+        self.assertEqual(
+            [('T4-1Q', 2), ('T4-4Q', 1), ('passthrough', 0)],
+            sorted((row['vgpu_type'], row['assigned']) for row in
+                   self.listing('vgpu-type', 'list', '--enabled',
+                                '--cloud')))
+        self.delete(small, large)
+        self.wait_for(lambda: self.room_in_placement() == {
+            'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
+        self.assertEqual(set(), self.mdevs())
+
+    def test_a_whole_card_beside_vgpus(self) -> None:
+        server = self.boot(self.vgpu_flavor(whole=1, Q4=4))
+        self.assertEqual(4, len(self.mdevs()))
+        self.assertEqual({'passthrough': 0, 'T4-1Q': 0, 'T4-4Q': 0},
+                         self.remaining())
+        self.delete(server)
+        self.wait_for(lambda: self.room_in_placement() == {
+            'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
+        # The card is its driver's again, so that it can be carved.
+        server = self.boot(self.vgpu_flavor(Q1=32))
+        self.assertEqual(32, len(self.mdevs()))
+
+    def test_types_that_are_in_each_others_way(self) -> None:
+        first = self.boot(self.vgpu_flavor(Q1=1))
+        # For either there is room, but on one card.
+        log = self.useFixture(fixtures.FakeLogger())
+        second = self.boot(self.vgpu_flavor(whole=1, Q4=1), 'ERROR')
+        self.assertIn('on gpu1 denied: type_conflict (each kind has room, '
+                      'but not all of them together', log.output)
+        self.delete(second)
+        third = self.boot(self.vgpu_flavor(Q4=1))
+        fourth = self.boot(self.vgpu_flavor(whole=1), 'ERROR')
+        self.assertIn('No valid host', fourth['fault']['message'])
+        self.delete(first, third, fourth)
+        self.wait_for(lambda: self.room_in_placement() == {
+            'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
+
+    def test_hardware_that_refuses(self) -> None:
+        kernel = self.driver().gpu_tracker.backend.kernel
+        kernel.ignored.add('create')
+        server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
+        self.assertEqual(set(), self.mdevs())
+        # What was refused is not offered again before somebody looked.
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
+        kernel.ignored.clear()
+        seat, = [each for each in self.devices('--state', 'quarantined')
+                 if each['vgpu_type']]
+        self.manage('device', 'release', seat['uuid'])
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 8, 'clean again')
+        self.delete(server)
+
+    def test_restored_after_a_reboot_of_the_host(self) -> None:
+        self.boot(self.vgpu_flavor(Q4=2))
+        before = self.mdevs()
+        kernel = fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
+        for uuid in before:
+            kernel.write(f'bus/mdev/devices/{uuid}/remove', '1')
+        self.restart_compute()
+        self.assertEqual(before, self.mdevs())
+        self.assertEqual(6, self.remaining()['T4-4Q'])
+
+    def test_a_guest_that_is_killed_while_its_mdev_is_made(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=1))
+        self.delete(server)
+        self.wait_for(lambda: not self.mdevs(), 'removed')
+        again = self.boot(self.vgpu_flavor(Q4=1))
+        # Never the same mdev twice.
+        self.assertEqual(1, len(self.mdevs()))
+        self.delete(again)
+
+    def test_disabled(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=1))
+        self.manage('vgpu-type', 'disable', 'T4', 'T4-4Q')
+        self.wait_for(lambda: self.room_in_placement()['4Q'] == 0,
+                      'nothing offered')
+        refused = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.delete(server, refused)
+        self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
+        self.wait_for(lambda: self.room_in_placement()['4Q'] == 8,
+                      'offered again')
+
+    def test_breadth_first_by_flavor(self) -> None:
+        name = naming.resource_class('T4', 'T4-4Q')
+        flavor = self.flavor_of({
+            f'resources:{name}': '1',
+            'gpgpu:allocation_policy': 'breadth_first'})
+        self.boot(flavor)
+        self.boot(flavor)
+        self.assertEqual({'passthrough': 0, 'T4-1Q': 0, 'T4-4Q': 6},
+                         self.remaining())
+
+
+class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
+    """One server with two L40S, whose VFs are told their types."""
+
+    machines = {'gpu1': 'nvidia-l40s-vgpu-2'}
+    variants = (('L40S', '--vendor', '10de', '--device', '26b9'),)
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.flags(sriov_numvfs=['10DE:26B9=8'], group='gpgpu')
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ('L40S-4Q', 'L40S-12Q'):
+            self.manage('vgpu-type', 'enable', 'L40S', name)
+        self.wait_for(lambda: self.room_in_placement(variant='L40S') == {
+            'L40S': 0, '4Q': 16, '12Q': 8}, 'types in Placement')
+
+    def typed(self) -> list[str]:
+        """Types that VFs have."""
+        return sorted(
+            text for path in self.sysfs('gpu1').glob(
+                'bus/pci/devices/*/nvidia/current_vgpu_type')
+            if (text := path.read_text().strip()) != '0')
+
+    def test_types_are_set_and_taken_back(self) -> None:
+        server = self.boot(self.vgpu_flavor('L40S', Q12=3))
+        self.assertEqual(['1160'] * 3, self.typed())
+        other = self.boot(self.vgpu_flavor('L40S', Q4=2))
+        self.assertEqual(['1157'] * 2 + ['1160'] * 3, self.typed())
+        self.assertEqual(
+            {'passthrough': 0, 'L40S-4Q': 6, 'L40S-12Q': 1},
+            self.remaining())
+        self.delete(server, other)
+        self.wait_for(lambda: self.room_in_placement(variant='L40S') == {
+            'L40S': 0, '4Q': 16, '12Q': 8}, 'all of it back')
+        self.assertEqual([], self.typed())
+
+    def test_restored_after_a_reboot_of_the_host(self) -> None:
+        self.boot(self.vgpu_flavor('L40S', Q12=2))
+        kernel = fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
+        for path in self.sysfs('gpu1').glob(
+                'bus/pci/devices/*/sriov_numvfs'):
+            kernel.write(f'bus/pci/devices/{path.parent.name}/sriov_numvfs',
+                         '0')
+        self.assertEqual([], self.typed())
+        self.restart_compute()
+        self.assertEqual(['1160'] * 2, self.typed())
+        self.wait_for(lambda: self.remaining() == {
+            'passthrough': 0, 'L40S-4Q': 8, 'L40S-12Q': 6}, 'capacity')
+
+
+class PlainVFTest(VGPUViews, cloud.GpuCloud):
+    """VFs as the hardware made them."""
+
+    machines = {'gpu1': 'intel-flex170-2'}
+    variants = (('FLEX', '--vendor', '8086', '--device', '56c0'),)
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu')
+
+    def test_boot_and_delete(self) -> None:
+        self.manage('vgpu-type', 'enable', 'FLEX', 'vf4')
+        room = {'FLEX': 0, 'VF4': 8}
+        self.wait_for(
+            lambda: self.room_in_placement(variant='FLEX') == room, 'VFs')
+        server = self.boot(self.flavor_of(
+            {'resources:CUSTOM_VGPU_FLEX_VF4': '3'}))
+        held = self.devices('--used-by', server['id'])
+        self.assertEqual({'vf4'}, {each['vgpu_type'] for each in held})
+        drivers = self.bound_drivers('gpu1')
+        self.assertEqual({'vfio-pci'},
+                         {drivers[each['address']] for each in held})
+        self.delete(server)
+        self.wait_for(
+            lambda: self.room_in_placement(variant='FLEX') == room,
+            'all of it back')
+
+
+class LibvirtTest(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
+    """mdevs in domains."""
+
+    machines = {'gpu1': 'nvidia-t4-2', 'gpu2': 'nvidia-t4-2'}
+    variants = T4
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(libvirt_cloud.Moves())
+        for name in ('T4-1Q', 'T4-4Q'):
+            self.manage('vgpu-type', 'enable', 'T4', name)
+        for host in self.machines:
+            self.wait_for(lambda host=host: self.room_in_placement(host) == {  # type: ignore[misc]
+                'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
+
+    def attached(self, server: dict[str, typing.Any],
+                 host: str = 'gpu1') -> list[str]:
+        """UUIDs of the mdevs in a server's domain, in order."""
+        domain = self.connections[host].lookupByUUIDString(server['id'])
+        return [each.get('uuid') for each in etree.fromstring(
+            domain.XMLDesc(0)).findall(
+            "./devices/hostdev[@type='mdev']/source/address")]
+
+    def nothing_is_left(self) -> None:
+        for host in self.machines:
+            self.wait_for(lambda host=host: self.room_in_placement(host) == {  # type: ignore[misc]
+                'T4': 2, '1Q': 32, '4Q': 8}, f'{host}: all of it back')
+            self.assertEqual(set(), self.mdevs(host))
+
+    def test_several_and_a_whole_card(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=2, whole=1))
+        self.assertEqual(self.mdevs(), set(self.attached(server)))
+        self.assertEqual((2, 1), (len(self.attached(server)),
+                                  len(self.hostdevs(server))))
+        self.delete(server)
+        self.nothing_is_left()
+
+    def test_hard_reboot_has_them_once(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=2))
+        before = self.attached(server)
+        self.api.post_server_action(
+            server['id'], {'reboot': {'type': 'HARD'}})
+        self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(before, self.attached(server))
+        for action, status in (('os-stop', 'SHUTOFF'),
+                               ('os-start', 'ACTIVE')):
+            self.api.post_server_action(server['id'], {action: None})
+            self.wait_status(server['id'], status)
+        self.assertEqual(before, self.attached(server))
+
+    def test_suspend_is_refused(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=1))
+        self.api.post_server_action(server['id'], {'suspend': {}})
+        self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(1, len(self.attached(server)))
+
+    def test_resize_between_types(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=1))
+        for action in ('revertResize', 'confirmResize'):
+            self.api.post_server_action(server['id'], {'resize': {
+                'flavorRef': self.vgpu_flavor(Q1=2)}})
+            there = self.wait_status(server['id'], 'VERIFY_RESIZE')
+            host = there['OS-EXT-SRV-ATTR:host']
+            self.assertEqual(self.mdevs(host), set(
+                self.attached(server, host)) | (
+                    self.mdevs(host) if host == 'gpu1' else set()))
+            self.assertEqual(2, len(self.attached(server, host)))
+            self.api.post_server_action(server['id'], {action: None})
+            there = self.wait_status(server['id'], 'ACTIVE')
+            host = there['OS-EXT-SRV-ATTR:host']
+            wanted = 1 if action == 'revertResize' else 2
+            self.assertEqual(wanted, len(self.attached(server, host)))
+        self.wait_for(lambda: sum(len(self.mdevs(each)) for each in
+                                  self.machines) == 2, 'the old side gone')
+        self.delete(server)
+        self.nothing_is_left()
+
+    def test_shelve_offload_and_unshelve(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=1))
+        before = self.attached(server)
+        self.api.post_server_action(server['id'], {'shelve': None})
+        self.wait_status(server['id'], 'SHELVED_OFFLOADED')
+        self.nothing_is_left()
+        self.api.post_server_action(server['id'], {'unshelve': None})
+        there = self.wait_status(server['id'], 'ACTIVE')
+        after = self.attached(server, there['OS-EXT-SRV-ATTR:host'])
+        self.assertEqual(1, len(after))
+        self.assertNotEqual(before, after)
+        self.delete(server)
+        self.nothing_is_left()
+
+    def test_rebuild_keeps_them(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=1))
+        before = self.attached(server)
+        self.api.post_server_action(server['id'], {'rebuild': {
+            'imageRef': cloud.IMAGE}})
+        self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(before, self.attached(server))
+        self.delete(server)
+        self.nothing_is_left()
