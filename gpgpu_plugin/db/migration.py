@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 from alembic import command
@@ -51,5 +53,22 @@ def is_current(engine: sa.Engine) -> bool:
 
 def sync(engine: sa.Engine, revision: str = 'head') -> None:
     """Bring the schema to a revision; nothing happens when it is there."""
-    with engine.begin() as connection:
-        command.upgrade(_config(connection), revision)
+    with engine.connect() as connection, _tables_may_be_remade(connection):
+        with connection.begin():
+            command.upgrade(_config(connection), revision)
+
+
+@contextlib.contextmanager
+def _tables_may_be_remade(connection: sa.Connection) -> Iterator[None]:
+    """SQLite changes a column by making the table anew, which rows that
+    refer to it must not hinder; within a transaction it cannot be told so."""
+    if connection.dialect.name != 'sqlite':
+        yield
+        return
+    # Below SQLAlchemy, which would begin a transaction.
+    cursor = connection.connection.cursor()
+    cursor.execute('PRAGMA foreign_keys = OFF')
+    try:
+        yield
+    finally:
+        cursor.execute('PRAGMA foreign_keys = ON')

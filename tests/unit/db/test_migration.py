@@ -46,6 +46,41 @@ class MigrationMixin:
         self.assertTrue(migration.is_current(self.db.engine))
         self.test_models_are_what_migrations_make()
 
+    def test_rows_of_the_first_schema(self):
+        with self.db.engine.begin() as connection:
+            models.Base.metadata.drop_all(connection)
+            connection.exec_driver_sql('DROP TABLE alembic_version')
+        migration.sync(self.db.engine, '0001')
+        with self.db.engine.begin() as connection:
+            for statement in (
+                    "INSERT INTO hosts (id, name, node, node_uuid, "
+                    "generation, deleted, problems) VALUES "
+                    "(1, 'h', 'h', 'u', 1, 0, '[]')",
+                    "INSERT INTO variants (id, name, normalized_name, "
+                    "vendor, device, type, resource_class, traits) VALUES "
+                    "(1, 'A', 'A', '10de', '2330', 'gpu', 'CUSTOM_A', '[]')",
+                    "INSERT INTO host_gpu_groups (id, host_id, variant_id, "
+                    "provider_uuid, allocation_policy) VALUES "
+                    "(1, 1, 1, 'p', 'depth_first')",
+                    "INSERT INTO vgpu_types (id, gpu_group_id, vgpu_type, "
+                    "max_vgpu_per_pgpu, max_capacity, remaining_capacity, "
+                    "enabled) VALUES (1, 1, 'passthrough', 1, 1, 1, "
+                    "(1 = 1))",
+                    "INSERT INTO devices (id, uuid, host_id, stable_id, "
+                    "address, state, enabled, present, facts, generation) "
+                    "VALUES (1, 'd', 1, '/d', 'a', 'available', (1 = 1), "
+                    "(1 = 1), '{}', 0)"):
+                connection.exec_driver_sql(statement)
+        migration.sync(self.db.engine)
+        with self.db.reader() as session:
+            device = session.get_one(models.Device, 1)
+            kind = session.get_one(models.VGPUType, 1)
+            variant = session.get_one(models.Variant, 1)
+            self.assertEqual(
+                ('pci', None, True, True, 'same_type', '["passthrough"]'),
+                (device.kind, device.vgpu_type, kind.enabled, kind.listed,
+                 variant.sharing, variant.enabled_types))
+
 
 class SQLiteTest(MigrationMixin, base.BaseTestCase):
 
