@@ -42,6 +42,7 @@ from gpgpu_plugin.conductor import report
 from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import variants
+from gpgpu_plugin.conductor import vgpu_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
@@ -51,11 +52,14 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import view
 
 VARIANT = 'BENCH'
+TYPES = {'T4-1Q': 16, 'T4-4Q': 4, 'T4-16Q': 1}
+"""How many of each fit on a card."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,7 @@ class Setting:
 
     :ivar transport: URL; ``fake:/`` keeps everything in this process
     :ivar topic_prefix: keeps the race apart from others on the same broker
+    :ivar mixed: claimers ask for whole cards and vGPUs of three types
     :ivar unsafe: without the host's lock and the unique key, to show that
         the race would find what they prevent
     """
@@ -75,7 +80,15 @@ class Setting:
     conductors: int = 2
     processes: int = 8
     threads: int = 8
+    mixed: bool = False
     unsafe: bool = False
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Resource classes that claimers ask for."""
+        return tuple(naming.resource_class(VARIANT, name) for name in (
+            naming.PASSTHROUGH, *(TYPES if self.mixed else ())))
+
     topic_prefix: str = dataclasses.field(
         default_factory=lambda: f'race-{uuid.uuid4().hex[:8]}')
 
@@ -106,6 +119,8 @@ class Outcome:
     :ivar doubles: devices that two claimers were given, or that have two
         active assignments
     :ivar lost: claims that were granted but are not in the database
+    :ivar held: types held by card, each card named by its host and id
+    :ivar left: what could still be claimed, by type, over all hosts
     :ivar errors: errors other than the named refusal
     """
 
@@ -115,6 +130,9 @@ class Outcome:
     doubles: int
     lost: int
     errors: tuple[str, ...]
+    held: dict[tuple[str, str], list[str]] = dataclasses.field(
+        default_factory=dict)
+    left: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def configuration(setting: Setting) -> cfg.ConfigOpts:
@@ -143,13 +161,24 @@ def set_up(setting: Setting) -> api.Database:
                 pci.PCIFunction(
                     id=f'/devices/pci0000:00/{card:02x}.0',
                     address=f'0000:{card:02x}:00.0', vendor='10de',
-                    device='2330', numa_node=card * 2 // setting.devices)
+                    device='2330', numa_node=card * 2 // setting.devices,
+                    **_carvable(setting))
                 for card in range(setting.devices))))
     variants.create(db, view.VariantView(
         name=VARIANT, vendor='10de', device='2330'))
+    for name in TYPES if setting.mixed else ():
+        vgpu_types.set_enabled(db, VARIANT, name, None, enabled=True)
     if setting.unsafe:
         _drop_unique_key(db)
     return db
+
+
+def _carvable(setting: Setting) -> dict[str, typing.Any]:
+    if not setting.mixed:
+        return {}
+    return {'vgpu_seats': pci.SEAT_MDEV, 'vgpu_types': tuple(
+        vgpu_type.VGPUType(name=name, type_id=name, max_instances=most)
+        for name, most in TYPES.items())}
 
 
 def _drop_unique_key(db: api.Database) -> None:
@@ -198,12 +227,16 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
                errors: list[str]) -> None:
     hosts = list(range(setting.hosts))
     random.shuffle(hosts)
-    demand = request.Demand(
-        resource_class=naming.resource_class(VARIANT), count=1)
+    # Hosts that may have some, by what is asked for.
+    open_: dict[str, list[int]] = {
+        name: list(hosts) for name in setting.classes}
     number = 0
     began = time.perf_counter()
-    while hosts:
+    while open_:
         number += 1
+        name = random.choice(sorted(open_))
+        hosts = open_[name]
+        demand = request.Demand(resource_class=name, count=1)
         try:
             granted = calls.claim(
                 gpgpu_context.admin(), claim_obj.ClaimRequest(
@@ -211,13 +244,13 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
                     host=f'h{hosts[0]}',
                     request=request.Request(demands=(demand,))))
         except exception.ClaimDenied as exc:
-            if exc.reason != request.Reason.NOT_ENOUGH_AVAILABLE:
+            if exc.reason not in _REFUSALS:
                 errors.append(str(exc)[:300])
-            hosts.pop(0)
+            _pass_over(open_, name)
             continue
         except Exception as exc:  # noqa: BLE001 - the race reports it
             errors.append(f'{type(exc).__name__}: {exc}'[:300])
-            hosts.pop(0)
+            _pass_over(open_, name)
             continue
         now = time.perf_counter()
         told += [Told(device=each.device_uuid, assignment=each.uuid,
@@ -225,6 +258,17 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
                  for each in granted.assignments]
         began = now
         hosts.append(hosts.pop(0))
+
+
+_REFUSALS = (request.Reason.NOT_ENOUGH_AVAILABLE,
+             request.Reason.TYPE_CONFLICT)
+
+
+def _pass_over(open_: dict[str, list[int]], name: str) -> None:
+    """Nothing is given back in a race: a host without room stays so."""
+    open_[name].pop(0)
+    if not open_[name]:
+        del open_[name]
 
 
 def _compete(setting: Setting, name: str, barrier: typing.Any,
@@ -340,6 +384,19 @@ def _judge(db: api.Database, began: float,
             sa.select(models.Device.uuid, models.Assignment.uuid)
             .join(models.Assignment)
             .where(models.Assignment.active == 1)))
+        held: dict[tuple[str, str], list[str]] = (
+            collections.defaultdict(list))
+        for host, card, name in session.execute(
+                sa.select(models.Host.name, models.Device.stable_id,
+                          models.Assignment.vgpu_type)
+                .join(models.Device,
+                      models.Assignment.device_id == models.Device.id)
+                .join(models.Host, models.Device.host_id == models.Host.id)
+                .where(models.Assignment.active == 1)):
+            held[host, card.partition('/mdev')[0]].append(name)
+    left: collections.Counter[str] = collections.Counter()
+    for each in vgpu_types.list_all(db):
+        left[each.vgpu_type] += each.remaining_capacity
     doubles = {
         device for owners in (
             collections.Counter(each.device for each in told),
@@ -352,4 +409,5 @@ def _judge(db: api.Database, began: float,
         latencies=tuple(sorted(each.seconds for each in told)),
         doubles=len(doubles),
         lost=sum(each.assignment not in known for each in told),
-        errors=tuple(error for _, part in answers for error in part))
+        errors=tuple(error for _, part in answers for error in part),
+        held=dict(held), left=dict(left))

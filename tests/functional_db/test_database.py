@@ -24,6 +24,7 @@ from tests.unit.conductor import base
 from tests.unit.conductor import test_claims
 from tests.unit.conductor import test_operators
 from tests.unit.conductor import test_report
+from tests.unit.conductor import test_vgpus
 from tests.unit.db import test_migration
 
 
@@ -95,7 +96,8 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_claims.CleaningTest, test_claims.UniqueKeyTest,
         test_report.ReportTest, test_operators.VariantTest,
         test_operators.OperatorTest, test_operators.ChangesTest,
-        LateCommit, Migration))
+        test_vgpus.TypesTest, test_vgpus.CapacityTest, test_vgpus.SeatTest,
+        test_vgpus.VFTest, LateCommit, Migration))
 del LateCommit, Migration, _mixin
 
 

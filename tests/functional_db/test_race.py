@@ -16,6 +16,7 @@ from oslotest import base
 from bench import race
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
+from tests.fixtures import hardware
 from tests.fixtures import services
 
 
@@ -40,6 +41,16 @@ class RaceMixin:
         self.assertEqual((), outcome.errors)
         self.assertEqual((200, 0, 0), (
             outcome.granted, outcome.doubles, outcome.lost))
+
+    def test_64_claimers_of_whole_cards_and_vgpus(self):
+        outcome = self.race(hosts=3, devices=4, mixed=True)
+        self.assertEqual(((), 0, 0), (
+            outcome.errors, outcome.doubles, outcome.lost))
+        self.assertEqual(12, len(outcome.held))
+        self.assertEqual([], hardware.refused(
+            self, 'nvidia-t4-2', outcome.held.values()))
+        # What was refused did not fit.
+        self.assertEqual({0}, set(outcome.left.values()))
 
     def test_the_race_finds_doubles_without_lock_and_key(self):
         # What the other test passes by is really tested: without the lock,

@@ -16,15 +16,29 @@ from oslotest import base
 from bench import race
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
+from tests.fixtures import hardware
 
 
 class SQLiteRaceTest(base.BaseTestCase):
 
-    def test_64_claimers(self):
+    def race(self, **kwargs):
         conf = self.useFixture(conductor_fixture.Conf()).conf
         made = self.useFixture(database.Database(conf, sync=False))
-        outcome = race.run(race.Setting(
-            database=made.connection, transport='fake:/', hosts=10))
+        return race.run(race.Setting(
+            database=made.connection, transport='fake:/', **kwargs))
+
+    def test_whole_cards_and_vgpus(self):
+        outcome = self.race(hosts=2, devices=3, mixed=True)
+        self.assertEqual(((), 0, 0), (
+            outcome.errors, outcome.doubles, outcome.lost))
+        self.assertEqual(6, len(outcome.held))
+        self.assertEqual([], hardware.refused(
+            self, 'nvidia-t4-2', outcome.held.values()))
+        # What was refused did not fit.
+        self.assertEqual({0}, set(outcome.left.values()))
+
+    def test_64_claimers(self):
+        outcome = self.race(hosts=10)
         self.assertEqual((), outcome.errors)
         self.assertEqual((80, 0, 0), (
             outcome.granted, outcome.doubles, outcome.lost))
