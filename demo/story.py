@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The story: three servers full of GPUs, and what becomes of them."""
+"""The story: four servers full of GPUs, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Story(cloud.GpuCloud):
     """Runs once, as a test case: Nova's fixtures want one."""
 
     machines = {'hgx': 'hgx-h100-8', 'amd': 'amd-mi300x-8',
-                'pcie': 'pcie-l40s-4'}
+                'pcie': 'pcie-l40s-4', 'share': 'nvidia-t4-2'}
     variants = ()
     kinds = {'H100': ('hgx', '10de', '2330', 8),
              'MI300X': ('amd', '1002', '74a1', 8),
@@ -45,7 +45,7 @@ class Story(cloud.GpuCloud):
     def setUp(self) -> None:
         self.teller.say(
             'This is a whole OpenStack compute cloud in one process: Nova\'s '
-            'API, scheduler, conductor and three nova-compute services, and '
+            'API, scheduler, conductor and four nova-compute services, and '
             'Placement, all real. The hosts have no GPU: each reads a folder '
             'that looks like the /sys of a GPU server.')
         super().setUp()
@@ -65,6 +65,7 @@ class Story(cloud.GpuCloud):
         self._failed_boot()
         self._race()
         self._give_back(servers)
+        self._shares()
 
     # -- telling ------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class Story(cloud.GpuCloud):
     # -- chapters -----------------------------------------------------------
 
     def _hosts(self) -> None:
-        self.teller.heading('Three hosts report what they found')
+        self.teller.heading('Four hosts report what they found')
         self._run('host', 'list')
         devices = self.devices()
         self.teller.check(
@@ -222,3 +223,57 @@ class Story(cloud.GpuCloud):
                 self.inventory(h, n) == (c, 0) and self.usage(h, n) == 0)
         self._run('device', 'list', '--host', 'hgx', *SHOWN)
         self._placement()
+
+    # -- vGPUs --------------------------------------------------------------
+
+    def _shares(self) -> None:
+        self.teller.heading('Two types of vGPU on one group')
+        self.teller.say(
+            'A host has two Tesla T4, of which each is given whole or carved '
+            'into vGPUs of one type. You say which types to offer.')
+        self._run('variant', 'create', 'T4', '--vendor', '10de',
+                  '--device', '1eb8')
+        for name in ('T4-1Q', 'T4-4Q'):
+            self.manage('vgpu-type', 'enable', 'T4', name)
+        self._room('nothing is carved', {'T4': 2, '1Q': 32, '4Q': 8})
+        small = self.boot(self._flavor_of_shares(T4_1Q=2))
+        self._room('a server has two T4-1Q: 14 more fit on that card',
+                   {'T4': 1, '1Q': 30, '4Q': 4})
+        large = self.boot(self._flavor_of_shares(T4_4Q=1))
+        self._room('another has a T4-4Q, on the other card',
+                   {'T4': 0, '1Q': 14, '4Q': 3})
+        self._run('vgpu-type', 'list', '--variant', 'T4', '--enabled')
+        self.delete(large)
+        self._room('it is deleted, its mdev is gone', {
+            'T4': 1, '1Q': 30, '4Q': 4})
+        self._conflict()
+        self.delete(small)
+        self._room('everything is back', {'T4': 2, '1Q': 32, '4Q': 8})
+        self.teller.check('no mdev is left', not any(
+            (self.sysfs('share') / 'bus/mdev/devices').iterdir()))
+
+    def _conflict(self) -> None:
+        self.teller.say(
+            'One card is left. A whole T4 fits, and so does a T4-4Q, but not '
+            'both: Placement cannot know, the claim does.')
+        server = self.boot(self._flavor_of_shares(T4_4Q=1, whole=1), 'ERROR')
+        lines = [line for line in self.stdlog.logger.output.splitlines()
+                 if 'denied: type_conflict' in line]
+        self.teller.facts('gpgpu-conductor\'s log:', [
+            ('', line.partition('] ')[2]) for line in lines[:1]])
+        self.teller.check('the reason is type_conflict', lines)
+        self.delete(server)
+
+    def _flavor_of_shares(self, whole: int = 0, **counts: int) -> str:
+        classes = {f'CUSTOM_VGPU_T4_{name}': count
+                   for name, count in counts.items()}
+        if whole:
+            classes['CUSTOM_GPU_T4'] = whole
+        return self.flavor_of({f'resources:{name}': str(count)
+                               for name, count in classes.items()})
+
+    def _room(self, what: str, expected: dict[str, int]) -> None:
+        self._holds(
+            what + '; Placement would give ' + ', '.join(
+                f'{count} {name}' for name, count in expected.items()),
+            lambda: self.room('share', 'T4') == expected)

@@ -22,7 +22,6 @@ from lxml import etree
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.host import fake_kernel
 from tests.fixtures import cloud
-from tests.fixtures import cloud_views
 from tests.fixtures import libvirt_cloud
 
 
@@ -32,7 +31,7 @@ class VGPUViews:
     sysfs: typing.Any
     listing: typing.Any
     flavor_of: typing.Any
-    placement: typing.Any
+    room: typing.Any
 
     def vgpu_flavor(self, variant: str = 'T4', **counts: int) -> str:
         """A flavor of vGPUs; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a
@@ -54,18 +53,6 @@ class VGPUViews:
         path = self.sysfs(host) / 'bus/mdev/devices'
         return set(os.listdir(path)) if path.is_dir() else set()
 
-    def room_in_placement(self, host: str = 'gpu1', variant: str = 'T4',
-                          ) -> dict[str, int]:
-        """What Placement would still give, by the end of the class."""
-        uuid = naming.provider_uuid(cloud_views.node_uuid(host),
-                                    variant)
-        inventories = self.placement.get(
-            f'/resource_providers/{uuid}/inventories').body['inventories']
-        usages = self.placement.get(
-            f'/resource_providers/{uuid}/usages').body['usages']
-        return {name.rpartition('_')[2]: each['total'] - each['reserved']
-                - usages.get(name, 0) for name, each in inventories.items()}
-
 
 T4 = (('T4', '--vendor', '10de', '--device', '1eb8'),)
 
@@ -80,7 +67,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         super().setUp()
         for name in ('T4-1Q', 'T4-4Q'):
             self.manage('vgpu-type', 'enable', 'T4', name)
-        self.wait_for(lambda: self.room_in_placement() == {
+        self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
 
     def test_two_types_side_by_side(self) -> None:
@@ -88,7 +75,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         large = self.boot(self.vgpu_flavor(Q4=1))
         self.assertEqual({'passthrough': 0, 'T4-1Q': 14, 'T4-4Q': 3},
                          self.remaining())
-        self.wait_for(lambda: self.room_in_placement() == {
+        self.wait_for(lambda: self.room() == {
             'T4': 0, '1Q': 14, '4Q': 3}, 'capacity in Placement')
         self.assertEqual(3, len(self.mdevs()))
         self.assertEqual(
@@ -97,7 +84,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
                    self.listing('vgpu-type', 'list', '--enabled',
                                 '--cloud')))
         self.delete(small, large)
-        self.wait_for(lambda: self.room_in_placement() == {
+        self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
         self.assertEqual(set(), self.mdevs())
 
@@ -107,7 +94,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.assertEqual({'passthrough': 0, 'T4-1Q': 0, 'T4-4Q': 0},
                          self.remaining())
         self.delete(server)
-        self.wait_for(lambda: self.room_in_placement() == {
+        self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
         # The card is its driver's again, so that it can be carved.
         server = self.boot(self.vgpu_flavor(Q1=32))
@@ -125,7 +112,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         fourth = self.boot(self.vgpu_flavor(whole=1), 'ERROR')
         self.assertIn('No valid host', fourth['fault']['message'])
         self.delete(first, third, fourth)
-        self.wait_for(lambda: self.room_in_placement() == {
+        self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
 
     def test_hardware_that_refuses(self) -> None:
@@ -164,13 +151,13 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
     def test_disabled(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         self.manage('vgpu-type', 'disable', 'T4', 'T4-4Q')
-        self.wait_for(lambda: self.room_in_placement()['4Q'] == 0,
+        self.wait_for(lambda: self.room()['4Q'] == 0,
                       'nothing offered')
         refused = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
         self.assertIn('No valid host', refused['fault']['message'])
         self.delete(server, refused)
         self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
-        self.wait_for(lambda: self.room_in_placement()['4Q'] == 8,
+        self.wait_for(lambda: self.room()['4Q'] == 8,
                       'offered again')
 
     def test_breadth_first_by_flavor(self) -> None:
@@ -198,7 +185,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         super().setUp()
         for name in ('L40S-4Q', 'L40S-12Q'):
             self.manage('vgpu-type', 'enable', 'L40S', name)
-        self.wait_for(lambda: self.room_in_placement(variant='L40S') == {
+        self.wait_for(lambda: self.room(variant='L40S') == {
             'L40S': 0, '4Q': 16, '12Q': 8}, 'types in Placement')
 
     def typed(self) -> list[str]:
@@ -217,7 +204,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             {'passthrough': 0, 'L40S-4Q': 6, 'L40S-12Q': 1},
             self.remaining())
         self.delete(server, other)
-        self.wait_for(lambda: self.room_in_placement(variant='L40S') == {
+        self.wait_for(lambda: self.room(variant='L40S') == {
             'L40S': 0, '4Q': 16, '12Q': 8}, 'all of it back')
         self.assertEqual([], self.typed())
 
@@ -249,7 +236,7 @@ class PlainVFTest(VGPUViews, cloud.GpuCloud):
         self.manage('vgpu-type', 'enable', 'FLEX', 'vf4')
         room = {'FLEX': 0, 'VF4': 8}
         self.wait_for(
-            lambda: self.room_in_placement(variant='FLEX') == room, 'VFs')
+            lambda: self.room(variant='FLEX') == room, 'VFs')
         server = self.boot(self.flavor_of(
             {'resources:CUSTOM_VGPU_FLEX_VF4': '3'}))
         held = self.devices('--used-by', server['id'])
@@ -259,7 +246,7 @@ class PlainVFTest(VGPUViews, cloud.GpuCloud):
                          {drivers[each['address']] for each in held})
         self.delete(server)
         self.wait_for(
-            lambda: self.room_in_placement(variant='FLEX') == room,
+            lambda: self.room(variant='FLEX') == room,
             'all of it back')
 
 
@@ -275,7 +262,7 @@ class LibvirtTest(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         for name in ('T4-1Q', 'T4-4Q'):
             self.manage('vgpu-type', 'enable', 'T4', name)
         for host in self.machines:
-            self.wait_for(lambda host=host: self.room_in_placement(host) == {  # type: ignore[misc]
+            self.wait_for(lambda host=host: self.room(host) == {  # type: ignore[misc]
                 'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
 
     def attached(self, server: dict[str, typing.Any],
@@ -288,7 +275,7 @@ class LibvirtTest(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
 
     def nothing_is_left(self) -> None:
         for host in self.machines:
-            self.wait_for(lambda host=host: self.room_in_placement(host) == {  # type: ignore[misc]
+            self.wait_for(lambda host=host: self.room(host) == {  # type: ignore[misc]
                 'T4': 2, '1Q': 32, '4Q': 8}, f'{host}: all of it back')
             self.assertEqual(set(), self.mdevs(host))
 

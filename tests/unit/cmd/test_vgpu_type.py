@@ -1,0 +1,107 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``vgpu-type``, and flavors of vGPUs."""
+
+import uuid
+
+from tests.unit.cmd import base
+from tests.unit.conductor import test_vgpus as vgpus
+
+
+class VGPUTypeTest(base.CommandTestCase):
+
+    variants = ()
+
+    def setUp(self):
+        super().setUp()
+        self.manage('variant', 'create', 'T4', '--vendor', '10de',
+                    '--device', '1eb8')
+        for host in ('t1', 't2'):
+            self.report(vgpus.CARDS, host, node_uuid=str(uuid.uuid4()))
+
+    def listed(self, *arguments):
+        return {(row['Host'], row['vGPU Type']): row for row in self.json(
+            'vgpu-type', 'list', *arguments)}
+
+    def test_list(self):
+        self.assertEqual({
+            'Host': 't2', 'Variant': 'T4', 'vGPU Type': 'T4-4Q',
+            'Enabled': False, 'Max vGPU Per pGPU': 4, 'Max Capacity': 8,
+            'Remaining Capacity': 0, 'Assigned': 0},
+            self.listed()['t2', 'T4-4Q'])
+        self.assertEqual(12, len(self.listed()))
+        self.assertEqual(
+            {('t1', 'passthrough')},
+            self.listed('--enabled', '--host', 't1').keys())
+        self.assertEqual({}, self.listed_of_nobody())
+
+    def listed_of_nobody(self):
+        self.manage('variant', 'create', 'other', '--vendor', '10de',
+                    '--device', '9999')
+        return self.listed('--variant', 'other')
+
+    def test_enable_and_disable(self):
+        rows = self.json('vgpu-type', 'enable', 'T4', 'T4-4Q')
+        self.assertEqual([('t1', True, 8), ('t2', True, 8)], [
+            (row['Host'], row['Enabled'], row['Remaining Capacity'])
+            for row in rows])
+        self.done('vgpu-type', 'disable', 'T4', 'T4-4Q', '--host', 't2')
+        self.assertEqual([True, False], [
+            row['Enabled'] for key, row in sorted(self.listed().items())
+            if key[1] == 'T4-4Q'])
+        self.assertEqual(
+            {'Variant': 'T4', 'vGPU Type': 'T4-4Q', 'Hosts': 1,
+             'Max Capacity': 16, 'Remaining Capacity': 8, 'Assigned': 0},
+            next(row for row in self.json('vgpu-type', 'list', '--cloud')
+                 if row['vGPU Type'] == 'T4-4Q'))
+
+    def test_show(self):
+        first, second = self.json('vgpu-type', 'show', 'T4', 'T4-4Q')
+        self.assertEqual(
+            ('t1', 'CUSTOM_VGPU_T4_T4_4Q', 4096, None, 't2'),
+            (first['Host'], first['Resource Class'], first['Video RAM'],
+             first['Max Heads'], second['Host']))
+        self.assertIn('T4-3Q of T4 (there are: T4-16Q', self.refused(
+            'vgpu-type', 'show', 'T4', 'T4-3Q'))
+
+    def test_unknown(self):
+        self.assertIn('vGPU type T4-3Q of T4 (there are: T4-16Q, T4-1Q',
+                      self.refused('vgpu-type', 'enable', 'T4', 'T4-3Q'))
+        self.assertIn('variant T5', self.refused(
+            'vgpu-type', 'enable', 'T5', 'T4-1Q'))
+        self.assertIn('host h9', self.refused(
+            'vgpu-type', 'disable', 'T4', 'T4-1Q', '--host', 'h9'))
+        self.assertIn('host h9', self.refused(
+            'vgpu-type', 'list', '--host', 'h9'))
+        self.assertIn('variant T5', self.refused(
+            'vgpu-type', 'list', '--variant', 'T5'))
+
+    def test_sharing(self):
+        self.assertEqual('mixed', self.json(
+            'variant', 'set', 'T4', '--sharing', 'mixed')['Sharing'])
+        self.assertIn('one of same_type, mixed, mixed_placed', self.refused(
+            'variant', 'set', 'T4', '--sharing', 'fair'))
+
+    def test_flavors(self):
+        self.assertEqual(
+            {'resources:CUSTOM_VGPU_T4_T4_4Q': '2'}, self.json(
+                'flavor', 'render', '--variant', 'T4', '--vgpu-type',
+                'T4-4Q', '--count', '2'))
+        self.assertEqual(
+            {'resources:CUSTOM_GPU_T4': '1',
+             'resources:CUSTOM_VGPU_T4_T4_1Q': '3'}, self.json(
+                'flavor', 'render', '--gpu', 'T4', '--gpu', 'T4/T4-1Q=3'))
+        self.assertIn(
+            'vGPU type T4/T4-3Q (there are: T4/T4-16Q', self.refused(
+                'flavor', 'render', '--gpu', 'T4/T4-3Q'))
+        self.assertIn('--vgpu-type alone', self.refused(
+            'flavor', 'render', '--gpu', 'T4', '--vgpu-type', 'T4-1Q'))
