@@ -32,6 +32,9 @@ DRIVER = test_moves.DRIVER
 
 
 class KilledCase(test_moves.MovesCase):
+    """:cvar prepare: what makes a device ready"""
+
+    prepare = 'gpgpu_plugin.host.passthrough.PassthroughBackend.prepare'
 
     def killed_in(self, target: str, operation: Callable[[], object],
                   host: str = 'gpu1') -> None:
@@ -148,8 +151,7 @@ class GivingBackTest(KilledCase):
     def test_boot_before_the_guest(self) -> None:
         self.delete(self.server)
         self.settle(self.server, self.nothing_held)
-        self.killed_in('gpgpu_plugin.host.passthrough.PassthroughBackend'
-                       '.prepare', self._boot)
+        self.killed_in(self.prepare, self._boot)
         self.wait_error()
         # The usage is the server's that failed, until it is deleted.
         self.settle(self.server, self.expected({}, gpu1=2))
@@ -169,6 +171,12 @@ class GivingBackTest(KilledCase):
 
 class MovesTest(KilledCase):
     """Cold migration, resize and evacuation."""
+
+    def both_hold(self, new: list[str]) -> None:
+        """Either side still has what it had."""
+        self.assertEqual(
+            {'gpu1': sorted(self.cards), 'gpu2': sorted(new)},
+            self.facts(self.server)['held'])
 
     def _migrate_until(self, target: str, host: str) -> None:
         self.killed_in(target, self.acting('migrate'), host)
@@ -201,8 +209,7 @@ class MovesTest(KilledCase):
         new = self.moved()
         self.killed_in(f'{DOMAIN}.undefineFlags',
                        self.acting('confirmResize'))
-        facts = self.facts(self.server)
-        self.assertEqual({'gpu1': self.cards, 'gpu2': new}, facts['held'])
+        self.both_hold(new)
         self.given_back()
 
     def test_confirmation_before_it_is_told(self) -> None:
@@ -210,8 +217,7 @@ class MovesTest(KilledCase):
         new = self.moved()
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
                        '.release', self.acting('confirmResize'))
-        self.assertEqual({'gpu1': self.cards, 'gpu2': new},
-                         self.facts(self.server)['held'])
+        self.both_hold(new)
         self.given_back()
 
     def test_revert_on_the_destination(self) -> None:

@@ -97,6 +97,7 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
             raise fakelibvirt.make_libvirtError(
                 fakelibvirt.libvirtError, 'it is broken',
                 error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR,
+                error_message='it is broken',
                 error_domain=fakelibvirt.VIR_FROM_QEMU)
         with contextlib.ExitStack() as patches:
             for target in targets:
