@@ -1,0 +1,126 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""How many calls one vGPU costs, whatever the number of devices."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import inspect
+import os
+import threading
+import typing
+from collections.abc import Iterator
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from gpgpu_plugin.host import machine
+from tests.fixtures import libvirt_cloud
+
+CARDS = 256
+
+
+def many_cards() -> machine.Machine:
+    """A machine with 256 of the T4 of ``nvidia-t4-2``."""
+    t4 = machine.load('nvidia-t4-2')
+    [port] = t4.roots[0]['children']
+    per_root = 32
+    return dataclasses.replace(t4, roots=tuple(
+        {'bus': f'{domain:04x}:00', 'numa': domain % 2, 'children': [
+            {**port, 'at': f'{number // 8 + 1:02x}.{number % 8}',
+             'slot': f'{domain}-{number}'}
+            for number in range(per_root)]}
+        for domain in range(CARDS // per_root)))
+
+
+class CallsTest(libvirt_cloud.GpuLibvirtCloud):
+    """libvirt's API and writes to sysfs within a spawn."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'nvidia-t4-2'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('T4', '--vendor', '10de', '--device', '1eb8'),)
+    cards = 2
+
+    def _configure(self) -> None:
+        super()._configure()
+        if self.cards != 2:
+            machine.build(many_cards(), os.path.join(
+                self.state_path, 'machines', 'gpu1'))
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
+        self.wait_for(lambda: self.room() == {
+            'T4': self.cards, '4Q': 4 * self.cards}, 'types in Placement')
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[collections.Counter[str]]:
+        """Calls of libvirt's API by the thread that spawns."""
+        calls: collections.Counter[str] = collections.Counter()
+        spawning = threading.local()
+
+        def count(name: str, function: typing.Any) -> typing.Any:
+            @functools.wraps(function)
+            def counts(*args: typing.Any, **kwargs: typing.Any,
+                       ) -> typing.Any:
+                if getattr(spawning, 'now', False):
+                    calls[name] += 1
+                return function(*args, **kwargs)
+            return counts
+
+        spawn = type(self.driver()).spawn
+
+        def spawns(*args: typing.Any, **kwargs: typing.Any) -> None:
+            spawning.now = True
+            try:
+                spawn(*args, **kwargs)
+            finally:
+                spawning.now = False
+        with contextlib.ExitStack() as patches:
+            for kind in (fakelibvirt.Connection, fakelibvirt.Domain,
+                         fakelibvirt.NodeDevice):
+                for name, function in inspect.getmembers(
+                        kind, inspect.isfunction):
+                    if not name.startswith('_'):
+                        patches.enter_context(fixtures.MonkeyPatch(
+                            f'{kind.__module__}.{kind.__name__}.{name}',
+                            count(name, function)))
+            patches.enter_context(fixtures.MonkeyPatch(
+                'gpgpu_plugin.virt.mixin.GpuMixin.spawn', spawns))
+            yield calls
+
+    def test_one_vgpu_costs_one_call(self) -> None:
+        kernel = self.driver().gpu_tracker.backend.kernel
+        plain, flavor = self.flavor_of({}), self.flavor_of(
+            {'resources:CUSTOM_VGPU_T4_T4_4Q': '1'})
+        with self.counted() as without:
+            server = self.boot(plain)
+        # The stand-in for libvirt looks at every domain to find one.
+        self.delete(server)
+        kernel.written.clear()
+        with self.counted() as with_one:
+            self.boot(flavor)
+        self.assertTrue(without['defineXML'], without)
+        self.assertEqual(without, with_one)
+        self.assertEqual(1, len(kernel.written), kernel.written)
+        # What was to be shown: at most five of both kinds together.
+        self.assertLessEqual(
+            (with_one - without).total() + len(kernel.written), 5)
+
+
+class ManyCardsTest(CallsTest):
+    """256 devices that could have made it."""
+
+    cards = CARDS
