@@ -307,8 +307,8 @@ class ResourceTracker:
                 problems=scan.problems)))
         self._report_due = owned != self._owned
         places = {each.id: each.address for each in scan.functions}
-        if any(places.get(each.stable_id, each.address) != each.address
-               for each in self.state.all()):
+        if any(places.get(pci.card_of(each.stable_id), each.address)
+               != each.address for each in self.state.all()):
             # Buses were numbered anew; what is held is where it is now.
             self._reconcile_due = True
             self._reconcile()

@@ -263,6 +263,11 @@ def device_set(db: api.Database, uuid: str, *,
 
     def work(session: orm.Session) -> objects.DeviceView:
         host, device = cleaning.locked(session, host_id, uuid)
+        if device.kind == 'mdev':
+            raise exception.Conflict(
+                kind='device', name=uuid,
+                reason='it is a place for an mdev, of which its card has as '
+                       'many as it needs; enable or disable the card')
         if device.enabled != enabled:
             device.enabled = enabled
             event_db.add(session, 'enable' if enabled else 'disable',

@@ -343,7 +343,10 @@ class ConductorAPI:
 
     def device_set(self, ctxt: _Context, device: str, *,
                    enabled: bool) -> view.DeviceView:
-        """Offer a device, or offer it no more; a holder keeps it."""
+        """Offer a device, or offer it no more; a holder keeps it.
+
+        :raises Conflict: it is a place for an mdev, not a card or VF
+        """
         return codec.from_primitive(
             view.DeviceView,
             self._call(ctxt, 'device_set', device=device, enabled=enabled))

@@ -68,7 +68,7 @@ def _mdev_seat(session: orm.Session, card: models.Device,
     if free:
         return free[0]
     number = 0
-    while (stable_id := f'{card.stable_id}/mdev{number}') in seats:
+    while (stable_id := pci.mdev_seat(card.stable_id, number)) in seats:
         number += 1
     seat = models.Device(
         uuid=str(uuid.uuid4()), host_id=card.host_id, parent_id=card.id,

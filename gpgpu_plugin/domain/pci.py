@@ -67,6 +67,20 @@ def find_addresses(text: str) -> list[str]:
             for match in _ADDRESS.finditer(text)]
 
 
+_MDEV_SEAT = '/mdev'
+
+
+def mdev_seat(card: str, number: int) -> str:
+    """Stable id of a place for an mdev on a card."""
+    return f'{card}{_MDEV_SEAT}{number}'
+
+
+def card_of(stable_id: str) -> str:
+    """Stable id of the function that a scan finds: of the card that a place
+    for an mdev is on, else itself."""
+    return stable_id.partition(_MDEV_SEAT)[0]
+
+
 def normalize_id(field: str, value: str, digits: int = 4) -> str:
     """A PCI id in the one form used everywhere: lower-case hex, no ``0x``.
 
@@ -110,7 +124,8 @@ class PCIFunction:
     :ivar id: stable id: sysfs path below ``/devices`` with bus numbers left
         out below the root bus, ``/devices/pci0000:7b/03.0/00.0``; a VF is its
         PF's id plus ``/vfN``
-    :ivar address: present place, ``0000:3b:00.0``
+    :ivar address: present place, ``0000:3b:00.0``; the name of a parent of
+        mdevs that is no PCI function, ``mbochs``
     :ivar class_code: PCI class, subclass and programming interface
     :ivar numa_node: None also where the kernel says -1
     :ivar iommu_group_members: addresses of the other functions of the group

@@ -321,6 +321,13 @@ class SeatTest(VGPUTestCase):
         self.assertEqual('0000:09:00.0', held.address)
         self.assertEqual(claim.assignments[0].uuid, held.uuid)
 
+    def test_a_seat_is_neither_enabled_nor_disabled(self):
+        claim = self.ask(Q4=1)
+        exc = self.assertRaises(
+            exception.Conflict, operators.device_set, self.db,
+            claim.assignments[0].device_uuid, enabled=False)
+        self.assertIn('disable the card', str(exc))
+
     def test_the_same_request_again(self):
         self.assertEqual(base.uuids(self.ask(Q4=2)),
                          base.uuids(self.ask(Q4=2)))
