@@ -62,6 +62,13 @@ class NumaPolicy(enum.StrEnum):
     REQUIRED = 'required'
 
 
+class Display(enum.StrEnum):
+    """Whether the guest's first mdev is its display, too."""
+
+    OFF = 'off'
+    ON = 'on'
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Demand:
     """So many units of one resource class."""
@@ -84,6 +91,7 @@ class Request:
     topology: Topology = Topology.ANY
     allocation_policy: AllocationPolicy | None = None
     numa_policy: NumaPolicy = NumaPolicy.PREFERRED
+    display: Display = Display.OFF
 
     def __bool__(self) -> bool:
         return bool(self.demands)
@@ -91,6 +99,7 @@ class Request:
 
 EXTRA_SPECS: Mapping[str, type[enum.StrEnum]] = {
     'gpgpu:allocation_policy': AllocationPolicy,
+    'gpgpu:display': Display,
     'gpgpu:numa_policy': NumaPolicy,
     'gpgpu:topology': Topology,
 }

@@ -24,7 +24,9 @@ from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver
 from nova.virt.libvirt import utils as nova_utils
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import request
 from gpgpu_plugin.host import base
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import mixin
@@ -63,6 +65,8 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
         for number, each in enumerate(attachments):
             for device in hostdevs(each, number, guest.os_mach_type):
                 guest.add_device(device)
+        if attachments and _wants_display(instance.flavor):
+            show(guest.devices)
         return guest
 
     def unrescue(self, context: typing.Any, instance: typing.Any) -> None:
@@ -96,6 +100,42 @@ class GpuLibvirtFakeDriver(GpuLibvirtDriver):
         return []
 
 
+class _HostdevMdev(libvirt_config.LibvirtConfigGuestHostdevMDEV):
+    """Nova's, which can be the guest's display.
+
+    :ivar display: needs a graphics device, such as ``[vnc] enabled`` gives
+    """
+
+    display = False
+
+    def format_dom(self) -> typing.Any:
+        """Nova's element with the attribute added."""
+        dom = super().format_dom()
+        if self.display:
+            dom.set('display', 'on')
+        return dom
+
+
+def _wants_display(flavor: typing.Any) -> bool:
+    return request.from_extra_specs(
+        flavor.extra_specs).display is request.Display.ON
+
+
+def show(devices: Iterable[typing.Any]) -> None:
+    """Make the first of our mdevs the display.
+
+    :param devices: of a domain
+    :raises Invalid: there is none
+    """
+    mdev = next((device for device in devices
+                 if isinstance(device, _HostdevMdev)), None)
+    if mdev is None:
+        raise exception.Invalid(
+            field='extra spec gpgpu:display', value='on',
+            expected='off, as none of the instance\'s GPUs is an mdev')
+    mdev.display = True
+
+
 class _HostdevPCI(libvirt_config.LibvirtConfigGuestHostdevPCI):
     """Nova's, with a place in the guest.
 
@@ -119,7 +159,7 @@ def hostdevs(attachment: base.Attachment, number: int,
              ) -> Iterator[libvirt_config.LibvirtConfigGuestHostdev]:
     """What a domain has for one GPU of an instance."""
     if attachment.mdev is not None:
-        mdev = libvirt_config.LibvirtConfigGuestHostdevMDEV()
+        mdev = _HostdevMdev()
         mdev.uuid = attachment.mdev
         yield mdev
     yield from _functions(attachment.functions, number, machine_type)

@@ -14,13 +14,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import typing
 
 import fixtures
 from lxml import etree
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.host import fake_kernel
+from gpgpu_plugin.host import machine
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 
@@ -250,7 +253,22 @@ class PlainVFTest(VGPUViews, cloud.GpuCloud):
             'all of it back')
 
 
-class LibvirtTest(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
+class VGPULibvirtCloud(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
+    """Hosts whose guests outlive nova-compute, but not the host."""
+
+    def reboot_host(self, bus_step: int) -> None:
+        """No domain runs after it, and nothing is carved; buses are numbered
+        as bus_step says."""
+        self.computes['gpu1'].stop()
+        tree = self.sysfs('gpu1')
+        shutil.rmtree(tree)
+        machine.build(machine.load(self.machines['gpu1']), tree, bus_step)
+        for domain in self.connections['gpu1']._vms.values():
+            domain.destroy()
+        self._start_compute('gpu1')
+
+
+class LibvirtTest(VGPULibvirtCloud):
     """mdevs in domains."""
 
     machines = {'gpu1': 'nvidia-t4-2', 'gpu2': 'nvidia-t4-2'}
@@ -300,6 +318,30 @@ class LibvirtTest(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
             self.wait_status(server['id'], status)
         self.assertEqual(before, self.attached(server))
 
+    def test_display(self) -> None:
+        specs = {'resources:CUSTOM_VGPU_T4_T4_4Q': '2',
+                 'gpgpu:display': 'on'}
+        # The stand-in for libvirt keeps no attribute that it does not know.
+        defined: list[str] = []
+        original = fakelibvirt.Connection.defineXML
+
+        def define(this: typing.Any, xml: str) -> typing.Any:
+            defined.append(xml)
+            return original(this, xml)
+        with fixtures.MonkeyPatch(
+                'nova.tests.fixtures.libvirt.Connection.defineXML', define):
+            server = self.boot(self.flavor_of(specs))
+        self.assertEqual(['on', None], [
+            each.get('display') for each in etree.fromstring(
+                defined[-1]).findall('./devices/hostdev')])
+        refused = self.boot(self.flavor_of(
+            {'resources:CUSTOM_GPU_T4': '1', 'gpgpu:display': 'on'}),
+            'ERROR')
+        self.assertIn("none of the instance's GPUs is an mdev",
+                      self.stdlog.logger.output)
+        self.delete(server, refused)
+        self.nothing_is_left()
+
     def test_suspend_is_refused(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         self.api.post_server_action(server['id'], {'suspend': {}})
@@ -341,6 +383,19 @@ class LibvirtTest(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.delete(server)
         self.nothing_is_left()
 
+    def test_reboot_of_the_host_that_numbers_its_buses_anew(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        servers = [self.boot(self.vgpu_flavor(Q4=count), host='gpu1')
+                   for count in (1, 2)]
+        before = [self.attached(each) for each in servers]
+        self.reboot_host(bus_step=3)
+        for each in servers:
+            self.wait_status(each['id'], 'ACTIVE')
+        self.assertEqual(before, [self.attached(each) for each in servers])
+        self.assertEqual({*before[0], *before[1]}, self.mdevs())
+        self.delete(*servers)
+        self.nothing_is_left()
+
     def test_rebuild_keeps_them(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         before = self.attached(server)
@@ -350,3 +405,42 @@ class LibvirtTest(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.assertEqual(before, self.attached(server))
         self.delete(server)
         self.nothing_is_left()
+
+
+class LibvirtVFTest(VGPULibvirtCloud):
+    """VFs with types in domains."""
+
+    machines = {'gpu1': 'nvidia-l40s-vgpu-2'}
+    variants = NvidiaVFTest.variants
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.flags(sriov_numvfs=['10de:26b9=8'], group='gpgpu')
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.manage('vgpu-type', 'enable', 'L40S', 'L40S-12Q')
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '12Q': 8}, 'types in Placement')
+
+    def test_kept_by_a_reboot_and_given_back(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        server = self.boot(self.vgpu_flavor('L40S', Q12=2))
+        before = self.hostdevs(server)
+        self.assertEqual(self.held_on(server), sorted(before))
+        self.api.post_server_action(
+            server['id'], {'reboot': {'type': 'HARD'}})
+        self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(before, self.hostdevs(server))
+        self.reboot_host(bus_step=3)
+        self.wait_status(server['id'], 'ACTIVE')
+        after = self.hostdevs(server)
+        self.assertNotEqual(before, after)
+        self.assertEqual(2, len(after))
+        self.assertEqual({'1160'}, {
+            (self.sysfs('gpu1') / 'bus/pci/devices' / address / 'nvidia'
+             / 'current_vgpu_type').read_text().strip()
+            for address in after})
+        self.delete(server)
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '12Q': 8}, 'all of it back')

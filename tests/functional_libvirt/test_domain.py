@@ -19,6 +19,7 @@ import uuid
 from lxml import etree
 from oslotest import base
 
+from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.virt import libvirt as driver
 from tests.functional_libvirt import test_nova_compute
 
@@ -39,15 +40,32 @@ class DomainTest(base.BaseTestCase):
         super().setUp()
         self.libvirt = test_nova_compute.libvirt_of(self)
 
-    def _define(self, machine: str, ports: str) -> typing.Any:
-        hostdevs = ''.join(
-            device.to_xml() for number, card in enumerate(CARDS)
-            for device in driver._hostdevs(card, number, machine))
+    def _define(self, machine: str, ports: str,
+                hostdevs: str | None = None) -> typing.Any:
+        if hostdevs is None:
+            hostdevs = ''.join(
+                device.to_xml() for number, card in enumerate(CARDS)
+                for device in driver.hostdevs(
+                    host_base.Attachment(functions=card), number, machine))
         domain = self.libvirt.defineXML(DOMAIN.format(
             name=f'gpgpu-test-{uuid.uuid4().hex[:8]}', machine=machine,
             ports=ports, hostdevs=hostdevs))
         self.addCleanup(domain.undefine)
         return etree.fromstring(domain.XMLDesc())
+
+    def test_mdevs_the_first_of_which_is_the_display(self) -> None:
+        names = [str(uuid.uuid4()) for _ in range(2)]
+        devices = [device for number, name in enumerate(names)
+                   for device in driver.hostdevs(
+                       host_base.Attachment(mdev=name), number, 'q35')]
+        driver.show(devices)
+        tree = self._define(
+            'q35', '', ''.join(each.to_xml() for each in devices)
+            + "<graphics type='vnc' listen='127.0.0.1'/>")
+        self.assertEqual(
+            [(names[0], 'on'), (names[1], 'off')],
+            [(each.find('source/address').get('uuid'), each.get('display'))
+             for each in tree.findall("devices/hostdev[@type='mdev']")])
 
     def test_cards_keep_together_and_nothing_else_is_there(self) -> None:
         for machine, ports in (('q35', ''), ('q35', PORTS), ('pc', '')):
