@@ -12,6 +12,7 @@
 """vGPUs in the conductor: types, capacity, claims and what becomes of them."""
 
 import dataclasses
+import itertools
 import uuid
 
 from hypothesis import settings
@@ -30,6 +31,7 @@ from gpgpu_plugin.conductor import report
 from gpgpu_plugin.conductor import variants
 from gpgpu_plugin.conductor import vgpu_types
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import request as request_mod
@@ -332,6 +334,18 @@ class SeatTest(VGPUTestCase):
         self.assertEqual(base.uuids(self.ask(Q4=2)),
                          base.uuids(self.ask(Q4=2)))
 
+    def test_statements_do_not_grow_with_what_is_held(self):
+        counts = []
+        for number in range(3):
+            self.ask(f'before{number}', Q1=3 * number + 1)
+            with self.statements() as found:
+                self.ask(f'counted{number}', Q1=1)
+            counts.append(len(found))
+        self.assertEqual(1, len(set(counts)), counts)
+        # Of a whole card it is ten; a seat that is made is one more, and what
+        # else is carved there changes its capacity as well.
+        self.assertLessEqual(counts[0], 13, found)
+
     def test_untouched_seats_are_free_at_once(self):
         claims.abort(self.db, base.uuids(self.ask(Q4=1)), touched=False,
                      fault=None)
@@ -416,6 +430,31 @@ class VFTest(VGPUTestCase):
                          self.remaining())
 
 
+class PlacedTest(VGPUTestCase):
+
+    sharing = 'mixed_placed'
+
+    def placements(self):
+        """Where what is carved is, by the type."""
+        with self.db.reader() as session:
+            return sorted(
+                (device.vgpu_type, device.placement) for device
+                in session.query(models.Device).filter(
+                    models.Device.vgpu_type.is_not(None)))
+
+    def test_where_it_is_counted_with(self):
+        self.enable('T4-8Q')
+        small = self.ask(Q1=1)
+        self.ask('i2', Q8=1)
+        # At the beginning of a half, and in the other half.
+        self.assertEqual([('T4-1Q', 0), ('T4-8Q', 8)], self.placements())
+        # 16 GB have one whole half left on the other card, and on this one.
+        self.assertEqual(2, self.remaining()['8Q'])
+        self.end(small)
+        self.assertEqual([('T4-8Q', 8)], self.placements())
+        self.assertEqual(3, self.remaining()['8Q'])
+
+
 class ClaimMachine(RuleBasedStateMachine):
     """Any order of claims and releases of all types."""
 
@@ -462,9 +501,22 @@ class ClaimMachine(RuleBasedStateMachine):
             if 'passthrough' in held:
                 assert len(held) == 1, held
                 continue
-            assert len(set(held)) == 1 or self.sharing == 'mixed', held
+            assert len(set(held)) == 1 or self.sharing != 'same_type', held
             sizes = [int(name[3:-1]) for name in held]
             assert sum(sizes) <= 16, held
+
+    @invariant()
+    def nothing_overlaps(self):
+        if self.sharing != 'mixed_placed':
+            return
+        with self.case.db.reader() as session:
+            spans = sorted(
+                (device.parent_id, device.placement,
+                 device.placement + int(device.vgpu_type[3:-1]))
+                for device in session.query(models.Device).filter(
+                    models.Device.vgpu_type.is_not(None)))
+        for (card, _, end), (other, begin, _) in itertools.pairwise(spans):
+            assert card != other or end <= begin, spans
 
     @invariant()
     def placement_is_told_the_same(self):
@@ -483,6 +535,12 @@ class MixedMachine(ClaimMachine):
     """Sizes beside each other."""
 
     sharing = 'mixed'
+
+
+class PlacedMachine(ClaimMachine):
+    """Sizes at the places of NVIDIA's mixed-size mode."""
+
+    sharing = 'mixed_placed'
 
 
 def _inventory_of(session):
@@ -511,6 +569,9 @@ class AnyOrderTest(oslotest_base.BaseTestCase):
 
     def test_mixed(self):
         self._run(MixedMachine)
+
+    def test_mixed_placed(self):
+        self._run(PlacedMachine)
 
     def _run(self, machine):
         case = machine.TestCase()
