@@ -37,71 +37,102 @@ def equip(root: pathlib.Path, folder: pathlib.Path,
     """Let a function be carved.
 
     :param root: of the tree
-    :param rule: ``seats`` (mdev or vf), ``sharing``, ``types`` by the
-        driver's number, each with ``name``, ``video_ram`` (MiB), ``max``
-        and, for mdevs, ``description``
+    :param rule: ``seats`` (``mdev``, ``vf``, or ``vf_mdev`` for one mdev on
+        each VF), ``sharing``, ``types`` by the driver's number, each with
+        ``name``, ``video_ram`` (MiB), ``max`` and, for mdevs,
+        ``description``
     """
     (folder / RULE).write_text(json.dumps(rule))
     if rule['seats'] == 'mdev':
-        for type_id, facts in rule['types'].items():
-            path = folder / 'mdev_supported_types' / str(type_id)
-            (path / 'devices').mkdir(parents=True)
-            for name in ('name', 'description'):
-                if name in facts:
-                    (path / name).write_text(f'{facts[name]}\n')
-            (path / 'device_api').write_text('vfio-pci\n')
-            (path / 'create').touch()
-        bus = root / 'class/mdev_bus'
-        bus.mkdir(parents=True, exist_ok=True)
-        (bus / folder.name).symlink_to(os.path.relpath(folder, bus))
+        _offer_mdevs(root, folder, rule)
         Carving(folder).show()
 
 
-def equip_vf(pf: pathlib.Path, vf: pathlib.Path) -> None:
-    """Let a new VF have a type, if its PF can be carved so."""
-    if (pf / RULE).exists():
+def equip_vf(root: pathlib.Path, pf: pathlib.Path,
+             vf: pathlib.Path) -> None:
+    """Let a new VF be carved, if its PF can be."""
+    if not (pf / RULE).exists():
+        return
+    rule = json.loads((pf / RULE).read_text())
+    if rule['seats'] == 'vf_mdev':
+        _offer_mdevs(root, vf, rule)
+    else:
         (vf / 'nvidia').mkdir()
         (vf / 'nvidia/current_vgpu_type').write_text('0\n')
-        Carving(pf).show()
+    Carving(pf).show()
+
+
+def drop_vf(root: pathlib.Path, vf: pathlib.Path) -> None:
+    """Forget what is on a VF that goes."""
+    (root / 'class/mdev_bus' / vf.name).unlink(missing_ok=True)
+    for path in vf.glob('*/mdev_type'):
+        (root / 'bus/mdev/devices' / path.parent.name).unlink()
+
+
+def _offer_mdevs(root: pathlib.Path, folder: pathlib.Path,
+                 rule: typing.Mapping[str, typing.Any]) -> None:
+    for type_id, facts in rule['types'].items():
+        path = folder / 'mdev_supported_types' / str(type_id)
+        (path / 'devices').mkdir(parents=True)
+        for name in ('name', 'description'):
+            if name in facts:
+                (path / name).write_text(f'{facts[name]}\n')
+        (path / 'device_api').write_text('vfio-pci\n')
+        (path / 'create').touch()
+    bus = root / 'class/mdev_bus'
+    bus.mkdir(parents=True, exist_ok=True)
+    (bus / folder.name).symlink_to(os.path.relpath(folder, bus))
 
 
 class Carving:
     """One card.
 
-    :param folder: of the function, the PF for VFs
+    :param function: folder of a function, or of a VF of it
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-        self._rule = json.loads((folder / RULE).read_text())
+    def __init__(self, function: pathlib.Path) -> None:
+        self._function = function
+        self._folder = function if (function / RULE).exists() else (
+            function / 'physfn').resolve()
+        self._rule = json.loads((self._folder / RULE).read_text())
 
     def create_mdev(self, type_id: str, uuid: str,
                     bus: pathlib.Path) -> None:
         """``create`` of a type.
 
+        :param uuid: of either case; the name of the mdev is lower-case
         :param bus: folder of all mdevs
         :raises OSError: EINVAL no UUID, EEXIST taken, ENOSPC no room
         """
+        uuid = uuid.lower()
         if not _UUID.fullmatch(uuid):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), uuid)
         if (bus / uuid).is_symlink():
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), uuid)
-        if not self._available(type_id):
+        if not self._available_on(self._function, type_id):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), type_id)
-        mdev = self._folder / uuid
+        mdev = self._function / uuid
         mdev.mkdir()
         (mdev / 'remove').touch()
         (mdev / 'mdev_type').symlink_to(
             f'../mdev_supported_types/{type_id}')
         bus.mkdir(parents=True, exist_ok=True)
         (bus / uuid).symlink_to(os.path.relpath(mdev, bus))
+        (self._of_type(mdev) / uuid).symlink_to(f'../../../{uuid}')
         self.show()
 
     def remove_mdev(self, uuid: str, bus: pathlib.Path) -> None:
         """``remove`` of an mdev."""
+        mdev = self._function / uuid
         (bus / uuid).unlink()
-        shutil.rmtree(self._folder / uuid)
+        (self._of_type(mdev) / uuid).unlink()
+        shutil.rmtree(mdev)
         self.show()
+
+    @staticmethod
+    def _of_type(mdev: pathlib.Path) -> pathlib.Path:
+        """Where the type of an mdev lists those of its kind."""
+        return (mdev / 'mdev_type').resolve() / 'devices'
 
     def set_type(self, vf: pathlib.Path, type_id: str) -> None:
         """``current_vgpu_type`` of a VF.
@@ -121,26 +152,35 @@ class Carving:
     def show(self) -> None:
         """Bring what is shown up to date."""
         types = self._rule['types']
-        for path in (self._folder / 'mdev_supported_types').glob('*'):
-            (path / 'available_instances').write_text(
-                f'{self._available(path.name)}\n')
+        for function in (self._folder, *self._vfs()):
+            for path in (function / 'mdev_supported_types').glob('*'):
+                (path / 'available_instances').write_text(
+                    f'{self._available_on(function, path.name)}\n')
         text = 'ID    : vGPU Name\n' + ''.join(
             f'{type_id:<5} : {facts["name"]}\n'
             for type_id, facts in types.items() if self._available(type_id))
         for vf in self._vfs():
-            (vf / 'nvidia/creatable_vgpu_types').write_text(text)
+            if (vf / 'nvidia').is_dir():
+                (vf / 'nvidia/creatable_vgpu_types').write_text(text)
 
     def _vfs(self) -> list[pathlib.Path]:
-        return [path.resolve() for path in self._folder.glob('virtfn*')
-                if (path / 'nvidia').is_dir()]
+        return [path.resolve() for path in self._folder.glob('virtfn*')]
 
     def _used(self) -> collections.Counter[str]:
         mdevs = [os.path.basename(os.readlink(path))
-                 for path in self._folder.glob('*/mdev_type')]
-        vfs = [(vf / 'nvidia/current_vgpu_type').read_text().strip()
-               for vf in self._vfs()]
+                 for function in (self._folder, *self._vfs())
+                 for path in function.glob('*/mdev_type')]
+        vfs = [path.read_text().strip() for vf in self._vfs()
+               if (path := vf / 'nvidia/current_vgpu_type').exists()]
         return collections.Counter([*mdevs, *(
             each for each in vfs if each != '0')])
+
+    def _available_on(self, function: pathlib.Path, type_id: str) -> int:
+        """Of a VF one at most."""
+        available = self._available(type_id)
+        if function == self._folder:
+            return available
+        return 0 if any(function.glob('*/mdev_type')) else min(1, available)
 
     def _available(self, type_id: str) -> int:
         types = {str(each): facts

@@ -130,8 +130,13 @@ class FakeKernel:
             raise _error(errno.ENOTTY, str(device))
 
     def _remove(self, device: pathlib.Path, value: str) -> None:
-        if value != '1':
-            raise _error(errno.EINVAL, str(device))
+        try:
+            # As kstrtoul does, nearly: 0x1 is a number, too.
+            wanted = int(value, 0)
+        except ValueError:
+            raise _error(errno.EINVAL, str(device)) from None
+        if not wanted:
+            return
         if device.parent == self._mdevs:
             fake_carving.Carving(device.resolve().parent).remove_mdev(
                 device.name, self._mdevs)
@@ -144,6 +149,7 @@ class FakeKernel:
         driver = device / 'driver'
         if driver.is_symlink():
             (driver.resolve() / address).unlink()
+        fake_carving.drop_vf(self._root, device)
         (device / 'iommu_group' / 'devices' / address).unlink()
         link.unlink()
         shutil.rmtree(device)
@@ -221,4 +227,4 @@ class FakeKernel:
         (members / address).symlink_to(os.path.relpath(folder, members))
         (folder / 'iommu_group').symlink_to(
             os.path.relpath(members.parent, folder))
-        fake_carving.equip_vf(pf, folder)
+        fake_carving.equip_vf(self._root, pf, folder)

@@ -225,6 +225,34 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             'passthrough': 0, 'L40S-4Q': 8, 'L40S-12Q': 6}, 'capacity')
 
 
+class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
+    """One server with two A100, whose VFs take one mdev each."""
+
+    machines = {'gpu1': 'nvidia-a100-2'}
+    variants = (('A100', '--vendor', '10de', '--device', '20b5'),)
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.flags(sriov_numvfs=['10de:20b5=6'], group='gpgpu')
+
+    def test_boot_and_delete(self) -> None:
+        for name in ('A100D-4C', 'A100D-20C'):
+            self.manage('vgpu-type', 'enable', 'A100', name)
+        room = {'A100': 0, '4C': 12, '20C': 8}
+        self.wait_for(lambda: self.room(variant='A100') == room, 'types')
+        server = self.boot(self.flavor_of(
+            {'resources:CUSTOM_VGPU_A100_A100D_20C': '3'}))
+        self.assertEqual(3, len(self.mdevs()))
+        self.wait_for(lambda: self.room(variant='A100') == {
+            'A100': 0, '4C': 6, '20C': 5}, 'capacity')
+        self.restart_compute()
+        self.assertEqual(3, len(self.mdevs()))
+        self.delete(server)
+        self.wait_for(lambda: self.room(variant='A100') == room,
+                      'all of it back')
+        self.assertEqual(set(), self.mdevs())
+
+
 class PlainVFTest(VGPUViews, cloud.GpuCloud):
     """VFs as the hardware made them."""
 

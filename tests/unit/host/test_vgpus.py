@@ -150,6 +150,18 @@ class MdevTest(VGPUCase):
         self.assertFalse(verdict.passed)
         self.assertIn('still there', verdict.evidence)
 
+    def test_removal_that_waits_for_a_guest(self):
+        device = self.device()
+        self.host.prepare(device)
+        # All that the kernel does until the guest has closed it.
+        os.unlink(f'{self.root}/bus/mdev/devices/{device.assignment_uuid}')
+        for method in (self.host.prepare, self.host.release,
+                       self.host.attachment):
+            self.refused(method, device, 'still has it open')
+        self.assertFalse(self.host.clean(device).passed)
+        self.assertEqual((device.assignment_uuid,),
+                         self.functions()[0].carved)
+
     def test_wrong_card_type_or_mdev(self):
         self.refused(self.host.prepare, self.device(
             stable_id=f'{self.other.id}/mdev0'), 'is not there')
@@ -312,3 +324,112 @@ class PlainVFTest(VGPUCase):
         self.assertTrue(self.host.clean(device).passed)
         self.assertIn(f'bus/pci/devices/{vf.address}/reset',
                       self.host.kernel.written)
+
+
+class NoGPUTest(VGPUCase):
+    """VFs of what is no GPU, so that a scan does not say how many it has."""
+
+    machine = 'intel-flex170-2'
+
+    def setUp(self):
+        super().setUp()
+        self.pfs = self.functions()
+        for each in self.pfs:
+            with open(f'{self.root}/{self.path(each)}/class', 'w') as file:
+                file.write('0x010802\n')
+        self.host = fake.FakeHost(self.root, {'8086:56c0': 4})
+
+    @staticmethod
+    def path(function):
+        return f'bus/pci/devices/{function.address}'
+
+    def vfs(self):
+        return [each for each in self.host.scan().functions if each.pf]
+
+    def test_vfs_are_made_and_only_once(self):
+        self.assertIsNone(self.host.scan().functions[-1].sriov_numvfs)
+        for _ in range(2):
+            self.host.make_vfs(())
+            self.assertEqual(4 * len(self.pfs), len(self.vfs()))
+        self.assertEqual([f'{self.path(each)}/sriov_numvfs'
+                          for each in self.pfs], self.host.kernel.written)
+
+    def test_busy_or_not_asked_for(self):
+        self.host.make_vfs([each.id for each in self.pfs[1:]])
+        self.assertEqual({self.pfs[0].id}, {each.pf for each in self.vfs()})
+
+    def test_number_that_cannot_be_read(self):
+        path = f'{self.root}/{self.path(self.pfs[0])}/sriov_numvfs'
+        os.unlink(path)
+        os.symlink('sriov_numvfs', path)
+        log = self.useFixture(fixtures.FakeLogger())
+        self.host.make_vfs(())
+        self.assertIn(f'{self.pfs[0].address} has none', log.output)
+        self.assertEqual({each.id for each in self.pfs[1:]},
+                         {each.pf for each in self.vfs()})
+
+
+class MxGPUTest(VGPUCase):
+
+    machine = 'amd-v620-2'
+    numvfs = {'1002:73a1': 6}.items()
+
+    def test_vfs_have_their_own_ids(self):
+        [pf, *_] = [each for each in self.functions() if each.pf is None]
+        vfs = [each for each in self.functions() if each.pf == pf.id]
+        self.assertEqual(({'73ae'}, 6), (
+            {each.device for each in vfs}, len(vfs)))
+        self.assertEqual(['vf6'], [each.name for each in pf.vgpu_types])
+
+
+class MdevOnVFTest(VGPUCase):
+
+    machine = 'nvidia-a100-2'
+    numvfs = {'10de:20b5': 5}.items()
+
+    def setUp(self):
+        super().setUp()
+        self.vfs = [each for each in self.functions() if each.pf]
+
+    def device(self, number, vgpu_type='A100D-20C'):
+        vf = self.vfs[number]
+        return host_base.HostDevice(
+            assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
+            address=vf.address, vgpu_type=vgpu_type)
+
+    def test_types_are_told_of_the_pf(self):
+        pf = next(each for each in self.functions()
+                  if each.id == self.vfs[0].pf)
+        self.assertEqual((pci.SEAT_VF, 5, 4, 1), (pf.vgpu_seats, *(
+            next(each.max_instances for each in pf.vgpu_types
+                 if each.name == name)
+            for name in ('A100D-4C', 'A100D-20C', 'A100D-80C'))))
+        self.assertEqual({()}, {each.vgpu_types for each in self.vfs})
+
+    def test_one_mdev_on_each_vf(self):
+        devices = [self.device(number) for number in range(4)]
+        for device in devices:
+            self.twice(self.host.prepare, device)
+            self.assertEqual(device.assignment_uuid,
+                             self.host.attachment(device).mdev)
+        self.refused(self.host.prepare, self.device(0), 'no room')
+        self.refused(self.host.prepare, self.device(4), 'no room')
+        # The other card has room.
+        self.host.prepare(self.device(5))
+        for device in devices:
+            self.assertTrue(self.host.clean(device).passed)
+        self.host.prepare(self.device(4, 'A100D-80C'))
+
+    def test_after_a_reboot(self):
+        device = self.device(0)
+        self.host.prepare(device)
+        for pf in {each.pf for each in self.vfs}:
+            address = next(each.address for each in self.functions()
+                           if each.id == pf)
+            self.host.kernel.write(
+                f'bus/pci/devices/{address}/sriov_numvfs', '0')
+        self.refused(self.host.prepare, device, 'is not there')
+        self.host.make_vfs(())
+        self.host.prepare(device)
+        self.assertEqual(device.assignment_uuid,
+                         self.host.attachment(device).mdev)
