@@ -183,7 +183,8 @@ class Host(Devices):
 
     @abc.abstractmethod
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
-        """The functions that are reported: all that could be a GPU."""
+        """The functions that are reported: all that could be a GPU, and all
+        that vGPUs can be carved out of."""
 
     @abc.abstractmethod
     def changed(self) -> bool:

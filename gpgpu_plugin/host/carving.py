@@ -28,6 +28,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
+PARENTS = 'class/mdev_bus'
 MDEV_TYPES = 'mdev_supported_types'
 CURRENT = 'nvidia/current_vgpu_type'
 CREATABLE = 'nvidia/creatable_vgpu_types'

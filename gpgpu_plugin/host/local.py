@@ -69,14 +69,16 @@ class LocalHost(base.Host):
         for function in scanner.scan(self.access.sysfs).functions:
             wanted = self._numvfs.get(
                 f'{function.vendor}:{function.device}', 0)
-            if (not wanted or function.sriov_numvfs != 0
-                    or function.id in busy
+            if (not wanted or function.id in busy
                     or function.driver == binding.VFIO):
                 continue
+            path = f'bus/pci/devices/{function.address}/sriov_numvfs'
             try:
-                self.binder.write(f'bus/pci/devices/{function.address}'
-                                  '/sriov_numvfs', str(wanted))
-            except exception.HostError:
+                # A scan says it of GPUs alone.
+                if self.access.sysfs.read(
+                        f'{self.access.sysfs.root}/{path}') == '0':
+                    self.binder.write(path, str(wanted))
+            except (exception.HostError, OSError):
                 # Such as more than it can have; the other cards are used.
                 LOG.exception('%s has none of its %s VFs', function.address,
                               wanted)
@@ -90,7 +92,8 @@ class LocalHost(base.Host):
 
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
         return tuple(function for function in scan.functions
-                     if pci.can_be_gpu(function.class_code))
+                     if pci.can_be_gpu(function.class_code)
+                     or function.vgpu_seats is not None)
 
     def changed(self) -> bool:
         return self._watch is None or self._watch.changed()

@@ -21,11 +21,10 @@ from __future__ import annotations
 import os
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import carving
 from gpgpu_plugin.host import scanner
-
-_SEAT = '/mdev'
 
 
 class MdevBackend(base.Backend):
@@ -34,16 +33,18 @@ class MdevBackend(base.Backend):
     order = 10
 
     def handles(self, device: base.HostDevice) -> bool:
-        return device.vgpu_type is not None and (
-            _SEAT in device.stable_id or bool(self.access.sysfs.names(
-                f'{self._parent(device)}/{carving.MDEV_TYPES}')))
+        if pci.card_of(device.stable_id) != device.stable_id:
+            return True
+        return device.vgpu_type is not None and bool(
+            self.access.sysfs.names(
+                f'{self._parent(device)}/{carving.MDEV_TYPES}'))
 
     def prepare(self, device: base.HostDevice) -> None:
         self._check(device)
         type_id = self._type_id(device)
         if self._made(device) == type_id:
             return
-        path = (f'class/mdev_bus/{device.address}/{carving.MDEV_TYPES}/'
+        path = (f'{carving.PARENTS}/{device.address}/{carving.MDEV_TYPES}/'
                 f'{type_id}')
         if self.access.sysfs.read(f'{self.access.sysfs.root}/{path}/'
                                   'available_instances') == '0':
@@ -82,14 +83,14 @@ class MdevBackend(base.Backend):
         return base.Attachment(mdev=device.assignment_uuid)
 
     def _parent(self, device: base.HostDevice) -> str:
-        return f'{self.access.sysfs.root}/class/mdev_bus/{device.address}'
+        return f'{self.access.sysfs.root}/{carving.PARENTS}/{device.address}'
 
     def _check(self, device: base.HostDevice) -> None:
         """Make sure that the card at the address is the one that is meant.
 
         :raises HostError: it is another one, or none
         """
-        card = device.stable_id.partition(_SEAT)[0]
+        card = pci.card_of(device.stable_id)
         function = scanner.look(self.access.sysfs, device.address)
         if function is None or function.id != card:
             raise exception.HostError(
@@ -119,11 +120,21 @@ class MdevBackend(base.Backend):
     def _made(self, device: base.HostDevice) -> str | None:
         """What the driver calls the type of the mdev; None: there is none.
 
-        :raises HostError: it is another card's
+        :raises HostError: it is another card's, or about to go
         """
         path = (f'{self.access.sysfs.root}/bus/mdev/devices/'
                 f'{device.assignment_uuid}')
-        if not device.assignment_uuid or not os.path.lexists(path):
+        if not device.assignment_uuid:
+            return None
+        if not os.path.lexists(path):
+            # The kernel takes it from the bus at once, and from its parent
+            # when nobody has it open any more.
+            if os.path.lexists(
+                    f'{self._parent(device)}/{device.assignment_uuid}'):
+                raise exception.HostError(
+                    path=device.address,
+                    reason=f'mdev {device.assignment_uuid} is being removed, '
+                           f'and a process still has it open')
             return None
         parent = os.path.basename(os.path.dirname(os.path.realpath(path)))
         if parent != device.address:

@@ -10,7 +10,8 @@
 #    License for the specific language governing permissions and limitations
 #    under the License.
 """Every PCI function of a host, from sysfs (Documentation/ABI/testing/
-sysfs-bus-pci).
+sysfs-bus-pci), and what mdevs are made on without being one: such a parent is
+a function whose address is its name.
 
 What cannot be read is unknown, is said, and does not stop the rest. Costly
 attributes (extended config space, VPD, vGPU types) are read only of
@@ -37,6 +38,11 @@ _ATTRIBUTES = (
     ('subsystem_vendor', 'subsystem_vendor'),
     ('subsystem_device', 'subsystem'), ('revision', 'revision'),
     ('class', 'class_code'))
+# What the mdevs of the kernel's samples are to a guest, by the name of their
+# parent (samples/vfio-mdev): sysfs does not say it.
+_SAMPLES = {
+    'mbochs': {'vendor': '1234', 'device': '1111', 'class_code': '038000'},
+    'mtty': {'vendor': '4348', 'device': '3253', 'class_code': '070002'}}
 _VFIO = 'vfio-pci'
 _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
 
@@ -66,7 +72,10 @@ def look(sysfs: sysfs_mod.Sysfs, address: str) -> pci.PCIFunction | None:
 
     :returns: None if it is not there or its path cannot be read
     """
-    return _Scanner(sysfs).function(address)
+    reader = _Scanner(sysfs)
+    if sysfs.link(f'{sysfs.devices}/{address}') is None:
+        return reader.virtual_parent(address)
+    return reader.function(address)
 
 
 def look_at_card(sysfs: sysfs_mod.Sysfs, address: str,
@@ -109,13 +118,17 @@ class _Scanner:
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
         found = card.relate(self.function(each) for each in addresses)
-        return Scan(functions=tuple(carving.gather(found)),
+        # They are in no slot and in no IOMMU group.
+        virtual = (self.virtual_parent(each) for each in sorted(
+            set(self._sysfs.names(
+                f'{self._sysfs.root}/{carving.PARENTS}')) - set(addresses)))
+        return Scan(functions=(*carving.gather(found),
+                               *(each for each in virtual if each)),
                     problems=tuple(self._problems))
 
-    def function(self, address: str) -> pci.PCIFunction | None:
-        folder = f'{self._sysfs.devices}/{address}'
-        unreadable: list[str] = []
-
+    def _asking(self, address: str, unreadable: list[str],
+                ) -> Callable[..., typing.Any]:
+        """Reads what is asked for; what cannot be read is noted."""
         def attempt(name: str, read: Callable[[], T | None]) -> T | None:
             try:
                 return read()
@@ -125,12 +138,43 @@ class _Scanner:
                     f'{address}: {name} cannot be read '
                     f'({getattr(exc, "strerror", None) or exc}): unknown')
                 return None
+        return attempt
 
+    def virtual_parent(self, name: str) -> pci.PCIFunction | None:
+        """A parent of mdevs that is no PCI function.
+
+        :returns: None if it is not there or its path cannot be read
+        """
+        unreadable: list[str] = []
+        attempt = self._asking(name, unreadable)
+        folder = f'{self._sysfs.root}/{carving.PARENTS}/{name}'
+        place = attempt('path', lambda: self._place(folder))
+        if place is None:
+            return None
+        values: dict[str, typing.Any] = dict(_SAMPLES.get(name, {}))
+        values.update(attempt('vGPU types', lambda: carving.look(
+            self._sysfs, folder, self._sysfs.names(folder))) or {})
+        return pci.PCIFunction(
+            id=place, address=name,
+            used_by='mdev' if values.get('carved') else None,
+            unreadable=tuple(unreadable), **values)
+
+    def _place(self, link: str) -> str:
+        """Where a link leads, below the root."""
+        _, found, path = self._sysfs.target(link).partition('/devices/')
+        if not found:
+            raise ValueError('it does not lead to a device')
+        return f'/devices/{path}'
+
+    def function(self, address: str) -> pci.PCIFunction | None:
+        folder = f'{self._sysfs.devices}/{address}'
+        unreadable: list[str] = []
+        attempt = self._asking(address, unreadable)
         hops = attempt('path', lambda: self._hops(address))
         if hops is None:
             return None
         values: dict[str, typing.Any] = {
-            field: attempt(name, lambda name=name: self._id(folder, name))  # type: ignore[misc]
+            field: attempt(name, lambda name=name: self._id(folder, name))
             for name, field in _ATTRIBUTES}
         pf = attempt('physfn', lambda: self._sysfs.link(f'{folder}/physfn'))
         if pf is not None:

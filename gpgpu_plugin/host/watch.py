@@ -11,9 +11,10 @@
 #    under the License.
 """Did anything change since the last scan? Asked often, so it is cheap.
 
-It notices a function that came or went, a driver that was bound or unbound
-and a changed number of VFs, by listings and by small files that are kept
-open. Modification times are not used: sysfs does not promise them.
+It notices a function or a parent of mdevs that came or went, a driver that
+was bound or unbound and a changed number of VFs, by listings and by small
+files that are kept open. Modification times are not used: sysfs does not
+promise them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import os
 from collections.abc import Iterable
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import carving
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
 
@@ -39,7 +41,7 @@ class Watch:
         drivers = f'{sysfs.root}/bus/pci/drivers'
         # All of them: the first device of a driver must be noticed, too.
         self._folders = [
-            sysfs.devices, drivers,
+            sysfs.devices, drivers, f'{sysfs.root}/{carving.PARENTS}',
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
         self._files: dict[int, bytes] = {}
         for function in functions:

@@ -63,10 +63,7 @@ class NovasOwn:
 
     def _option(self, function: pci.PCIFunction,
                 parent: str | None) -> str | None:
-        # Nova knows no wider domain, and gives away none of its devices.
-        known = pci.PCIAddress.parse(function.address).domain <= (
-            devspec.MAX_DOMAIN)
-        if known and self._specs.device_assignable({
+        if _is_known(function.address) and self._specs.device_assignable({
                 'vendor_id': function.vendor, 'product_id': function.device,
                 'address': function.address, 'parent_addr': parent,
                 'capabilities': {}}):
@@ -104,3 +101,16 @@ class NovasOwn:
                 reason='a variant of gpgpu_plugin has the resource class '
                        'VGPU, which Nova then gives away itself. Give the '
                        'variant another class, or leave the option empty')
+
+
+def _is_known(address: str) -> bool:
+    """Whether Nova knows such PCI devices.
+
+    It gives away none of a wider domain, and no parent of mdevs that is no
+    PCI function.
+    """
+    try:
+        return pci.PCIAddress.parse(address).domain <= int(
+            devspec.MAX_DOMAIN)
+    except exception.Invalid:
+        return False

@@ -105,6 +105,11 @@ class PassthroughContract:
         self.write(self.attribute('reset'), '1')
         self.refused(errno.EINVAL, self.attribute('reset'), '0')
 
+    def test_writes_that_remove_nothing(self) -> None:
+        self.refused(errno.EINVAL, self.attribute('remove'), 'x')
+        self.write(self.attribute('remove'), '0')
+        self.assertEqual(self.gpus[0].id, self.look(self.gpus[0]).id)
+
     def test_override_and_probe(self) -> None:
         address = self.gpus[0].address
         self.write('bus/pci/drivers_probe', address)

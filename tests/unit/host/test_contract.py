@@ -17,6 +17,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.host import fake
+from tests.contract import mdev
 from tests.contract import passthrough
 
 
@@ -46,3 +47,18 @@ class FakeKernelContractTest(
         with open(f'{self.root}/bus/pci/devices/{gpu.address}/enable', 'w',
                   encoding='utf-8') as file:
             file.write(f'{count}\n')
+
+
+class FakeMdevContractTest(mdev.MdevContract, base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        self.backend = fake.FakeHost.for_machine('nvidia-t4-2', self.root)
+        self.parent = next(each for each in self.backend.scan().functions
+                           if each.vgpu_seats)
+        self.types = {'T4-1Q': 16, 'T4-2Q': 8, 'T4-4Q': 4, 'T4-8Q': 2,
+                      'T4-16Q': 1}
+
+    def write(self, path, value):
+        self.backend.kernel.write(path, value)

@@ -83,6 +83,22 @@ class ConflictTest(base.BaseTestCase):
                                vendor='10de', device='2330')
         self.assertEqual({}, conflicts.NovasOwn(self.conf).options([wide]))
 
+    def test_parent_of_mdevs_that_is_no_pci_function(self):
+        self.conf.set_override('device_spec', [json.dumps(
+            {'vendor_id': '1234'})], 'pci')
+        self.conf.set_override(
+            'enabled_mdev_types', ['mbochs-small'], 'devices')
+        parents = [
+            pci.PCIFunction(
+                id=f'/devices/virtual/{name}/{name}', address=name,
+                vendor='1234', device='1111', vgpu_types=(
+                    vgpu_type.VGPUType(name=kind, type_id=kind),))
+            for name, kind in (('mbochs', 'mbochs-small'),
+                               ('other', 'mbochs-large'))]
+        self.assertEqual(
+            {'mbochs': '[devices] enabled_mdev_types = mbochs-small'},
+            conflicts.NovasOwn(self.conf).options(parents))
+
     def test_vfs_of_a_function_that_nova_gives_away(self):
         # Nova looks at the real /sys for it.
         self.useFixture(fixtures.MockPatch(

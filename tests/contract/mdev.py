@@ -1,0 +1,272 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the plugin expects of a kernel that makes mdevs, fake or real.
+
+The same tests run on the fake driver (tests/unit) and on the kernel's own
+mbochs (tests/vfio_lab). Errors of raw writes are those of drivers/vfio/mdev
+and of its sample drivers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import typing
+import uuid
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import local
+from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs
+
+
+class MdevContract:
+    """Mixed into a test case that sets what is annotated here.
+
+    :ivar root: of sysfs
+    :ivar parent: a function that has no mdevs
+    :ivar types: how many of each type fit on it, by name
+    """
+
+    root: str
+    backend: local.LocalHost
+    parent: pci.PCIFunction
+    types: dict[str, int]
+    assertEqual: typing.Any
+    assertRaises: typing.Any
+    assertIn: typing.Any
+    assertLess: typing.Any
+    assertTrue: typing.Any
+
+    def write(self, path: str, value: str) -> None:
+        """Write an attribute as the plugin does. Raises OSError."""
+        raise NotImplementedError
+
+    # -- helpers ------------------------------------------------------------
+
+    @property
+    def large(self) -> str:
+        """The type of which the fewest fit."""
+        return min(self.types, key=lambda name: self.types[name])
+
+    @property
+    def small(self) -> str:
+        """The type of which the most fit."""
+        return max(self.types, key=lambda name: self.types[name])
+
+    def device(self, vgpu_type: str, **fields: typing.Any,
+               ) -> host_base.HostDevice:
+        """A holding of its own each time."""
+        return host_base.HostDevice(**{
+            'assignment_uuid': str(uuid.uuid4()), 'vgpu_type': vgpu_type,
+            'stable_id': f'{self.parent.id}/mdev0',
+            'address': self.parent.address, **fields})
+
+    def look(self) -> pci.PCIFunction:
+        found = scanner.look(sysfs.Sysfs(self.root), self.parent.address)
+        assert found is not None
+        return found
+
+    def folder(self, vgpu_type: str) -> str:
+        """Of a type, relative to the root."""
+        [type_id] = [each.type_id for each in self.look().vgpu_types or ()
+                     if each.name == vgpu_type]
+        return (f'class/mdev_bus/{self.parent.address}/mdev_supported_types/'
+                f'{type_id}')
+
+    def available(self, vgpu_type: str) -> int:
+        """What the kernel says can be made now."""
+        return int(pathlib.Path(
+            self.root, self.folder(vgpu_type), 'available_instances',
+        ).read_text())
+
+    def mdevs(self) -> list[str]:
+        """All there are, on any parent."""
+        folder = f'{self.root}/bus/mdev/devices'
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def refused(self, number: int, path: str, value: str) -> None:
+        exc = self.assertRaises(OSError, self.write, path, value)
+        self.assertEqual(errno.errorcode[number],
+                         errno.errorcode[exc.errno], path)
+
+    def cannot(self, device: host_base.HostDevice, *words: str) -> None:
+        """It cannot be prepared, and nothing is left of the attempt."""
+        before = self.mdevs()
+        exc = self.assertRaises(
+            exception.HostError, self.backend.prepare, device)
+        for word in words:
+            self.assertIn(word, str(exc))
+        self.assertEqual(before, self.mdevs())
+
+    def fill(self) -> list[host_base.HostDevice]:
+        """Holdings of the large type, until there is no room."""
+        devices = [self.device(self.large)
+                   for _ in range(self.types[self.large])]
+        for each in devices:
+            self.backend.prepare(each)
+        return devices
+
+    # -- the kernel ---------------------------------------------------------
+
+    def test_writes_that_make_mdevs(self) -> None:
+        create = f'{self.folder(self.small)}/create'
+        name = str(uuid.uuid4())
+        for malformed in ('', 'x', name[:-1], f'{name}ab',
+                          name.replace('-', 'g'), f'{name[:-1]}g'):
+            self.refused(errno.EINVAL, create, malformed)
+        self.assertEqual([], self.mdevs())
+        self.write(create, name)
+        # Also of another type, or written otherwise.
+        for path in (create, f'{self.folder(self.large)}/create'):
+            for taken in (name, name.upper()):
+                self.refused(errno.EEXIST, path, taken)
+        other = str(uuid.uuid4())
+        self.write(create, other.upper())
+        self.assertEqual(sorted((name, other)), self.mdevs())
+        self.refused(errno.ENOENT, f'{self.folder(self.small)}x/create',
+                     str(uuid.uuid4()))
+
+    def test_writes_that_remove_mdevs(self) -> None:
+        name = str(uuid.uuid4())
+        remove = f'bus/mdev/devices/{name}/remove'
+        self.refused(errno.ENOENT, remove, '1')
+        self.write(f'{self.folder(self.small)}/create', name)
+        self.refused(errno.EINVAL, remove, 'x')
+        self.write(remove, '0')
+        self.assertEqual([name], self.mdevs())
+        self.write(remove, '1')
+        self.assertEqual([], self.mdevs())
+        self.refused(errno.ENOENT, remove, '1')
+
+    def test_write_when_there_is_no_room(self) -> None:
+        made = self.fill()
+        for each in (self.large, self.small):
+            self.assertEqual(0, self.available(each))
+            create = f'{self.folder(each)}/create'
+            self.refused(errno.ENOSPC, create, str(uuid.uuid4()))
+            # What is taken is said first.
+            self.refused(errno.EEXIST, create, made[0].assignment_uuid)
+        self.assertEqual(len(made), len(self.mdevs()))
+
+    def test_what_an_mdev_shows(self) -> None:
+        device = self.device(self.small)
+        self.backend.prepare(device)
+        mdev = device.assignment_uuid
+        path = pathlib.Path(self.root, 'bus/mdev/devices', mdev).resolve()
+        self.assertEqual(self.parent.address, path.parent.name)
+        of_type = pathlib.Path(self.root, self.folder(self.small)).resolve()
+        self.assertEqual(of_type, (path / 'mdev_type').resolve())
+        self.assertEqual([mdev], os.listdir(of_type / 'devices'))
+        self.backend.release(device)
+        self.assertEqual([], os.listdir(of_type / 'devices'))
+
+    # -- the scanner --------------------------------------------------------
+
+    def test_types_are_read(self) -> None:
+        found = self.look()
+        self.assertEqual(pci.SEAT_MDEV, found.vgpu_seats)
+        self.assertEqual(self.types, {
+            each.name: each.max_instances
+            for each in found.vgpu_types or ()})
+        for name, most in self.types.items():
+            self.assertEqual(most, self.available(name), name)
+        scan = self.backend.scan()
+        self.assertEqual((), scan.problems)
+        self.assertIn(found, self.backend.discover(scan))
+
+    def test_what_is_made_is_seen(self) -> None:
+        self.assertEqual(((), None), (
+            self.look().carved, self.look().used_by))
+        device = self.device(self.small)
+        self.backend.prepare(device)
+        self.assertEqual(((device.assignment_uuid,), 'mdev'), (
+            self.look().carved, self.look().used_by))
+
+    # -- the backend --------------------------------------------------------
+
+    def test_prepare_makes_one_mdev_that_is_the_assignments(self) -> None:
+        device = self.device(self.small)
+        self.assertRaises(exception.HostError, self.backend.attachment,
+                          device)
+        for _ in range(2):
+            self.backend.prepare(device)
+            self.assertEqual([device.assignment_uuid], self.mdevs())
+            self.assertEqual(
+                host_base.Attachment(mdev=device.assignment_uuid),
+                self.backend.attachment(device))
+
+    def test_available_instances_shrink_and_grow(self) -> None:
+        most = self.types[self.small]
+        devices = [self.device(self.small) for _ in range(3)]
+        for number, each in enumerate(devices, start=1):
+            self.backend.prepare(each)
+            self.assertEqual(most - number, self.available(self.small))
+        self.assertLess(
+            self.available(self.large), self.types[self.large])
+        for number, each in enumerate(devices, start=1):
+            self.backend.release(each)
+            self.assertEqual(most - 3 + number, self.available(self.small))
+        self.assertEqual(self.types[self.large], self.available(self.large))
+
+    def test_release_is_idempotent(self) -> None:
+        device = self.device(self.large)
+        self.backend.release(device)
+        self.backend.prepare(device)
+        for _ in range(2):
+            self.backend.release(device)
+            self.assertEqual([], self.mdevs())
+        exc = self.assertRaises(
+            exception.HostError, self.backend.attachment, device)
+        self.assertIn('is not there', str(exc))
+
+    def test_late_release_leaves_the_next_holding_alone(self) -> None:
+        late, now = self.device(self.large), self.device(self.large)
+        self.backend.prepare(late)
+        self.backend.release(late)
+        self.backend.prepare(now)
+        self.backend.release(late)
+        self.assertTrue(self.backend.clean(late).passed)
+        self.assertEqual([now.assignment_uuid], self.mdevs())
+
+    def test_type_that_is_not_there(self) -> None:
+        self.cannot(self.device('A2-1Q'), 'no type A2-1Q', self.small)
+
+    def test_card_without_room(self) -> None:
+        self.fill()
+        for each in (self.large, self.small):
+            self.cannot(self.device(each), 'no room', each)
+
+    def test_another_card_at_the_address(self) -> None:
+        self.cannot(self.device(self.small, stable_id=(
+            '/devices/pci0000:ff/1f.7/mdev0')), 'is not there')
+
+    def test_clean_removes_what_a_crash_left(self) -> None:
+        # Neither released, nor known to whoever made it.
+        device = self.device(self.small)
+        self.write(f'{self.folder(self.small)}/create',
+                   device.assignment_uuid)
+        for _ in range(2):
+            verdict = self.backend.clean(device)
+            self.assertTrue(verdict.passed, verdict.evidence)
+            self.assertIn(device.assignment_uuid, verdict.evidence)
+            self.assertEqual([], self.mdevs())
+
+    def test_crash_after_it_was_made(self) -> None:
+        device = self.device(self.small)
+        self.write(f'{self.folder(self.small)}/create',
+                   device.assignment_uuid)
+        self.backend.prepare(device)
+        self.assertEqual([device.assignment_uuid], self.mdevs())
