@@ -13,19 +13,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
 import pathlib
+import re
+import struct
 import subprocess
 import time
 import typing
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
 
+import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import baseline
+from gpgpu_plugin.host import binding
+from gpgpu_plugin.host import designation
+from gpgpu_plugin.host import local
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 from tests.vfio_lab import machine
+
+# For a libvirtd of the guest's own.
+QEMU_CONF = """
+user = "root"
+group = "root"
+security_driver = "none"
+namespaces = []
+cgroup_controllers = []
+remember_owner = 0
+stdio_handler = "file"
+"""
+# include/uapi/linux/vfio.h
+_VFIO_SET_IOMMU = 0x3b66
+_VFIO_GROUP_SET_CONTAINER = 0x3b68
+_VFIO_GROUP_GET_DEVICE_FD = 0x3b6a
+_VFIO_TYPE1 = 1
 
 
 def write(path: str, value: str) -> None:
@@ -56,6 +86,117 @@ def unload(module: str) -> None:
     raise AssertionError(done.stderr)
 
 
+def load_mdevs() -> None:
+    """Load the kernel's sample drivers of mdevs."""
+    for module in machine.MDEVS:
+        # The host of the lab may have modules of this kernel without them.
+        subprocess.run(['modprobe', '-d', '/out/kernel', module], check=True)
+
+
+def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
+         ) -> local.LocalHost:
+    """The guest as a host, with what the plugin does with it."""
+    subprocess.run(['modprobe', 'vfio-pci'], check=True)
+    tree = sysfs.Sysfs('/sys')
+    return local.LocalHost(host_base.Access(
+        sysfs=tree, binder=binding.Binder(tree, write, lambda: None, read),
+        is_designated=designation.Store().holds,
+        baselines=baseline.Baselines(
+            test.useFixture(fixtures.TempDir()).path)), numvfs)
+
+
+@contextlib.contextmanager
+def opened(group: object, device: str) -> Iterator[None]:
+    """While this process has a device of an IOMMU group open."""
+    container = os.open('/dev/vfio/vfio', os.O_RDWR)
+    member = os.open(f'/dev/vfio/{group}', os.O_RDWR)
+    try:
+        fcntl.ioctl(member, _VFIO_GROUP_SET_CONTAINER,
+                    struct.pack('i', container))
+        fcntl.ioctl(container, _VFIO_SET_IOMMU, _VFIO_TYPE1)
+        fcntl.ioctl(member, _VFIO_GROUP_GET_DEVICE_FD,
+                    device.encode() + b'\0')
+        fd = _device_fd()
+        try:
+            yield
+        finally:
+            os.close(fd)
+    finally:
+        os.close(member)
+        os.close(container)
+
+
+def _device_fd() -> int:
+    # The ioctl returns it, which fcntl.ioctl hides when it is given bytes;
+    # it is the newest one.
+    return max(int(each) for each in os.listdir('/proc/self/fd')
+               if os.path.exists(f'/proc/self/fd/{each}')
+               and 'vfio-device' in os.readlink(f'/proc/self/fd/{each}'))
+
+
+def wait(condition: Callable[[], bool], what: str) -> None:
+    """Wait for what has no event."""
+    deadline = time.monotonic() + 90
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f'{what}: not in time')
+        time.sleep(0.5)
+
+
+def placed(text: str, ids: str) -> int:
+    """How many devices a guest's firmware found and gave an address.
+
+    :param text: of QEMU's monitor, ``info pci``
+    """
+    return sum(
+        # All ones: the firmware has not come to it yet.
+        bool(re.search(r'BAR0: .* at 0x(?!f{8})', each))
+        for each in re.split(r'^  Bus ', text, flags=re.M) if ids in each)
+
+
+def nested(ids: str, *arguments: str) -> int:
+    """Boot a guest in the guest, and wait until its firmware has given a
+    device an address.
+
+    :returns: how many such devices it has
+    """
+    with subprocess.Popen(
+            ['qemu-system-x86_64', '-machine', 'q35', '-accel', 'tcg', '-m',
+             '64', '-nodefaults', '-display', 'none', '-qmp', 'stdio',
+             *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True) as process:
+        try:
+            _ask(process, 'qmp_capabilities')
+            found = 0
+
+            def seen() -> bool:
+                nonlocal found
+                found = placed(_ask(
+                    process, 'human-monitor-command',
+                    {'command-line': 'info pci'}), ids)
+                return found > 0
+            wait(seen, f'{ids} in a nested guest')
+            return found
+        finally:
+            process.kill()
+
+
+def _ask(process: subprocess.Popen[str], command: str,
+         arguments: Mapping[str, str] | None = None) -> str:
+    """Give QEMU a command (QEMU Machine Protocol)."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps(
+        {'execute': command, 'arguments': arguments or {}}) + '\n')
+    process.stdin.flush()
+    for line in process.stdout:
+        said = json.loads(line)
+        if 'return' in said:
+            return str(said['return'])
+        # Not the greeting, no event.
+        assert 'error' not in said, said
+    raise AssertionError(f'QEMU ended with {process.wait()}')
+
+
 def functions() -> dict[str, pci.PCIFunction]:
     """All functions of the machine by address."""
     return {each.address: each for each in scanner.scan(
@@ -64,7 +205,41 @@ def functions() -> dict[str, pci.PCIFunction]:
 
 def displays() -> list[pci.PCIFunction]:
     """The four cards, two on each NUMA node, by address."""
-    return [each for each in functions().values() if each.vendor == '1234']
+    return [each for each in functions().values()
+            if each.vendor == '1234' and each.id.startswith('/devices/pci')]
+
+
+def nvme() -> pci.PCIFunction:
+    """The PF of the NVMe, whose driver can make VFs of it."""
+    subprocess.run(['modprobe', 'nvme'], check=True)
+    return next(each for each in functions().values()
+                if each.class_code == '010802' and each.pf is None)
+
+
+def vfs() -> list[pci.PCIFunction]:
+    """The VFs of the NVMe, once its driver has given up on each.
+
+    They are off (NVMe, Secondary Controller State), and nobody turns them on.
+    """
+    found: list[pci.PCIFunction] = []
+
+    def given_up() -> bool:
+        found[:] = [each for each in functions().values() if each.pf]
+        return all(each.driver != 'nvme' for each in found)
+    wait(given_up, 'VFs without a driver')
+    return sorted(found, key=lambda each: each.vf_index or 0)
+
+
+def mdevs() -> list[str]:
+    """UUIDs of all mdevs."""
+    folder = '/sys/bus/mdev/devices'
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def remove_mdevs() -> None:
+    """Also what a test left."""
+    for each in mdevs():
+        write(f'bus/mdev/devices/{each}/remove', '1')
 
 
 def require(test: typing.Any) -> None:

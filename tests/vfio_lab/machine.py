@@ -18,16 +18,18 @@ root read-only below a disk of the guest's, runs the command there as root and
 ends with its exit code. Each --then is another boot with the same disk, if the
 one before it succeeded. Two NUMA nodes with a PCIe host bridge each; below
 them root ports that are slots 11, 12 (node 0), 14, 15 (node 1) with a bochs
-display each, and slot 13 with an NVMe of four VFs.
+display each, and slot 13 with an NVMe of four VFs. The kernel's sample drivers
+of mdevs (MDEVS) are built for it and can be loaded there.
 
-Needs (Debian): qemu-system-x86 seabios busybox-static cpio e2fsprogs kmod udev
-xz-utils zstd.
+Needs (Debian): qemu-system-x86 seabios busybox-static cpio e2fsprogs gcc kmod
+libelf1 make udev xz-utils zstd.
 """
 
 from __future__ import annotations
 
 import itertools
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -41,6 +43,8 @@ HERE = pathlib.Path(__file__).parent
 MODULES = ('virtio_pci', 'virtio_blk', 'ext4', '9pnet_virtio', '9p',
            'overlay')
 META = 'linux-image-amd64'
+# Debian builds none of samples/vfio-mdev.
+MDEVS = ('mbochs', 'mtty')
 DISK = 16 * 1024 ** 3
 # In the kernel's command line, so that tests know where they are.
 MARK = 'gpgpu_lab'
@@ -75,23 +79,85 @@ def _run(*command: object, **kwargs: object) -> str:
     return str(done.stdout)
 
 
+def _unpack(package: str, folder: pathlib.Path, *fields: str) -> str:
+    """Download a package and unpack it, not installed, into a folder.
+
+    :param package: its name, or ``name=version``
+    :returns: what the fields of its control file say
+    """
+    _run('apt-get', '-qq', '-o', 'APT::Sandbox::User=root', 'download',
+         package, cwd=folder)
+    [archive] = folder.glob('*.deb')
+    _run('dpkg', '-x', archive, folder)
+    said = _run('dpkg-deb', '-f', archive, *fields)
+    archive.unlink()
+    return said.strip()
+
+
 def kernel(folder: pathlib.Path) -> tuple[pathlib.Path, str]:
-    """Unpack Debian's kernel, not installed, into a folder.
+    """Unpack Debian's kernel, with the sample drivers of mdevs.
 
     :returns: its image, its version
     """
     package = next(
         word for word in _run('apt-cache', 'depends', META).split()
         if word.startswith('linux-image-') and word != META)
-    _run('apt-get', '-qq', '-o', 'APT::Sandbox::User=root', 'download',
-         package, cwd=folder)
-    [archive] = folder.glob('*.deb')
-    _run('dpkg', '-x', archive, folder)
-    archive.unlink()
+    release = _unpack(package, folder, 'Version')
     [image] = (folder / 'boot').glob('vmlinuz-*')
     version = image.name.removeprefix('vmlinuz-')
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir='/var/tmp') as build:
+        extra = folder / 'lib/modules' / version / 'extra'
+        extra.mkdir()
+        for each in _mdevs(pathlib.Path(build), version, release):
+            shutil.copy(each, extra)
+    sys.stdout.write(f'{", ".join(MDEVS)} for {version}: '
+                     f'{time.monotonic() - began:.0f} s\n')
     _run('depmod', '-b', folder, version)
     return image, version
+
+
+def _mdevs(folder: pathlib.Path, version: str,
+           release: str) -> list[pathlib.Path]:
+    """Build MDEVS for a kernel.
+
+    :param version: the kernel's, ``uname -r``
+    :param release: of Debian's packages of it
+    :returns: the modules
+    """
+    needs = _unpack(f'linux-headers-{version}={release}', folder, 'Depends')
+    for need in re.findall(r'linux-(?:headers|kbuild)-[^ ,]+', needs):
+        _unpack(need, folder)
+    headers = folder / 'usr/src' / f'linux-headers-{version}'
+    # As it is in the package it includes one of an absolute path.
+    makefile = headers / 'Makefile'
+    makefile.write_text(makefile.read_text().replace(
+        ' /usr/src/', f' {folder}/usr/src/'))
+    samples = _samples(folder, '.'.join(version.split('.')[:2]), release)
+    (samples / 'Makefile').write_text(
+        f'obj-m := {" ".join(f"{each}.o" for each in MDEVS)}\n')
+    # Debug information of types would need the kernel itself.
+    _run('make', '-s', '-C', headers, f'M={samples}',
+         'CONFIG_DEBUG_INFO_BTF_MODULES=', 'modules')
+    return [samples / f'{each}.ko' for each in MDEVS]
+
+
+def _samples(folder: pathlib.Path, series: str,
+             release: str) -> pathlib.Path:
+    """The folder with the sources of MDEVS, and nothing else."""
+    package = f'linux-source-{series}'
+    # Where this very release is not offered, apt's choice of the series does
+    # as well: the samples hardly change within one.
+    if release in _run('apt-cache', 'madison', package).split():
+        package += f'={release}'
+    _unpack(package, folder)
+    top = f'linux-source-{series}'
+    samples = f'{top}/samples/vfio-mdev'
+    # --occurrence: not on to the archive's end.
+    _run('tar', '-x', '-I', 'xz -T0', '-f',
+         folder / 'usr/src' / f'{top}.tar.xz', '-C', folder, '--occurrence',
+         *(f'{samples}/{each}.c' for each in MDEVS))
+    return folder / samples
 
 
 def initrd(folder: pathlib.Path, base: pathlib.Path,

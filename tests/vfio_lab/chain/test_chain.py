@@ -47,15 +47,6 @@ from tests.vfio_lab import lab
 _ORIGINALS = {'builtins.open': builtins.open, 'os.listdir': os.listdir,
               'os.path.isdir': os.path.isdir, 'glob.glob': glob.glob,
               'glob.iglob': glob.iglob}
-QEMU_CONF = """
-user = "root"
-group = "root"
-security_driver = "none"
-namespaces = []
-cgroup_controllers = []
-remember_owner = 0
-stdio_handler = "file"
-"""
 CONF = cloud.CONF
 _DRIVER = 'nova.virt.libvirt.driver.LibvirtDriver'
 # Python is about eight times slower here, and as much again beside others.
@@ -92,7 +83,7 @@ class ChainTest(cloud.GpuCloud):
         super()._configure()
         for name, original in _ORIGINALS.items():
             self.useFixture(fixtures.MonkeyPatch(name, original))
-        pathlib.Path('/etc/libvirt/qemu.conf').write_text(QEMU_CONF)
+        pathlib.Path('/etc/libvirt/qemu.conf').write_text(lab.QEMU_CONF)
         found = self.useFixture(libvirtd.Libvirtd())
         self.assertIsNone(found.unavailable)
         self.connection = found.connection

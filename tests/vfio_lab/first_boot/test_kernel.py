@@ -15,33 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
-import struct
-import subprocess
 import threading
-from collections.abc import Iterator
-
-import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import baseline
-from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import config_space
-from gpgpu_plugin.host import designation
-from gpgpu_plugin.host import local
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
 from tests.contract import passthrough
 from tests.vfio_lab import lab
-
-# include/uapi/linux/vfio.h
-_VFIO_SET_IOMMU = 0x3b66
-_VFIO_GROUP_SET_CONTAINER = 0x3b68
-_VFIO_GROUP_GET_DEVICE_FD = 0x3b6a
-_VFIO_TYPE1 = 1
 
 
 class ScannerTest(lab.LabTestCase):
@@ -77,14 +59,7 @@ class KernelContractTest(
         super().setUp()
         self.root = '/sys'
         lab.unload('bochs')
-        subprocess.run(['modprobe', 'vfio-pci'], check=True)
-        tree = sysfs.Sysfs('/sys')
-        self.backend = local.LocalHost(host_base.Access(
-            sysfs=tree, binder=binding.Binder(
-                tree, lab.write, lambda: None, lab.read),
-            is_designated=designation.Store().holds,
-            baselines=baseline.Baselines(
-                self.useFixture(fixtures.TempDir()).path)))
+        self.backend = lab.host(self)
         self.gpus = lab.displays()[:2]
         self.addCleanup(self._restore)
 
@@ -119,31 +94,9 @@ class KernelContractTest(
         self.assertFalse(thread.is_alive())
         self.assertIsNone(self.look(gpu).driver)
 
-    @contextlib.contextmanager
-    def opened(self, gpu: pci.PCIFunction) -> Iterator[None]:
-        container = os.open('/dev/vfio/vfio', os.O_RDWR)
-        group = os.open(f'/dev/vfio/{gpu.iommu_group}', os.O_RDWR)
-        try:
-            fcntl.ioctl(group, _VFIO_GROUP_SET_CONTAINER,
-                        struct.pack('i', container))
-            fcntl.ioctl(container, _VFIO_SET_IOMMU, _VFIO_TYPE1)
-            fcntl.ioctl(group, _VFIO_GROUP_GET_DEVICE_FD,
-                        gpu.address.encode() + b'\0')
-            fd = self._device_fd()
-            yield
-            os.close(fd)
-        finally:
-            os.close(group)
-            os.close(container)
-
-    @staticmethod
-    def _device_fd() -> int:
-        # The ioctl returns it, which fcntl.ioctl hides when it is given
-        # bytes; it is the newest one.
-        return max(int(each) for each in os.listdir('/proc/self/fd')
-                   if os.path.exists(f'/proc/self/fd/{each}')
-                   and 'vfio-device' in os.readlink(
-                       f'/proc/self/fd/{each}'))
+    def opened(self, gpu: pci.PCIFunction,
+               ) -> contextlib.AbstractContextManager[None]:
+        return lab.opened(gpu.iommu_group, gpu.address)
 
 
 class SriovTest(lab.LabTestCase):
@@ -151,9 +104,7 @@ class SriovTest(lab.LabTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        subprocess.run(['modprobe', 'nvme'], check=True)
-        self.pf = next(each for each in lab.functions().values()
-                       if each.class_code == '010802')
+        self.pf = lab.nvme()
         self.path = f'bus/pci/devices/{self.pf.address}/sriov_numvfs'
         self.addCleanup(lab.write, self.path, '0')
 

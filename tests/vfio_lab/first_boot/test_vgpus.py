@@ -1,0 +1,241 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPUs on a real kernel: mdevs of its sample drivers, VFs of an NVMe."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import threading
+import typing
+import uuid
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import sharing
+from gpgpu_plugin.host import base as host_base
+from tests.contract import mdev
+from tests.vfio_lab import kept
+from tests.vfio_lab import lab
+
+MBOCHS = {'mbochs-small': 64, 'mbochs-medium': 16, 'mbochs-large': 4}
+MTTY = {'mtty-1': 24, 'mtty-2': 12}
+# Made (+) and removed (-), until nothing fits any more, and on.
+_MBOCHS_STEPS = (
+    '+large', '+small', '+medium', '+large', '+large', '-small', '+medium',
+    '+medium', '+small', '+small', '+small', '+small', '-large', '+small',
+    '-medium', '+medium', '+medium', '-small', '-large', '+large', '-large',
+    '-large', '+medium', '+large', '+small')
+_MTTY_STEPS = ('+1', *['+2'] * 11, '+1', '-2', '+1', '-1', '-1', '+2')
+
+
+class MdevCase(lab.LabTestCase):
+    """The kernel's mbochs and mtty, without mdevs."""
+
+    name = 'mbochs'
+
+    def setUp(self) -> None:
+        super().setUp()
+        lab.load_mdevs()
+        self.root = '/sys'
+        self.backend = lab.host(self)
+        self.parent = lab.functions()[self.name]
+        self.addCleanup(lab.remove_mdevs)
+
+
+class ScanTest(MdevCase):
+
+    def test_parents(self) -> None:
+        scan = self.backend.scan()
+        self.assertEqual((), scan.problems)
+        found = {each.address: each for each in self.backend.discover(scan)}
+        self.assertEqual(
+            [('/devices/virtual/mbochs/mbochs', '1234', '1111', '038000'),
+             ('/devices/virtual/mtty/mtty', '4348', '3253', '070002')],
+            [(each.id, each.vendor, each.device, each.class_code)
+             for each in (found['mbochs'], found['mtty'])])
+        for name, types in (('mbochs', MBOCHS), ('mtty', MTTY)):
+            self.assertEqual(types, {
+                each.name: each.max_instances
+                for each in found[name].vgpu_types or ()})
+        self.assertEqual(
+            {'mbochs-small': 4, 'mbochs-medium': 16, 'mbochs-large': 64},
+            {each.name: each.video_ram
+             for each in found['mbochs'].vgpu_types or ()})
+
+
+class MbochsContractTest(mdev.MdevContract, MdevCase):
+
+    types = MBOCHS
+
+    def write(self, path: str, value: str) -> None:
+        lab.write(path, value)
+
+    def test_removal_waits_until_it_is_closed(self) -> None:
+        device = self.device(self.large)
+        self.backend.prepare(device)
+        name = device.assignment_uuid
+        group = os.path.basename(os.readlink(
+            f'/sys/bus/mdev/devices/{name}/iommu_group'))
+        thread = threading.Thread(target=self.backend.release,
+                                  args=(device,), daemon=True)
+        with lab.opened(group, name):
+            thread.start()
+            thread.join(3)
+            self.assertTrue(thread.is_alive())
+            # It is on the bus no more, and there all the same.
+            self.assertEqual([], self.mdevs())
+            self.assertEqual((name,), self.look().carved)
+            self.assertEqual(self.types[self.large] - 1,
+                             self.available(self.large))
+            for method in (self.backend.release, self.backend.attachment):
+                exc = self.assertRaises(
+                    exception.HostError, method, device)
+                self.assertIn('still has it open', str(exc))
+            self.assertFalse(self.backend.clean(device).passed)
+        thread.join(30)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual((), self.look().carved)
+        self.assertTrue(self.backend.clean(device).passed)
+
+
+class MttyContractTest(mdev.MdevContract, MdevCase):
+
+    name = 'mtty'
+    types = MTTY
+
+    def write(self, path: str, value: str) -> None:
+        lab.write(path, value)
+
+
+class SharingTest(MdevCase):
+    """What the plugin reckons is what the kernel says."""
+
+    def _follow(self, name: str, steps: typing.Iterable[str]) -> None:
+        parent = lab.functions()[name]
+        card = sharing.SharedCard(
+            id=parent.id, offered=True, sharing=sharing.Sharing.MIXED,
+            types={each.name: each for each in parent.vgpu_types or ()})
+        held: list[host_base.HostDevice] = []
+        seen = []
+        for step in steps:
+            kind = f'{name}-{step[1:]}'
+            if step[0] == '+':
+                held.append(host_base.HostDevice(
+                    assignment_uuid=str(uuid.uuid4()), vgpu_type=kind,
+                    stable_id=f'{parent.id}/mdev0', address=name))
+                self.backend.prepare(held[-1])
+                card = card.with_unit(kind)
+            else:
+                gone = next(each for each in held if each.vgpu_type == kind)
+                self.backend.release(gone)
+                held.remove(gone)
+                card = dataclasses.replace(card, units=tuple(
+                    sharing.Unit(vgpu_type=each.vgpu_type) for each in held))
+            room = {each: sharing.room(card, each) for each in card.types}
+            self.assertEqual(self._available(parent), room, step)
+            seen.append(tuple(room.values()))
+            print(f'{step}: the kernel, too, has room for {room}')
+        self.assertIn((0,) * len(card.types), seen)
+        self.assertEqual(len(held), len(lab.mdevs()))
+
+    @staticmethod
+    def _available(parent: pci.PCIFunction) -> dict[str, int]:
+        return {each.name: int(pathlib.Path(
+            '/sys/class/mdev_bus', parent.address, 'mdev_supported_types',
+            each.type_id, 'available_instances').read_text())
+            for each in parent.vgpu_types or ()}
+
+    def test_mbochs(self) -> None:
+        self._follow('mbochs', _MBOCHS_STEPS)
+
+    def test_mtty(self) -> None:
+        self._follow('mtty', _MTTY_STEPS)
+
+
+class SriovVFTest(lab.LabTestCase):
+    """VFs as the hardware makes them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.pf = lab.nvme()
+        self.backend = lab.host(self, kept.NUMVFS)
+        self.addCleanup(
+            lab.write, f'bus/pci/devices/{self.pf.address}/sriov_numvfs',
+            '0')
+
+    def test_made_and_only_once(self) -> None:
+        self.backend.make_vfs([self.pf.id])
+        self.assertEqual([], lab.vfs())
+        self.backend.make_vfs(())
+        made = lab.vfs()
+        self.assertEqual([f'{self.pf.id}/vf{number}' for number in range(4)],
+                         [each.id for each in made])
+        self.backend.make_vfs(())
+        self.assertEqual(made, lab.vfs())
+
+    def test_given_to_a_guest_and_cleaned(self) -> None:
+        self.backend.make_vfs(())
+        device = kept.vf_device(lab.vfs()[2], 'a')
+        for _ in range(2):
+            self.backend.prepare(device)
+            self.assertEqual('vfio-pci', self._driver(device))
+        self.assertEqual(
+            host_base.Attachment(functions=(device.address,)),
+            self.backend.attachment(device))
+        self.assertEqual(1, lab.nested(
+            '1b36:0010', '-device', f'vfio-pci,host={device.address}'))
+        print(f'the firmware of a guest placed {device.address}')
+        for _ in range(2):
+            self.backend.release(device)
+            self.assertIsNone(self._driver(device))
+        verdict = self.backend.clean(device)
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertIn('was reset', verdict.evidence)
+        print(verdict.evidence)
+
+    def test_another_vf_at_the_address(self) -> None:
+        self.backend.make_vfs(())
+        one, other = lab.vfs()[:2]
+        wrong = kept.vf_device(one, 'a', address=other.address)
+        exc = self.assertRaises(
+            exception.HostError, self.backend.prepare, wrong)
+        self.assertIn(one.id, str(exc))
+        self.assertFalse(self.backend.clean(wrong).passed)
+        self.assertIsNone(self._driver(wrong))
+
+    @staticmethod
+    def _driver(device: host_base.HostDevice) -> str | None:
+        return lab.functions()[device.address].driver
+
+
+class KeptTest(lab.LabTestCase):
+    """Left as it is when the machine is booted again: the last test."""
+
+    def test_held_when_the_host_goes_down(self) -> None:
+        lab.load_mdevs()
+        pf = lab.nvme()
+        backend = lab.host(self, kept.NUMVFS)
+        backend.make_vfs(())
+        devices = [
+            host_base.HostDevice(
+                assignment_uuid=str(uuid.uuid4()), vgpu_type='mbochs-medium',
+                stable_id=f'{lab.functions()["mbochs"].id}/mdev0',
+                address='mbochs'),
+            kept.vf_device(lab.vfs()[1], str(uuid.uuid4()))]
+        for each in devices:
+            backend.prepare(each)
+        self.assertEqual([devices[0].assignment_uuid], lab.mdevs())
+        self.assertEqual(4, sum(
+            each.pf == pf.id for each in lab.functions().values()))
+        kept.note(devices)

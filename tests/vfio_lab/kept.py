@@ -1,0 +1,45 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What is held when the lab's machine is booted again, on its disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+
+NUMVFS = {'1b36:0010': 4}
+_NOTES = pathlib.Path('/var/lib/gpgpu-lab.json')
+
+
+def vf_device(vf: pci.PCIFunction, assignment_uuid: str,
+              address: str | None = None) -> host_base.HostDevice:
+    """A holding of one of the NVMe's four VFs."""
+    return host_base.HostDevice(
+        assignment_uuid=assignment_uuid, stable_id=vf.id,
+        address=address or vf.address, vgpu_type='vf4')
+
+
+def note(devices: Iterable[host_base.HostDevice]) -> None:
+    """Write holdings down, as the database of a conductor has them."""
+    _NOTES.write_text(json.dumps(
+        [dataclasses.asdict(each) for each in devices]))
+
+
+def noted() -> list[host_base.HostDevice]:
+    """The holdings of the boot before."""
+    return [host_base.HostDevice(**each)
+            for each in json.loads(_NOTES.read_text())]

@@ -1,0 +1,77 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPUs after a boot: the kernel forgot them, the holdings did not end."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.host import base as host_base
+from tests.vfio_lab import kept
+from tests.vfio_lab import lab
+
+
+class SecondBootTest(lab.LabTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.mdev, self.vf = kept.noted()
+
+    def test_mdev_is_made_again_with_its_uuid(self) -> None:
+        backend = lab.host(self)
+        # Its driver is not loaded yet.
+        self.assertRaises(exception.HostError, backend.prepare, self.mdev)
+        lab.load_mdevs()
+        self.addCleanup(lab.remove_mdevs)
+        self.assertEqual([], lab.mdevs())
+        for _ in range(2):
+            backend.prepare(self.mdev)
+            self.assertEqual([self.mdev.assignment_uuid], lab.mdevs())
+        self.assertEqual(
+            host_base.Attachment(mdev=self.mdev.assignment_uuid),
+            backend.attachment(self.mdev))
+        path = pathlib.Path('/sys/bus/mdev/devices',
+                            self.mdev.assignment_uuid)
+        self.assertEqual(
+            ('mbochs', self.mdev.vgpu_type),
+            (path.resolve().parent.name,
+             os.path.basename(os.readlink(path / 'mdev_type'))))
+        print(f'{self.mdev.vgpu_type} {self.mdev.assignment_uuid} of the '
+              f'boot before is there again')
+        backend.release(self.mdev)
+        self.assertEqual([], lab.mdevs())
+
+    def test_vfs_are_made_again(self) -> None:
+        pf = lab.nvme()
+        self.assertEqual([], lab.vfs())
+        backend = lab.host(self, kept.NUMVFS)
+        exc = self.assertRaises(
+            exception.HostError, backend.prepare, self.vf)
+        self.assertIn('is not there', str(exc))
+        self.addCleanup(
+            lab.write, f'bus/pci/devices/{pf.address}/sriov_numvfs', '0')
+        backend.make_vfs(())
+        made = lab.vfs()
+        self.assertEqual(4, len(made))
+        self.assertIn((self.vf.stable_id, self.vf.address), [
+            (each.id, each.address) for each in made])
+        backend.prepare(self.vf)
+        self.assertEqual(
+            ['vfio-pci'], [each.driver for each in lab.vfs()
+                           if each.id == self.vf.stable_id])
+        self.assertEqual(1, lab.nested(
+            '1b36:0010', '-device', f'vfio-pci,host={self.vf.address}'))
+        print(f'{self.vf.stable_id} is there again, and in a guest')
+        verdict = backend.clean(self.vf)
+        self.assertTrue(verdict.passed, verdict.evidence)
