@@ -33,6 +33,7 @@ MDEV_TYPES = 'mdev_supported_types'
 CURRENT = 'nvidia/current_vgpu_type'
 CREATABLE = 'nvidia/creatable_vgpu_types'
 NO_TYPE = '0'
+_PCI_API = 'vfio-pci'
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
@@ -71,6 +72,9 @@ def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
     found = []
     for type_id in sysfs.names(f'{folder}/{MDEV_TYPES}'):
         path = f'{folder}/{MDEV_TYPES}/{type_id}'
+        # Others, such as vfio-ccw, are no PCI devices to a guest.
+        if sysfs.read(f'{path}/device_api') not in (None, _PCI_API):
+            continue
         available = sysfs.read(f'{path}/available_instances')
         found.append(vgpu_type.from_mdev(
             type_id, sysfs.read(f'{path}/name'),

@@ -37,6 +37,7 @@ class FakeKernel:
 
     :ivar faults: errno by the end of a path, raised instead of the write
     :ivar ignored: ends of paths of which writes have no effect, and no error
+    :ivar late: likewise, until ``catch_up``
     :ivar written: paths that were written, in their order
     """
 
@@ -46,6 +47,8 @@ class FakeKernel:
         self._lock = threading.Lock()
         self.faults: dict[str, int] = {}
         self.ignored: set[str] = set()
+        self.late: set[str] = set()
+        self._waiting: list[tuple[str, str]] = []
         self.written: list[str] = []
         # Drivers of the host by the ids that they were seen bound to.
         self._native: dict[str, str] = {}
@@ -70,8 +73,17 @@ class FakeKernel:
         self.written.append(path)
         if any(path.endswith(end) for end in self.ignored):
             return
+        if any(path.endswith(end) for end in self.late):
+            self._waiting.append((path, value))
+            return
         with self._lock:
             actions[name](self._root / folder, value.strip())
+
+    def catch_up(self) -> None:
+        """Do what late writes asked for."""
+        self.late.clear()
+        while self._waiting:
+            self.write(*self._waiting.pop(0))
 
     # -- drivers ------------------------------------------------------------
 

@@ -162,6 +162,28 @@ class MdevTest(VGPUCase):
         self.assertEqual((device.assignment_uuid,),
                          self.functions()[0].carved)
 
+    def test_the_hardware_is_late(self):
+        self.host.kernel.late.add('create')
+        device = self.device()
+        self.refused(self.host.prepare, device, 'after it was made')
+        self.host.kernel.catch_up()
+        # What appeared meanwhile goes to nobody.
+        self.assertEqual([device.assignment_uuid], self.mdevs())
+        self.assertTrue(self.host.clean(device).passed)
+        self.assertEqual([], self.mdevs())
+        self.host.prepare(device)
+        self.host.kernel.late.add('remove')
+        self.assertFalse(self.host.clean(device).passed)
+        self.host.kernel.catch_up()
+        self.assertTrue(self.host.clean(device).passed)
+
+    def test_types_that_are_no_pci_devices(self):
+        with open(f'{self.root}/{self.types}/nvidia-232/device_api',
+                  'w') as file:
+            file.write('vfio-ccw\n')
+        self.assertNotIn('T4-4Q', [
+            each.name for each in self.functions()[0].vgpu_types])
+
     def test_wrong_card_type_or_mdev(self):
         self.refused(self.host.prepare, self.device(
             stable_id=f'{self.other.id}/mdev0'), 'is not there')
@@ -263,6 +285,15 @@ class NvidiaVFTest(VGPUCase):
                      'but none')
         self.host.kernel.ignored.add('current_vgpu_type')
         self.refused(self.host.prepare, self.device(8), 'its type is 0')
+
+    def test_the_hardware_is_late(self):
+        self.host.kernel.late.add('current_vgpu_type')
+        device = self.device()
+        self.refused(self.host.prepare, device, 'its type is 0')
+        self.host.kernel.catch_up()
+        self.assertEqual('1160', self.current())
+        self.assertTrue(self.host.clean(device).passed)
+        self.assertEqual('0', self.current())
 
     def test_taking_it_back_has_no_effect(self):
         device = self.device()
