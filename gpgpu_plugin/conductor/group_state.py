@@ -25,6 +25,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import allocator
+from gpgpu_plugin.domain import card as card_rules
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import inventory as rules
@@ -92,7 +93,8 @@ class GroupState:
         facts = device_db.facts(card)
         # What may be carved, or is, goes to somebody else.
         return not (facts.carved or facts.sriov_numvfs
-                    or 'vGPU types' in facts.unreadable)
+                    or 'vGPU types' in facts.unreadable
+                    or card_rules.whole_obstacle(facts))
 
     # -- shares -------------------------------------------------------------
 

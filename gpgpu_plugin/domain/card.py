@@ -49,15 +49,27 @@ def relate(functions: Iterable[pci.PCIFunction | None],
 
 
 def obstacle(function: pci.PCIFunction) -> str | None:
-    """Why no guest can have the function, as far as it is known."""
+    """Why no guest can have the function or a part of it, as far as it is
+    known.
+
+    What vGPUs are carved out of stays the host's: it may be its display, and
+    share an IOMMU group, of which vGPUs have their own.
+    """
     if function.fault:
         return function.fault
-    if function.used_by == 'boot_vga':
-        return 'it is the display that the host booted with'
     if function.owner:
         return f'it is given away by {function.owner}'
     if function.part_of:
         return f'it is a function of the card {function.part_of}'
+    return None if function.vgpu_seats else whole_obstacle(function)
+
+
+def whole_obstacle(function: pci.PCIFunction) -> str | None:
+    """Why no guest can have the function whole, as far as it is known."""
+    if function.fault or function.owner or function.part_of:
+        return obstacle(function)
+    if function.used_by == 'boot_vga':
+        return 'it is the display that the host booted with'
     if function.foreign:
         return (f'its IOMMU group {function.iommu_group} also holds '
                 f'{", ".join(function.foreign)}, no part of the card')

@@ -289,5 +289,5 @@ def _unfit(function: pci.PCIFunction) -> str | None:
     if function.iommu_group is None:
         return ('it is in no IOMMU group: is the IOMMU on (firmware: VT-d or '
                 'AMD-Vi; kernel: intel_iommu=on)?')
-    return card_mod.obstacle(
+    return card_mod.whole_obstacle(
         dataclasses.replace(function, part_of=None))

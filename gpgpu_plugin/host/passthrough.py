@@ -131,7 +131,7 @@ class PassthroughBackend(base.Backend):
             raise exception.HostError(
                 path=device.address,
                 reason=f'{device.stable_id} is not there')
-        problem = card_mod.obstacle(card[0])
+        problem = card_mod.whole_obstacle(card[0])
         if problem is not None:
             raise exception.HostError(path=device.address, reason=problem)
         return card

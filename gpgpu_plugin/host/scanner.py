@@ -275,12 +275,12 @@ class _Scanner:
         boot_vga = 'boot_vga' in names and attempt(
             'boot_vga', lambda: self._sysfs.read(f'{folder}/boot_vga')) == '1'
         values['used_by'] = (
-            'mdev' if values.get('vgpu_seats') == pci.SEAT_MDEV
+            'boot_vga' if boot_vga
+            else 'mdev' if values.get('vgpu_seats') == pci.SEAT_MDEV
             and values['carved']
             else 'vf' if values.get('sriov_numvfs')
             else 'vfio' if ('vfio-dev' in names or driver == _VFIO)
-            and self._is_enabled(folder, attempt)
-            else 'boot_vga' if boot_vga else None)
+            and self._is_enabled(folder, attempt) else None)
         return values
 
     def _is_enabled(self, folder: str,

@@ -397,6 +397,29 @@ class LibvirtTest(VGPULibvirtCloud):
         self.delete(server)
         self.nothing_is_left()
 
+    def test_resize_between_types_on_one_host(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.computes['gpu2'].stop()
+        server = self.boot(self.vgpu_flavor(Q4=2), host='gpu1')
+        before = self.attached(server)
+        for action in ('revertResize', 'confirmResize'):
+            self.api.post_server_action(server['id'], {'resize': {
+                'flavorRef': self.vgpu_flavor(Q1=1)}})
+            self.wait_status(server['id'], 'VERIFY_RESIZE')
+            # Both sides are held, each on a card of its own.
+            self.assertEqual(3, len(self.mdevs()))
+            [new] = self.attached(server)
+            self.assertNotIn(new, before)
+            self.api.post_server_action(server['id'], {action: None})
+            self.wait_status(server['id'], 'ACTIVE')
+            left = [new] if action == 'confirmResize' else before
+            self.wait_for(lambda left=left: self.mdevs() == set(left),  # type: ignore[misc]
+                          'the other side gone')
+            self.assertEqual(left, self.attached(server))
+        self._start_compute('gpu2')
+        self.delete(server)
+        self.nothing_is_left()
+
     def test_shelve_offload_and_unshelve(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         before = self.attached(server)

@@ -234,6 +234,14 @@ class CapacityTest(VGPUTestCase):
         self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
                          self.remaining())
 
+    def test_a_card_that_must_stay_the_hosts(self):
+        report.report(self.db, base.scan([
+            t4(0, used_by='boot_vga'),
+            t4(1, iommu_group=7, foreign=('0000:22:00.0',))]))
+        self.assertEqual({'passthrough': 0, '1Q': 32, '4Q': 8, '16Q': 2},
+                         self.remaining())
+        self.denied('not_enough_available', whole=1)
+
     def test_what_is_not_clean_takes_room(self):
         claim = self.ask(Q4=1)
         claims.release(self.db, base.uuids(claim))

@@ -92,6 +92,18 @@ class ObstacleTest(base.BaseTestCase):
                 ({'part_of': '0000:21:00.0'}, 'the card 0000:21:00.0'),
                 ({'foreign': ('0000:22:00.0',), 'group': 7},
                  'IOMMU group 7 also holds 0000:22:00.0')):
-            self.assertIn(words, card.obstacle(
-                function('21:00.1', **facts)))
+            for obstacle in (card.obstacle, card.whole_obstacle):
+                self.assertIn(words, obstacle(
+                    function('21:00.1', **facts)))
         self.assertIsNone(card.obstacle(function('21:00.0')))
+        self.assertIsNone(card.whole_obstacle(function('21:00.0')))
+
+    def test_what_is_carved_stays_the_hosts(self):
+        for facts in ({'used_by': 'boot_vga'},
+                      {'foreign': ('0000:22:00.0',), 'group': 7}):
+            igpu = function('21:00.1', vgpu_seats='mdev', **facts)
+            self.assertIsNone(card.obstacle(igpu))
+            self.assertIsNotNone(card.whole_obstacle(igpu))
+        for facts in ({'fault': 'dead'}, {'owner': 'Nova'}):
+            self.assertIsNotNone(card.obstacle(
+                function('21:00.1', vgpu_seats='mdev', **facts)))
