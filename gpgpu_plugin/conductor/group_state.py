@@ -68,10 +68,7 @@ class GroupState:
 
     def resource_class(self, kind: models.VGPUType) -> str:
         """Of one of the group's types."""
-        variant = self.group.variant
-        if kind.vgpu_type == naming.PASSTHROUGH:
-            return variant.resource_class
-        return naming.resource_class(variant.name, kind.vgpu_type)
+        return resource_class(self.group.variant, kind)
 
     # -- whole cards --------------------------------------------------------
 
@@ -172,6 +169,13 @@ class GroupState:
         return dict(sorted(collections.Counter(
             shown_state(card, self.children.get(card.id, ()))
             for card in self.cards).items()))
+
+
+def resource_class(variant: models.Variant, kind: models.VGPUType) -> str:
+    """Of a type of a variant's groups."""
+    if kind.vgpu_type == naming.PASSTHROUGH:
+        return variant.resource_class
+    return naming.resource_class(variant.name, kind.vgpu_type)
 
 
 def is_offered(device: models.Device) -> bool:

@@ -77,28 +77,47 @@ def list_all(db: api.Database, host: str | None = None,
             host_db.get(session, host)
         if variant is not None:
             variant_db.get(session, variant)
-        names = dict(session.execute(
-            sa.select(models.Host.id, models.Host.name)
-            .where(models.Host.deleted == 0)
-            .order_by(models.Host.name)).tuples().all())
-        ids = [id_ for id_, name in names.items() if host in (None, name)]
-        states = group_state.load(session, ids)
-        return tuple(
-            _view(names[id_], state, kind) for id_ in ids
-            for state in states.get(id_, [])
-            if variant in (None, state.group.variant.name)
-            for kind in state.group.types)
+        return _views(session, host, variant)
 
 
-def _view(host: str, state: group_state.GroupState,
-          kind: models.VGPUType) -> objects.VGPUTypeView:
+def _groups(session: orm.Session, host: str | None, variant: str | None,
+            ) -> list[tuple[str, models.Group]]:
+    """Groups with the names of their hosts, by these and by variant."""
+    query = (sa.select(models.Host.name, models.Group)
+             .join(models.Host, models.Group.host_id == models.Host.id)
+             .options(orm.selectinload(models.Group.types))
+             .where(models.Host.deleted == 0)
+             .order_by(models.Host.name, models.Group.id))
+    if host is not None:
+        query = query.where(models.Host.name == host)
+    return [(name, group) for name, group in session.execute(query)
+            if variant in (None, group.variant.name)]
+
+
+def _views(session: orm.Session, host: str | None, variant: str | None,
+           vgpu_type: str | None = None) -> tuple[objects.VGPUTypeView, ...]:
+    """As stored; what is held is counted, of all hosts at once."""
+    held = {(group_id, name): count for group_id, name, count
+            in session.execute(
+                sa.select(models.Device.group_id,
+                          models.Assignment.vgpu_type, sa.func.count())
+                .join(models.Device).where(models.Assignment.active == 1)
+                .group_by(models.Device.group_id,
+                          models.Assignment.vgpu_type))}
+    return tuple(
+        _view(name, group, kind, held.get((group.id, kind.vgpu_type), 0))
+        for name, group in _groups(session, host, variant)
+        for kind in group.types if vgpu_type in (None, kind.vgpu_type))
+
+
+def _view(host: str, group: models.Group, kind: models.VGPUType,
+          held: int) -> objects.VGPUTypeView:
     return objects.VGPUTypeView(
-        host=host, variant=state.group.variant.name,
-        vgpu_type=kind.vgpu_type, resource_class=state.resource_class(kind),
+        host=host, variant=group.variant.name, vgpu_type=kind.vgpu_type,
+        resource_class=group_state.resource_class(group.variant, kind),
         enabled=kind.enabled, max_vgpu_per_pgpu=kind.max_vgpu_per_pgpu,
         max_capacity=kind.max_capacity,
-        remaining_capacity=kind.remaining_capacity,
-        assigned=state.held_of(kind),
+        remaining_capacity=kind.remaining_capacity, assigned=held,
         **{name: getattr(kind, name) for name in _FACTS})
 
 
@@ -117,17 +136,11 @@ def set_enabled(db: api.Database, variant: str, vgpu_type: str,
         row = variant_db.get(session, variant)
         if host is not None:
             host_db.get(session, host)
-        found = [
-            (hosts[id_], state) for id_, states in group_state.load(
-                session, list(hosts)).items() for state in states
-            if state.group.variant_id == row.id
-            and host in (None, hosts[id_].name)]
-        kinds = [(each, state, kind) for each, state in found
-                 for kind in state.group.types
-                 if kind.vgpu_type == vgpu_type]
+        groups = [group for _, group in _groups(session, host, variant)]
+        kinds = [(hosts[group.host_id], kind) for group in groups
+                 for kind in group.types if kind.vgpu_type == vgpu_type]
         if not kinds:
-            raise _unknown(variant, vgpu_type, host, [
-                state for _, state in found])
+            raise _unknown(variant, vgpu_type, host, groups)
         if enabled:
             _check_class(session, row, vgpu_type)
         if host is None:
@@ -135,7 +148,7 @@ def set_enabled(db: api.Database, variant: str, vgpu_type: str,
             (names.add if enabled else names.discard)(vgpu_type)
             row.enabled_types = json.dumps(sorted(names))
         changed = []
-        for each, _, kind in kinds:
+        for each, kind in kinds:
             if kind.enabled != enabled:
                 kind.enabled = enabled
                 kind.listed = kind.listed or enabled
@@ -145,17 +158,15 @@ def set_enabled(db: api.Database, variant: str, vgpu_type: str,
             session, 'type_enable' if enabled else 'type_disable', host,
             detail=f'{vgpu_type} of {variant}')
         inventory.refresh_all(session, [each.id for each in changed])
-        return (tuple(_view(each.name, state, kind)
-                      for each, state, kind in kinds),
+        return (_views(session, host, variant, vgpu_type),
                 sorted(each.name for each in changed))
     return db.write(work)
 
 
 def _unknown(variant: str, vgpu_type: str, host: str | None,
-             states: Iterable[group_state.GroupState],
-             ) -> exception.NotFound:
-    known = sorted({kind.vgpu_type for state in states
-                    for kind in state.group.types})
+             groups: Iterable[models.Group]) -> exception.NotFound:
+    known = sorted({kind.vgpu_type for group in groups
+                    for kind in group.types})
     where = f' on {host}' if host is not None else ''
     return exception.NotFound(
         kind='vGPU type',

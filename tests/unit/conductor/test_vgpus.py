@@ -153,6 +153,19 @@ class TypesTest(VGPUTestCase):
             {each.vgpu_type for each in vgpu_types.list_all(self.db, 'h2')
              if each.enabled})
 
+    def test_a_list_reads_no_devices(self):
+        # There may be thousands of hosts with hundreds of VFs each.
+        counts = []
+        for number in range(2, 4):
+            report.report(self.db, base.scan(
+                CARDS, f'h{number}', str(uuid.uuid4())))
+            with self.statements() as found:
+                self.assertEqual(
+                    6 * number, len(vgpu_types.list_all(self.db)))
+            self.assertFalse([each for each in found if 'facts' in each])
+            counts.append(len(found))
+        self.assertEqual(1, len(set(counts)), counts)
+
     def test_unknown(self):
         exc = self.assertRaises(
             exception.NotFound, self.enable, 'T4-3Q')
