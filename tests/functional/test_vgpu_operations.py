@@ -30,10 +30,6 @@ class GivingBackTest(vgpu_cloud.Mdevs, test_operations.GivingBackTest):
     """The server gives its vGPUs back."""
 
 
-class BootTest(vgpu_cloud.Mdevs, test_operations.BootTest):
-    """A server whose first host fails it."""
-
-
 class TwoHostsTest(vgpu_cloud.Mdevs, test_moves.TwoHostsTest):
     """Resize and cold migration to another host."""
 
