@@ -199,7 +199,7 @@ class MovesTest(KilledCase):
 
     def test_destination_with_the_guest(self) -> None:
         self._migrate_until(f'{DOMAIN}.createWithFlags', 'gpu2')
-        new = self.held_on(self.server, 'gpu2')
+        new = self.hostdevs(self.server, 'gpu2')
         both = {'gpu1': self.cards, 'gpu2': new}
         self.settle(self.server, self.expected(both))
         self.given_back()
