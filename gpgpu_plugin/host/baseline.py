@@ -47,6 +47,21 @@ class Baselines:
                 'assignment': assignment, 'shape': dict(shape),
                 'notes': dict(notes or {})})
 
+    def note(self, stable_id: str, assignment: str,
+             notes: Mapping[str, str | None]) -> None:
+        """Note something else of a function while it is held.
+
+        :raises HostError: what is there cannot be read, or is of another
+            assignment
+        :raises HostNotReady: it cannot be written
+        """
+        record = self._load(stable_id)
+        if record.get('assignment') != assignment:
+            raise exception.HostError(
+                path=str(self._path(stable_id)),
+                reason=f'it is about another holding than {assignment}')
+        self._save(stable_id, {**record, 'notes': dict(notes)})
+
     def notes(self, stable_id: str,
               assignment: str) -> dict[str, str | None]:
         """What was noted when an assignment began; empty if the last one to

@@ -14,8 +14,10 @@ handed out by whichever backend is theirs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 from oslo_config import cfg
@@ -34,6 +36,19 @@ from gpgpu_plugin.host import sysfs as sysfs_mod
 from gpgpu_plugin.host import watch
 
 LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def _reading(device: base.HostDevice) -> Iterator[None]:
+    """What cannot be read says nothing: the device is at fault, and may have
+    been changed."""
+    try:
+        yield
+    except OSError as exc:
+        raise exception.HostError(
+            path=device.address,
+            reason=f'{exc.filename or "sysfs"} cannot be read: '
+                   f'{exc.strerror}') from exc
 
 
 class LocalHost(base.Host):
@@ -99,21 +114,25 @@ class LocalHost(base.Host):
         return self._watch is None or self._watch.changed()
 
     def prepare(self, device: base.HostDevice) -> None:
-        self._backend(device).prepare(device)
+        with _reading(device):
+            self._backend(device).prepare(device)
 
     def release(self, device: base.HostDevice) -> None:
-        self._backend(device).release(device)
+        with _reading(device):
+            self._backend(device).release(device)
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         try:
-            return self._backend(device).clean(device)
+            with _reading(device):
+                return self._backend(device).clean(device)
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:
             return base.CleanVerdict(passed=False, evidence=str(exc))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
-        return self._backend(device).attachment(device)
+        with _reading(device):
+            return self._backend(device).attachment(device)
 
     def _backend(self, device: base.HostDevice) -> base.Backend:
         """The backend whose device it is.

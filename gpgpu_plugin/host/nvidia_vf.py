@@ -40,18 +40,16 @@ class NvidiaVFBackend(base.Backend):
         function = self._vf(device)
         current = self._current(device)
         if current != carving.NO_TYPE:
-            if current == self._own(device):
-                return
-            raise exception.HostError(
-                path=device.address,
-                reason=f'it has type {current}, which this holding did not '
-                       f'set')
+            self._check_own(device, current)
+            return
         wanted = self._type_id(device)
         baselines = self.access.baselines
-        if self._own(device) != wanted:
-            baselines.record(
-                function.id, device.assignment_uuid, self._shape(function),
-                {'type': wanted})
+        baselines.record(
+            function.id, device.assignment_uuid, self._shape(function))
+        # The number may be another one than before, as after an upgrade of
+        # the driver.
+        baselines.note(
+            function.id, device.assignment_uuid, {'type': wanted})
         self._set(device, wanted)
 
     def release(self, device: base.HostDevice) -> None:
@@ -62,11 +60,7 @@ class NvidiaVFBackend(base.Backend):
         current = self._current(device)
         if current == carving.NO_TYPE:
             return
-        if current != self._own(device):
-            raise exception.HostError(
-                path=device.address,
-                reason=f'it has type {current}, which this holding did not '
-                       f'set')
+        self._check_own(device, current)
         self._set(device, carving.NO_TYPE)
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
@@ -85,9 +79,11 @@ class NvidiaVFBackend(base.Backend):
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         self._vf(device)
-        if self._current(device) in (None, carving.NO_TYPE):
+        current = self._current(device)
+        if current in (None, carving.NO_TYPE):
             raise exception.HostError(
                 path=device.address, reason='it has no vGPU type')
+        self._check_own(device, current)
         return base.Attachment(functions=(device.address,))
 
     def _vf(self, device: base.HostDevice) -> pci.PCIFunction:
@@ -115,10 +111,18 @@ class NvidiaVFBackend(base.Backend):
         return self.access.sysfs.read(
             f'{self._folder(device)}/{carving.CURRENT}')
 
-    def _own(self, device: base.HostDevice) -> str | None:
-        """The type that this holding was to set."""
-        return self.access.baselines.notes(
-            device.stable_id, device.assignment_uuid).get('type')
+    def _check_own(self, device: base.HostDevice,
+                   current: str | None) -> None:
+        """Make sure that the VF's type is what this holding was to set.
+
+        :raises HostError: it is not
+        """
+        if current != self.access.baselines.notes(
+                device.stable_id, device.assignment_uuid).get('type'):
+            raise exception.HostError(
+                path=device.address,
+                reason=f'it has type {current}, which this holding did not '
+                       f'set')
 
     def _type_id(self, device: base.HostDevice) -> str:
         """What the driver calls the type now.

@@ -272,6 +272,46 @@ class NvidiaVFTest(VGPUCase):
         self.assertFalse(self.host.clean(late).passed)
         self.assertEqual('1160', self.current())
 
+    def test_attached_by_the_holding_that_set_it_alone(self):
+        late, now = self.device(), self.device()
+        self.host.prepare(late)
+        self.host.release(late)
+        self.host.prepare(now)
+        self.refused(self.host.attachment, late, 'this holding did not set')
+
+    def test_the_driver_has_another_number_for_the_type(self):
+        device = self.device()
+        self.host.prepare(device)
+        # A reboot forgets the type; the driver was upgraded.
+        path = f'bus/pci/devices/{self.vfs[0].address}/nvidia'
+        self.host.kernel.write(f'{path}/current_vgpu_type', '0')
+        pf = os.path.realpath(
+            f'{self.root}/bus/pci/devices/{self.vfs[0].address}/physfn')
+        with open(f'{pf}/.vgpu.json') as file:
+            rule = file.read().replace('"1160"', '"2160"')
+        with open(f'{pf}/.vgpu.json', 'w') as file:
+            file.write(rule)
+        with open(f'{self.root}/{path}/creatable_vgpu_types', 'w') as file:
+            file.write('2160 : NVIDIA L40S-12Q\n')
+        self.twice(self.host.prepare, device)
+        self.assertEqual('2160', self.current())
+        self.twice(self.host.release, device)
+        self.assertEqual('0', self.current())
+
+    def test_what_cannot_be_read_after_it_was_set(self):
+        device = self.device()
+        path = (f'{self.root}/bus/pci/devices/{self.vfs[0].address}/nvidia'
+                '/current_vgpu_type')
+        write = self.host.kernel.write
+
+        def breaks(name, value):
+            write(name, value)
+            os.unlink(path)
+            os.symlink('current_vgpu_type', path)
+        self.host.binder._write_attribute = breaks
+        self.refused(self.host.prepare, device, 'cannot be read')
+        self.assertFalse(self.host.clean(device).passed)
+
     def test_somebody_set_it_by_hand(self):
         self.host.kernel.write(
             f'bus/pci/devices/{self.vfs[0].address}/nvidia'
