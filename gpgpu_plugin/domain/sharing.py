@@ -34,12 +34,14 @@ _GIGABYTE = 1024
 class Sharing(enum.StrEnum):
     """Which vGPUs may be on one card together.
 
-    ``same_type``: only vGPUs of one type. ``mixed``: all for which there is
-    room, wherever it is. ``mixed_placed``: sizes at the places that NVIDIA's
-    mixed-size mode has for them.
+    ``same_type``: only vGPUs of one type. ``same_size``: only vGPUs with as
+    much framebuffer, as in NVIDIA's equal-size mode. ``mixed``: all for which
+    there is room, wherever it is. ``mixed_placed``: sizes at the places that
+    NVIDIA's mixed-size mode has for them.
     """
 
     SAME_TYPE = 'same_type'
+    SAME_SIZE = 'same_size'
     MIXED = 'mixed'
     MIXED_PLACED = 'mixed_placed'
 
@@ -113,6 +115,13 @@ def room(card: SharedCard, name: str) -> int:
     if card.sharing is Sharing.SAME_TYPE:
         fits = most - len(card.units) if all(
             unit.vgpu_type == name for unit in card.units) else 0
+    elif card.sharing is Sharing.SAME_SIZE:
+        size = _video_ram(card, name)
+        fits = most - len(card.units) if all(
+            unit.vgpu_type == name or (
+                size is not None
+                and _video_ram(card, unit.vgpu_type) == size)
+            for unit in card.units) else 0
     elif card.sharing is Sharing.MIXED:
         used = _used_share(card)
         fits = 0 if used is None else int((1 - used) * most)
@@ -152,11 +161,14 @@ def _used_share(card: SharedCard) -> fractions.Fraction | None:
     return used
 
 
-def _gigabytes(card: SharedCard, name: str | None) -> int | None:
+def _video_ram(card: SharedCard, name: str | None) -> int | None:
     kind = card.types.get(name or '')
-    if kind is None or kind.video_ram is None:
-        return None
-    return -(-kind.video_ram // _GIGABYTE)
+    return None if kind is None else kind.video_ram
+
+
+def _gigabytes(card: SharedCard, name: str | None) -> int | None:
+    size = _video_ram(card, name)
+    return None if size is None else -(-size // _GIGABYTE)
 
 
 def _placements(card: SharedCard, name: str) -> list[int]:

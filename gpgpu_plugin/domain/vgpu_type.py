@@ -32,9 +32,11 @@ _VIDEO_RAM = re.compile(
     rf'(?:framebuffer|high_gm_size){_NUMBER}\s*M|(\d+)\s*MB\s+video\s+memory')
 _RESOLUTION = re.compile(r'(?:max_resolution|resolution)\s*[=:]?\s*'
                          r'(\d+)\s*x\s*(\d+)')
-# The last part of NVIDIA's names is gigabytes of framebuffer and a series:
-# A40-12Q, H200X-1-18C. Nothing else is read from a name.
-_PROFILE = re.compile(r'[A-Za-z0-9-]+-(\d+)[ABCQ](?:ME|M)?')
+# The last part of NVIDIA's names is gigabytes of framebuffer, a series, and
+# what else there is to it: A40-12Q, H200X-1-18C, T4-2B4, A100-1-5CME. Nothing
+# else is read from a name.
+_PROFILE = re.compile(
+    r'[A-Za-z0-9-]+-(\d+)[ABCQ](?:4|ME|NOME|MEALL|GFX|M)?')
 _CREATABLE = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
 
 _HALF_GIGABYTE = 512

@@ -13,8 +13,9 @@
 
 Attributes behave as those of NVIDIA's drivers: what can be made shrinks and
 grows with what is there, by the rule of the card (``same_type``: the first
-one decides; ``mixed``: framebuffer). The rule is in a file of the function
-that no real sysfs has.
+one decides; ``same_size``: its framebuffer does, as drivers were seen doing,
+tests/listings/a6000-one-2q.txt; ``mixed``: what is left of the framebuffer).
+The rule is in a file of the function that no real sysfs has.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from __future__ import annotations
 import collections
 import errno
 import json
+import math
 import os
 import pathlib
 import re
 import shutil
 import typing
+from collections.abc import Iterable
 
 RULE = '.vgpu.json'
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
@@ -42,23 +45,33 @@ def equip(root: pathlib.Path, folder: pathlib.Path,
         ``name``, ``video_ram`` (MiB), ``max`` and, for mdevs,
         ``description``
     """
-    (folder / RULE).write_text(json.dumps(rule))
     if rule['seats'] == 'mdev':
         _offer_mdevs(root, folder, rule)
-        Carving(folder).show()
+    set_rule(folder, rule)
 
 
-def equip_vf(root: pathlib.Path, pf: pathlib.Path,
-             vf: pathlib.Path) -> None:
-    """Let a new VF be carved, if its PF can be."""
+def set_rule(folder: pathlib.Path,
+             rule: typing.Mapping[str, typing.Any]) -> None:
+    """Let what a function offers already, as in a recording, be made.
+
+    :param rule: see equip
+    """
+    (folder / RULE).write_text(json.dumps(rule))
+    Carving(folder).show()
+
+
+def equip_vfs(root: pathlib.Path, pf: pathlib.Path,
+              vfs: Iterable[pathlib.Path]) -> None:
+    """Let new VFs be carved, if their PF can be."""
     if not (pf / RULE).exists():
         return
     rule = json.loads((pf / RULE).read_text())
-    if rule['seats'] == 'vf_mdev':
-        _offer_mdevs(root, vf, rule)
-    else:
-        (vf / 'nvidia').mkdir()
-        (vf / 'nvidia/current_vgpu_type').write_text('0\n')
+    for vf in vfs:
+        if rule['seats'] == 'vf_mdev':
+            _offer_mdevs(root, vf, rule)
+        else:
+            (vf / 'nvidia').mkdir()
+            (vf / 'nvidia/current_vgpu_type').write_text('0\n')
     Carving(pf).show()
 
 
@@ -109,7 +122,8 @@ class Carving:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), uuid)
         if (bus / uuid).is_symlink():
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), uuid)
-        if not self._available_on(self._function, type_id):
+        if not min(self._seats(self._function),
+                   self._left().get(type_id, 0)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), type_id)
         mdev = self._function / uuid
         mdev.mkdir()
@@ -143,7 +157,7 @@ class Carving:
         if type_id != '0':
             if path.read_text().strip() != '0':
                 raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), type_id)
-            if not self._available(type_id):
+            if not self._left().get(type_id, 0):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL),
                               type_id)
         path.write_text(f'{type_id}\n')
@@ -151,48 +165,57 @@ class Carving:
 
     def show(self) -> None:
         """Bring what is shown up to date."""
-        types = self._rule['types']
-        for function in (self._folder, *self._vfs()):
+        vfs = self._vfs()
+        left = self._left()
+        for function in (self._folder, *vfs):
+            seats = self._seats(function)
             for path in (function / 'mdev_supported_types').glob('*'):
                 (path / 'available_instances').write_text(
-                    f'{self._available_on(function, path.name)}\n')
+                    f'{min(seats, left[path.name])}\n')
         text = 'ID    : vGPU Name\n' + ''.join(
             f'{type_id:<5} : {facts["name"]}\n'
-            for type_id, facts in types.items() if self._available(type_id))
-        for vf in self._vfs():
+            for type_id, facts in self._rule['types'].items()
+            if left[type_id])
+        for vf in vfs:
             if (vf / 'nvidia').is_dir():
                 (vf / 'nvidia/creatable_vgpu_types').write_text(text)
 
     def _vfs(self) -> list[pathlib.Path]:
         return [path.resolve() for path in self._folder.glob('virtfn*')]
 
-    def _used(self) -> collections.Counter[str]:
-        mdevs = [os.path.basename(os.readlink(path))
-                 for function in (self._folder, *self._vfs())
-                 for path in function.glob('*/mdev_type')]
-        vfs = [path.read_text().strip() for vf in self._vfs()
-               if (path := vf / 'nvidia/current_vgpu_type').exists()]
-        return collections.Counter([*mdevs, *(
-            each for each in vfs if each != '0')])
-
-    def _available_on(self, function: pathlib.Path, type_id: str) -> int:
-        """Of a VF one at most."""
-        available = self._available(type_id)
+    def _seats(self, function: pathlib.Path) -> float:
+        """How many more mdevs there may be on it: of a VF one at most."""
         if function == self._folder:
-            return available
-        return 0 if any(function.glob('*/mdev_type')) else min(1, available)
+            return math.inf
+        return 0 if any(function.glob('*/mdev_type')) else 1
 
-    def _available(self, type_id: str) -> int:
-        types = {str(each): facts
-                 for each, facts in self._rule['types'].items()}
-        if type_id not in types:
-            return 0
+    def _used(self) -> collections.Counter[str]:
+        vfs = self._vfs()
+        mdevs = [os.path.basename(os.readlink(path))
+                 for function in (self._folder, *vfs)
+                 for path in function.glob('*/mdev_type')]
+        types = [path.read_text().strip() for vf in vfs
+                 if (path := vf / 'nvidia/current_vgpu_type').exists()]
+        return collections.Counter([*mdevs, *(
+            each for each in types if each != '0')])
+
+    def _left(self) -> dict[str, int]:
+        """How many more of each type the card takes."""
+        types = self._rule['types']
         used = self._used()
-        most = int(types[type_id]['max'])
-        if self._rule.get('sharing', 'same_type') == 'same_type':
-            return 0 if used.keys() - {type_id} else most - used[type_id]
+        sharing = self._rule.get('sharing', 'same_type')
         memory = max(facts['video_ram'] * facts['max']
                      for facts in types.values())
         memory -= sum(types[each]['video_ram'] * count
                       for each, count in used.items())
-        return int(max(0, memory) // types[type_id]['video_ram'])
+
+        def of(type_id: str) -> int:
+            most, size = (int(types[type_id][key])
+                          for key in ('max', 'video_ram'))
+            if sharing == 'same_type':
+                return 0 if used.keys() - {type_id} else most - used[type_id]
+            if sharing == 'same_size':
+                others = {types[each]['video_ram'] for each in used} - {size}
+                return 0 if others else most - used.total()
+            return int(max(0, memory) // size)
+        return {type_id: of(type_id) for type_id in types}

@@ -199,8 +199,8 @@ class FakeKernel:
         for number in range(now):
             self._drop(self._vf_address(pf, number))
             (pf / f'virtfn{number}').unlink()
-        for number in range(wanted):
-            self._add_vf(pf, number)
+        fake_carving.equip_vfs(self._root, pf, [
+            self._add_vf(pf, number) for number in range(wanted)])
         (pf / 'sriov_numvfs').write_text(f'{wanted}\n')
 
     def _vf_address(self, pf: pathlib.Path, number: int) -> str:
@@ -212,7 +212,7 @@ class FakeKernel:
         return (f'{domain}:{routing >> 8:02x}:{routing >> 3 & 31:02x}'
                 f'.{routing & 7:x}')
 
-    def _add_vf(self, pf: pathlib.Path, number: int) -> None:
+    def _add_vf(self, pf: pathlib.Path, number: int) -> pathlib.Path:
         address = self._vf_address(pf, number)
         folder = pf.parent / address
         folder.mkdir()
@@ -239,4 +239,4 @@ class FakeKernel:
         (members / address).symlink_to(os.path.relpath(folder, members))
         (folder / 'iommu_group').symlink_to(
             os.path.relpath(members.parent, folder))
-        fake_carving.equip_vf(self._root, pf, folder)
+        return folder

@@ -67,15 +67,15 @@ class CreatableTest(base.BaseTestCase):
     """creatable_vgpu_types of a VF."""
 
     TEXT = ('ID    : vGPU Name\n'
-            '1150  : NVIDIA L40S-1B\n1158  : NVIDIA L40S-12Q\n'
-            '1160  : NVIDIA L40S-48Q\n')
+            '1145  : NVIDIA L40S-1B\n1153  : NVIDIA L40S-12Q\n'
+            '1156  : NVIDIA L40S-48Q\n')
 
     def test_numbers_and_sizes(self) -> None:
         found = {each.name: each for each in vgpu_type.from_creatable(
             self.TEXT)}
         self.assertEqual({
-            'L40S-1B': ('1150', 1024, 48), 'L40S-12Q': ('1158', 12288, 4),
-            'L40S-48Q': ('1160', 49152, 1)},
+            'L40S-1B': ('1145', 1024, 48), 'L40S-12Q': ('1153', 12288, 4),
+            'L40S-48Q': ('1156', 49152, 1)},
             {name: (each.type_id, each.video_ram, each.max_instances)
              for name, each in found.items()})
 
@@ -83,6 +83,16 @@ class CreatableTest(base.BaseTestCase):
         [found] = vgpu_type.from_creatable('1414 : NVIDIA H200X-1-18C')
         self.assertEqual(('H200X-1-18C', 18 * 1024),
                          (found.name, found.video_ram))
+
+    def test_what_follows_the_series(self) -> None:
+        self.assertEqual(
+            {'T4-2B4': 2, 'A100-1-5CME': 5, 'H200X-1-18CNOME': 18,
+             'DC-1-24CMEALL': 24, 'DC-1-24QGFX': 24, 'T4-2B5': None},
+            {each.name: each.video_ram and each.video_ram // 1024
+             for each in vgpu_type.from_creatable(''.join(
+                 f'{number} : NVIDIA {name}\n' for number, name in enumerate((
+                     'T4-2B4', 'A100-1-5CME', 'H200X-1-18CNOME',
+                     'DC-1-24CMEALL', 'DC-1-24QGFX', 'T4-2B5'))))})
 
     def test_a_name_without_a_size_fits_nobody_knows_how_often(self) -> None:
         [found] = vgpu_type.from_creatable('7 : Something')

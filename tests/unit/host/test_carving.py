@@ -100,6 +100,21 @@ class MdevTest(CarvingTestCase):
         self.assertEqual(self.card.vgpu_types, self.scan()[0].vgpu_types)
 
 
+class SameTypeTest(CarvingTestCase):
+
+    machine = 'nvidia-m10-1'
+
+    def test_the_first_one_decides_for_all_of_its_size_too(self):
+        types = (f'bus/pci/devices/{self.scan()[0].address}'
+                 '/mdev_supported_types')
+        self.kernel.write(f'{types}/nvidia-41/create', str(uuid.uuid4()))
+        self.assertEqual(
+            {'35': 0, '36': 0, '39': 0, '41': 3, '43': 0, '45': 0, '155': 0},
+            {number: int(self.read(
+                f'{types}/nvidia-{number}/available_instances'))
+             for number in ('35', '36', '39', '41', '43', '45', '155')})
+
+
 class VFTest(CarvingTestCase):
 
     machine = 'nvidia-l40s-vgpu-2'
@@ -107,7 +122,7 @@ class VFTest(CarvingTestCase):
     def setUp(self):
         super().setUp()
         pf = self.scan()[0]
-        self.kernel.write(f'bus/pci/devices/{pf.address}/sriov_numvfs', '8')
+        self.kernel.set_vfs(pf.address, 8)
         self.pf, *self.vfs = [each for each in self.scan() if pf.id in (
             each.id, each.pf)]
 
@@ -122,7 +137,7 @@ class VFTest(CarvingTestCase):
         return [line.split()[0] for line in text.splitlines()[1:]]
 
     def test_types_are_told_of_the_pf(self):
-        self.assertEqual((pci.SEAT_VF, 8, 8), (
+        self.assertEqual((pci.SEAT_VF, 8, 23), (
             self.pf.vgpu_seats, len(self.vfs), len(self.pf.vgpu_types)))
         self.assertEqual({'L40S-2Q': 8, 'L40S-12Q': 4, 'L40S-48Q': 1}, {
             each.name: each.max_instances for each in self.pf.vgpu_types
@@ -130,18 +145,19 @@ class VFTest(CarvingTestCase):
         self.assertEqual({()}, {each.vgpu_types for each in self.vfs})
 
     def test_creatable_types_shrink_and_grow(self):
-        self.assertEqual(8, len(self.creatable(1)))
-        self.write(0, '1160')
-        self.assertEqual(['1160'], self.creatable(1))
+        self.assertEqual(23, len(self.creatable(1)))
+        self.write(0, '1153')
+        # What is of the same size, 12Q and 12A.
+        self.assertEqual(['1153', '1163'], self.creatable(1))
         found = {each.id: each for each in self.scan()}
-        self.assertEqual(('1160',), found[self.vfs[0].id].carved)
+        self.assertEqual(('1153',), found[self.vfs[0].id].carved)
         # What else the card could be cannot be told now.
         self.assertIsNone(found[self.pf.id].vgpu_types)
         for number in (1, 2, 3):
-            self.write(number, '1160')
+            self.write(number, '1153')
         self.assertEqual([], self.creatable(4))
-        self.assertRaises(OSError, self.write, 4, '1160')
-        self.assertRaises(OSError, self.write, 0, '1156')
+        self.assertRaises(OSError, self.write, 4, '1153')
+        self.assertRaises(OSError, self.write, 0, '1148')
         for number in range(4):
             self.write(number, '0')
-        self.assertEqual(8, len(self.creatable(1)))
+        self.assertEqual(23, len(self.creatable(1)))
