@@ -57,7 +57,9 @@ OPTS = [
             regex='^[0-9a-f]{4}:[0-9a-f]{4}=[1-9][0-9]*$', ignore_case=True),
         help='How many VFs nova-compute gives each card that has none, such '
              'as after a boot of the host: VENDOR:DEVICE=COUNT in hex, '
-             'repeated with commas, such as 10de:26b9=16.'),
+             'repeated with commas, such as 8086:56c0=4. NVIDIA\'s driver '
+             'is asked by its program sriov-manage, which gives a card all '
+             'that it can have, whatever the number.'),
     cfg.StrOpt(
         'state_path', default='/var/lib/nova/gpgpu',
         help='Folder in which nova-compute keeps releases that could not '

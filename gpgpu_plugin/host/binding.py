@@ -13,17 +13,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import sysfs as sysfs_mod
 from gpgpu_plugin.privsep import designation as privsep_designation
+from gpgpu_plugin.privsep import nvidia as privsep_nvidia
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 
 VFIO = 'vfio-pci'
+_NVIDIA = 'nvidia'
+
+
+@contextlib.contextmanager
+def _refusals(path: str, what: str) -> Iterator[None]:
+    """What the kernel, a program or the helper says instead of doing it."""
+    try:
+        yield
+    except privsep.HelperUnavailable as exc:
+        raise exception.HostNotReady(path=path, reason=exc.strerror) from None
+    except OSError as exc:
+        raise exception.HostError(
+            path=path, reason=f'{what}: {exc.strerror}'
+            + (f' ({exc.filename})' if exc.filename else '')) from None
 
 
 class Binder:
@@ -35,16 +52,20 @@ class Binder:
     :param load: loads vfio-pci; raises OSError
     :param read: reads a file given likewise, with root's rights; raises
         OSError
+    :param make_nvidia_vfs: lets NVIDIA's program give the card at an address
+        all its VFs; raises OSError
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
                  write: Callable[[str, str], None],
                  load: Callable[[], None],
-                 read: Callable[[str], bytes]) -> None:
+                 read: Callable[[str], bytes],
+                 make_nvidia_vfs: Callable[[str], None]) -> None:
         self._sysfs = sysfs
         self._read_file = read
         self._write_attribute = write
         self._load_vfio = load
+        self._make_nvidia_vfs = make_nvidia_vfs
 
     @classmethod
     def privileged(cls, sysfs: sysfs_mod.Sysfs) -> Binder:
@@ -54,7 +75,8 @@ class Binder:
             functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
             functools.partial(privsep.call, privsep_designation.load_vfio),
             functools.partial(
-                privsep.call, privsep_sysfs.read_config, sysfs.root))
+                privsep.call, privsep_sysfs.read_config, sysfs.root),
+            functools.partial(privsep.call, privsep_nvidia.make_vfs))
 
     def bind(self, function: pci.PCIFunction) -> None:
         """Bind to vfio-pci, and to nothing else from now on.
@@ -99,6 +121,25 @@ class Binder:
         """
         self.write(f'bus/pci/devices/{function.address}/reset', '1')
 
+    def make_vfs(self, function: pci.PCIFunction, count: int) -> int:
+        """Give a card that has no VFs some.
+
+        :param count: NVIDIA's driver gives it all that it can have instead
+        :returns: how many it has now
+        :raises HostError: it has none
+        """
+        path = f'bus/pci/devices/{function.address}/sriov_numvfs'
+        if self._driver(function) == _NVIDIA:
+            with _refusals(path, 'VFs cannot be made'):
+                self._make_nvidia_vfs(function.address)
+        else:
+            self.write(path, str(count))
+        found = self._sysfs.read(f'{self._sysfs.root}/{path}')
+        if found in (None, '0'):
+            raise exception.HostError(
+                path=path, reason=f'it has none after {count} were made')
+        return int(found or 0)
+
     def config(self, function: pci.PCIFunction) -> bytes:
         """Its configuration space, as the hardware answers now.
 
@@ -106,14 +147,8 @@ class Binder:
         :raises HostNotReady: nothing is there that could read it
         """
         path = f'bus/pci/devices/{function.address}/config'
-        try:
+        with _refusals(path, 'cannot be read'):
             return self._read_file(path)
-        except privsep.HelperUnavailable as exc:
-            raise exception.HostNotReady(
-                path=path, reason=exc.strerror) from None
-        except OSError as exc:
-            raise exception.HostError(
-                path=path, reason=f'cannot be read: {exc.strerror}') from None
 
     def write(self, path: str, value: str) -> None:
         """Write to sysfs.
@@ -121,15 +156,8 @@ class Binder:
         :raises HostError: the kernel refused
         :raises HostNotReady: nothing is there that could write
         """
-        try:
+        with _refusals(path, f'cannot write {value!r}'):
             self._write_attribute(path, value)
-        except privsep.HelperUnavailable as exc:
-            raise exception.HostNotReady(
-                path=path, reason=exc.strerror) from None
-        except OSError as exc:
-            raise exception.HostError(
-                path=path, reason=f'cannot write {value!r}: {exc.strerror}',
-            ) from None
 
     def _driver(self, function: pci.PCIFunction) -> str | None:
         # Now, not when the function was looked at.

@@ -43,8 +43,9 @@ class FakeHost(local.LocalHost):
         sysfs = sysfs_mod.Sysfs(root)
         super().__init__(base.Access(
             sysfs=sysfs, binder=binding.Binder(
-                sysfs, self.kernel.write, lambda: None,
-                lambda path: (pathlib.Path(root) / path).read_bytes()),
+                sysfs, self.kernel.write, self.kernel.load_vfio,
+                lambda path: (pathlib.Path(root) / path).read_bytes(),
+                self.kernel.sriov_manage),
             is_designated=self.designations.holds,
             baselines=baseline.Baselines(f'{root}/etc/cards')), numvfs)
 

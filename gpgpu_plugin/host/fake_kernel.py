@@ -28,6 +28,14 @@ from gpgpu_plugin.host import fake_carving
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
 
+def add_driver(root: pathlib.Path, name: str) -> None:
+    """A driver that is loaded, if it is not yet."""
+    folder = root / 'bus/pci/drivers' / name
+    folder.mkdir(exist_ok=True)
+    for file in ('bind', 'unbind'):
+        (folder / file).touch()
+
+
 def _error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
 
@@ -87,6 +95,10 @@ class FakeKernel:
 
     # -- drivers ------------------------------------------------------------
 
+    def load_vfio(self) -> None:
+        """``modprobe vfio-pci``"""
+        add_driver(self._root, 'vfio-pci')
+
     def _device(self, address: str) -> pathlib.Path:
         path = self._root / 'bus/pci/devices' / address
         if not path.exists():
@@ -97,11 +109,13 @@ class FakeKernel:
         device = self._device(address)
         if (device / 'driver').is_symlink():
             raise _error(errno.EBUSY, address)
-        override = (device / 'driver_override').read_text().strip()
+        override = self._overridden(device)
         # vfio-pci has no ids of its own: it takes what is overridden to it.
         if (override and override != driver.name) or (
                 driver.name == 'vfio-pci' and not override):
             raise _error(errno.ENODEV, address)
+        # vfio-pci enables a device when it is opened, others at once.
+        self._enable(device, driver.name != 'vfio-pci')
         (device / 'driver').symlink_to(os.path.relpath(driver, device))
         (driver / address).symlink_to(os.path.relpath(device, driver))
 
@@ -111,13 +125,27 @@ class FakeKernel:
             raise _error(errno.ENODEV, address)
         if driver.name != 'vfio-pci':
             self._native[self._ids(device)] = driver.name
+        self._enable(device, False)
         (device / 'driver').unlink()
         (driver.resolve() / address).unlink()
+
+    @staticmethod
+    def _enable(device: pathlib.Path, enabled: bool) -> None:
+        # Most machines that are modelled do not have it.
+        path = device / 'enable'
+        if path.exists():
+            path.write_text(f'{enabled:d}\n')
 
     @staticmethod
     def _ids(device: pathlib.Path) -> str:
         return ''.join((device / name).read_text()
                        for name in ('vendor', 'device', 'class'))
+
+    @staticmethod
+    def _overridden(device: pathlib.Path) -> str:
+        text = (device / 'driver_override').read_text().strip()
+        # What the kernel shows where nothing was ever written.
+        return '' if text == '(null)' else text
 
     def _override(self, device: pathlib.Path, value: str) -> None:
         (device / 'driver_override').write_text(
@@ -125,7 +153,7 @@ class FakeKernel:
 
     def _probe(self, bus: pathlib.Path, address: str) -> None:
         device = self._device(address)
-        override = (device / 'driver_override').read_text().strip()
+        override = self._overridden(device)
         name = override or self._native.get(self._ids(device))
         if name and not (device / 'driver').is_symlink():
             driver = self._root / 'bus/pci/drivers' / name
@@ -162,7 +190,9 @@ class FakeKernel:
         if driver.is_symlink():
             (driver.resolve() / address).unlink()
         fake_carving.drop_vf(self._root, device)
-        (device / 'iommu_group' / 'devices' / address).unlink()
+        # Without an IOMMU there are no groups.
+        (device / 'iommu_group' / 'devices' / address).unlink(
+            missing_ok=True)
         link.unlink()
         shutil.rmtree(device)
 
@@ -194,8 +224,24 @@ class FakeKernel:
             raise _error(errno.ERANGE, str(pf))
         if wanted == now:
             return
+        if (pf / 'driver').exists() and (
+                (pf / 'driver').resolve().name == 'nvidia'):
+            # It has no sriov_configure.
+            raise _error(errno.ENOENT, str(pf))
         if wanted and now:
             raise _error(errno.EBUSY, str(pf))
+        self.set_vfs(pf.name, wanted)
+
+    def sriov_manage(self, address: str) -> None:
+        """NVIDIA's ``sriov-manage -e``: all VFs that a card can have."""
+        self.written.append('sriov-manage')
+        self.set_vfs(address, int(
+            (self._device(address) / 'sriov_totalvfs').read_text()))
+
+    def set_vfs(self, address: str, wanted: int) -> None:
+        """So many VFs, whoever makes them; none, as after a reboot."""
+        pf = self._device(address).resolve()
+        now = int((pf / 'sriov_numvfs').read_text())
         for number in range(now):
             self._drop(self._vf_address(pf, number))
             (pf / f'virtfn{number}').unlink()
@@ -221,8 +267,9 @@ class FakeKernel:
                      'irq', 'reset_method'):
             if (pf / name).exists():
                 shutil.copy(pf / name, folder / name)
-        (folder / 'device').write_text(
-            '0x' + (pf / 'sriov_vf_device').read_text())
+        # The kernel pads the one and not the other.
+        device = int((pf / 'sriov_vf_device').read_text(), 16)
+        (folder / 'device').write_text(f'0x{device:04x}\n')
         # A VF has no ids of its own there; the kernel takes the PF's.
         config = (pf / 'config').read_bytes()
         (folder / 'config').write_bytes(b'\xff' * 4 + config[4:256])
@@ -233,7 +280,7 @@ class FakeKernel:
         devices = self._root / 'bus/pci/devices'
         (devices / address).symlink_to(os.path.relpath(folder, devices))
         groups = self._root / 'kernel/iommu_groups'
-        group = 1 + max(int(each) for each in os.listdir(groups))
+        group = 1 + max(map(int, os.listdir(groups)), default=-1)
         members = groups / str(group) / 'devices'
         members.mkdir(parents=True)
         (members / address).symlink_to(os.path.relpath(folder, members))

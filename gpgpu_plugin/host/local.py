@@ -87,12 +87,14 @@ class LocalHost(base.Host):
             if (not wanted or function.id in busy
                     or function.driver == binding.VFIO):
                 continue
-            path = f'bus/pci/devices/{function.address}/sriov_numvfs'
             try:
                 # A scan says it of GPUs alone.
                 if self.access.sysfs.read(
-                        f'{self.access.sysfs.root}/{path}') == '0':
-                    self.binder.write(path, str(wanted))
+                        f'{self.access.sysfs.devices}/{function.address}'
+                        '/sriov_numvfs') == '0':
+                    made = self.binder.make_vfs(function, wanted)
+                    LOG.info('%s has %s VFs now; %s were wanted',
+                             function.address, made, wanted)
             except (exception.HostError, OSError):
                 # Such as more than it can have; the other cards are used.
                 LOG.exception('%s has none of its %s VFs', function.address,

@@ -18,6 +18,7 @@ It runs in a daemon of oslo.privsep, which nova-compute starts by
 from __future__ import annotations
 
 import errno
+import subprocess
 import typing
 from collections.abc import Callable
 
@@ -66,6 +67,15 @@ def call(entrypoint: Callable[..., T], *args: str) -> T:
         raise TimeoutError(
             errno.ETIMEDOUT,
             f'the kernel did not answer within {TIMEOUT} s') from None
+
+
+def run(*command: str) -> None:
+    """Run a program, within the daemon. :raises OSError: with what it said"""
+    done = subprocess.run(command, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise OSError(errno.EIO, f'{" ".join(command)} failed: '
+                      f'{done.stderr.strip() or done.returncode}')
 
 
 def be_root() -> None:

@@ -13,10 +13,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pathlib
-import subprocess
 
 from gpgpu_plugin import privsep
 
@@ -25,19 +23,10 @@ DRIVERCTL = '/usr/sbin/driverctl'
 _VFIO = 'vfio-pci'
 
 
-def _run(*command: str) -> None:
-    """Run a program. :raises OSError: with what it said"""
-    done = subprocess.run(command, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise OSError(errno.EIO, f'{" ".join(command)} failed: '
-                      f'{done.stderr.strip() or done.returncode}')
-
-
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def load_vfio() -> None:
     """Load vfio-pci. :raises OSError: it cannot be loaded"""
-    _run('modprobe', _VFIO)
+    privsep.run('modprobe', _VFIO)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
@@ -51,7 +40,7 @@ def driverctl(action: str, address: str) -> None:
     :raises OSError: it refused
     """
     driver = {'set-override': [_VFIO], 'unset-override': []}[action]
-    _run(DRIVERCTL, '--noprobe', action, address, *driver)
+    privsep.run(DRIVERCTL, '--noprobe', action, address, *driver)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)

@@ -99,7 +99,8 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
     subprocess.run(['modprobe', 'vfio-pci'], check=True)
     tree = sysfs.Sysfs('/sys')
     return local.LocalHost(host_base.Access(
-        sysfs=tree, binder=binding.Binder(tree, write, lambda: None, read),
+        sysfs=tree, binder=binding.Binder(
+            tree, write, lambda: None, read, lambda address: None),
         is_designated=designation.Store().holds,
         baselines=baseline.Baselines(
             test.useFixture(fixtures.TempDir()).path)), numvfs)

@@ -67,7 +67,8 @@ class DesignationCase(base.BaseTestCase):
     def designator(self, used_by_host=lambda function: None):
         return designation.Designator(
             self.sysfs, binding.Binder(
-                self.sysfs, self.kernel.write, lambda: None, lambda path: b''),
+                self.sysfs, self.kernel.write, lambda: None, lambda path: b'',
+                self.kernel.sriov_manage),
             self.store(), used_by_host)
 
     def listed(self):

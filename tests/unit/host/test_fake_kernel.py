@@ -93,6 +93,18 @@ class SriovTest(KernelTestCase):
         self.kernel.write(path, '0')
         self.assertFalse([each for each in self.scan() if each.pf])
 
+    def test_nvidias_driver_leaves_them_to_its_program(self):
+        root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        host = fake.FakeHost.for_machine('nvidia-l40s-vgpu-2', root)
+        pf = next(each for each in host.scan().functions
+                  if each.sriov_totalvfs)
+        self.kernel = host.kernel
+        self.refused(errno.ENOENT,
+                     f'bus/pci/devices/{pf.address}/sriov_numvfs', '8')
+        self.kernel.sriov_manage(pf.address)
+        self.assertEqual(32, sum(
+            each.pf == pf.id for each in host.scan().functions))
+
     def test_256_vfs_over_several_buses_have_ids_of_their_own(self):
         root = self.useFixture(fixtures.TempDir()).path
         machine.build(machine.synthetic(pfs=1, vfs=256), root)

@@ -1,0 +1,35 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""NVIDIA's own program for what its driver refuses to others."""
+
+from __future__ import annotations
+
+import re
+
+from gpgpu_plugin import privsep
+from gpgpu_plugin.privsep import sysfs
+
+SRIOV_MANAGE = '/usr/lib/nvidia/sriov-manage'
+
+
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
+def make_vfs(address: str) -> None:
+    """Give a card all the VFs that it can have.
+
+    Source: NVIDIA vGPU software user guide, "Preparing the Virtual Function
+    for an NVIDIA vGPU": only this program makes them.
+
+    :raises OSError: it failed, or is not there
+    """
+    if not re.fullmatch(sysfs.ADDRESS, address):
+        raise PermissionError(1, f'{address} is no PCI address', address)
+    privsep.run(SRIOV_MANAGE, '-e', address)

@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""NVIDIA's program, as the privileged daemon runs it."""
+
+import os
+import pathlib
+
+import fixtures
+from oslo_privsep.test import fixture as privsep_fixture
+from oslotest import base
+
+from gpgpu_plugin import privsep
+from gpgpu_plugin.privsep import nvidia
+
+
+class MakeVFsTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        # Programs do not run from /dev/shm everywhere.
+        self.folder = self.useFixture(
+            fixtures.TempDir(rootdir='/var/tmp')).path
+        self.path = f'{self.folder}/sriov-manage'
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.privsep.nvidia.SRIOV_MANAGE', self.path))
+        # It is another process, which keeps what it saw.
+        self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
+            privsep.sys_admin_pctxt, {}))
+
+    def program(self, text):
+        pathlib.Path(self.path).write_text(f'#!/bin/sh\n{text}\n')
+        os.chmod(self.path, 0o755)
+
+    def test_called_for_one_card(self):
+        self.program(f'echo "$@" > {self.folder}/called')
+        nvidia.make_vfs('0000:26:00.0')
+        self.assertEqual('-e 0000:26:00.0\n', pathlib.Path(
+            self.folder, 'called').read_text())
+
+    def test_what_it_says_arrives(self):
+        self.program('echo cannot obtain unbindLock >&2; exit 1')
+        exc = self.assertRaises(OSError, nvidia.make_vfs, '0000:26:00.0')
+        self.assertIn('cannot obtain unbindLock', str(exc))
+
+    def test_not_installed(self):
+        self.assertRaises(
+            FileNotFoundError, nvidia.make_vfs, '0000:26:00.0')
+
+    def test_no_address(self):
+        self.program('exit 0')
+        for address in ('ALL', '', '-h', '0000:26:00.0 ALL'):
+            self.assertRaises(PermissionError, nvidia.make_vfs, address)
