@@ -105,3 +105,8 @@ class HostError(GpgpuException):
 class HostNotReady(HostError):
     """The machine is not set up for it; no device was touched, and none is
     to blame."""
+
+
+class NoRoom(HostNotReady):
+    """The card's driver makes no more of a vGPU type, though there should be
+    room."""

@@ -47,7 +47,8 @@ def clean(api: rpcapi.ConductorAPI, backend: base.Host,
                   task.address, verdict.evidence)
     return api.clean_finished(
         context, task.device_uuid, task.token, passed=verdict.passed,
-        evidence=verdict.evidence)
+        evidence=verdict.evidence,
+        told=backend.creatable([base.HostDevice.to_clean(task)]))
 
 
 def _verdict(backend: base.Host,

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import creatable
 from gpgpu_plugin.conductor import group_state
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import seats
@@ -46,6 +47,7 @@ from gpgpu_plugin.domain import share_allocator
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import report as report_obj
 
 _Event = device_states.DeviceEvent
 _State = device_states.DeviceState
@@ -245,8 +247,9 @@ def _lock_host_of(db: api.Database,
     return next(iter(ids), None)
 
 
-def activate(db: api.Database,
-             uuids: Sequence[str]) -> inventory_obj.HostInventory:
+def activate(db: api.Database, uuids: Sequence[str],
+             told: report_obj.Told | None = None,
+             ) -> inventory_obj.HostInventory:
     """The guest runs (ConductorAPI.activate)."""
     host_id = _lock_host_of(db, uuids)
 
@@ -267,6 +270,7 @@ def activate(db: api.Database,
             each.lease_expires_at = None
             event_db.add(session, 'activate', host.name, each.device, each)
             host_db.changed(host)
+        creatable.note(session, host, told)
         return inventory.refresh(session, host)
     if host_id is None:
         raise exception.NotFound(
@@ -275,13 +279,15 @@ def activate(db: api.Database,
 
 
 def abort(db: api.Database, uuids: Sequence[str], *, touched: bool,
-          fault: str | None) -> inventory_obj.HostInventory | None:
+          fault: str | None, told: report_obj.Told | None = None,
+          ) -> inventory_obj.HostInventory | None:
     """End claims that were not activated (ConductorAPI.abort)."""
     if fault is not None:
         event = _Event.FAULT
     else:
         event = _Event.ABORT_TOUCHED if touched else _Event.ABORT_UNTOUCHED
-    return _end(db, uuids, 'abort', {_State.PROVISIONING: event}, fault)
+    return _end(db, uuids, 'abort', {_State.PROVISIONING: event}, fault,
+                told)
 
 
 def release(db: api.Database,
@@ -295,7 +301,8 @@ def release(db: api.Database,
 def _end(db: api.Database, uuids: Sequence[str], kind: str,
          events: Mapping[device_states.DeviceState,
                          device_states.DeviceEvent],
-         fault: str | None) -> inventory_obj.HostInventory | None:
+         fault: str | None, told: report_obj.Told | None = None,
+         ) -> inventory_obj.HostInventory | None:
     host_id = _lock_host_of(db, uuids)
     if host_id is None:
         return None
@@ -312,6 +319,7 @@ def _end(db: api.Database, uuids: Sequence[str], kind: str,
                     kind='assignment', name=each.uuid,
                     reason=f'{kind} is not for a device that is {state}')
             _end_one(session, host, each, events[state], kind, fault)
+        creatable.note(session, host, told)
         return inventory.refresh(session, host)
     return db.write(work)
 

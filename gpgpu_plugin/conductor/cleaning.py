@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import creatable
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -29,6 +30,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import report as report_obj
 
 _Event = device_states.DeviceEvent
 _State = device_states.DeviceState
@@ -102,7 +104,9 @@ def started(db: api.Database, device_uuid: str, token: str) -> None:
 
 
 def finished(db: api.Database, device_uuid: str, token: str, *,
-             passed: bool, evidence: str) -> inventory_obj.HostInventory:
+             passed: bool, evidence: str,
+             told: report_obj.Told | None = None,
+             ) -> inventory_obj.HostInventory:
     """cleaning -> available or quarantined (ConductorAPI.clean_finished)."""
     host_id = host_id_of(db, device_uuid)
 
@@ -117,6 +121,7 @@ def finished(db: api.Database, device_uuid: str, token: str, *,
         event_db.add(session, 'clean_passed' if passed else 'clean_failed',
                      host.name, device, detail=evidence)
         host_db.changed(host)
+        creatable.note(session, host, told)
         return inventory.refresh(session, host)
     return db.write(work)
 

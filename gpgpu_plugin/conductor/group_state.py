@@ -26,6 +26,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import allocator
 from gpgpu_plugin.domain import card as card_rules
+from gpgpu_plugin.domain import creatable
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import inventory as rules
@@ -103,18 +104,23 @@ class GroupState:
     def _shared(self, card: models.Device) -> sharing.SharedCard:
         facts = device_db.facts(card)
         children = self.children.get(card.id, ())
+        used = [child for child in children
+                if child.state != _AVAILABLE or child.vgpu_type is not None]
         units = [sharing.Unit(vgpu_type=child.vgpu_type,
-                              placement=child.placement)
-                 for child in children
-                 if child.state != _AVAILABLE or child.vgpu_type is not None]
+                              placement=child.placement) for child in used]
         # Of others, who do not say what they are.
         units += [sharing.Unit(vgpu_type=None)] * len(facts.carved)
         topology = allocator_card(card)
         return sharing.SharedCard(
             id=card.stable_id, offered=is_offered(card),
-            types={kind.name: kind for kind in facts.vgpu_types or ()},
+            types=creatable.types(facts),
             sharing=sharing.Sharing(self.group.variant.sharing),
-            units=tuple(units), numa_node=topology.numa_node,
+            units=tuple(units),
+            told=creatable.room(
+                facts.creatable,
+                {child.stable_id: child.vgpu_type for child in used},
+                facts.carved),
+            numa_node=topology.numa_node,
             switch=topology.switch,
             seats=len(self.free_vfs(card))
             if facts.vgpu_seats == pci.SEAT_VF else None)

@@ -42,6 +42,7 @@ from gpgpu_plugin.conductor import variants
 from gpgpu_plugin.conductor import vgpu_types
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import report as report_obj
@@ -61,6 +62,11 @@ def _call(method: _F) -> _F:
         return codec.to_primitive(method(*args, **kwargs))
     return typing.cast(_F, oslo_messaging.expected_exceptions(
         exception.GpgpuException)(answer))
+
+
+def _told(told: _Primitive) -> report_obj.Told | None:
+    return None if told is None else codec.from_primitive(
+        dict[str, vgpu_type.Creatable], told)
 
 
 class ConductorManager:
@@ -105,14 +111,16 @@ class ConductorManager:
         return claim
 
     @_call
-    def activate(self, ctxt: _Context, assignments: list[str]) -> object:
-        return claims.activate(self._db, assignments)
+    def activate(self, ctxt: _Context, assignments: list[str],
+                 told: _Primitive) -> object:
+        return claims.activate(self._db, assignments, _told(told))
 
     @_call
     def abort(self, ctxt: _Context, assignments: list[str], touched: bool,
-              fault: str | None) -> object:
+              fault: str | None, told: _Primitive) -> object:
         return claims.abort(
-            self._db, assignments, touched=touched, fault=fault)
+            self._db, assignments, touched=touched, fault=fault,
+            told=_told(told))
 
     @_call
     def release(self, ctxt: _Context, assignments: list[str]) -> object:
@@ -146,9 +154,11 @@ class ConductorManager:
 
     @_call
     def clean_finished(self, ctxt: _Context, device_uuid: str, token: str,
-                       passed: bool, evidence: str) -> object:
+                       passed: bool, evidence: str,
+                       told: _Primitive) -> object:
         return cleaning.finished(self._db, device_uuid, token,
-                                 passed=passed, evidence=evidence)
+                                 passed=passed, evidence=evidence,
+                                 told=_told(told))
 
     # -- the scheduler ------------------------------------------------------
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from sqlalchemy import orm
 
@@ -30,6 +30,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import creatable
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -110,8 +111,10 @@ def _store(session: orm.Session, host: models.Host,
            scan: objects.HostReport) -> None:
     found = device_db.of_hosts(session, [host.id])
     rows = {row.stable_id: row for row in found if row.kind == 'pci'}
-    ours = assignment_db.known(session, host.id, {
+    ours = assignment_db.places(session, host.id, {
         name for function in scan.functions for name in function.carved})
+    used = {row.stable_id: row.vgpu_type for row in found
+            if row.state != device_states.DeviceState.AVAILABLE}
     seen = {}
     for function in scan.functions:
         row = rows.pop(function.id, None)
@@ -119,7 +122,7 @@ def _store(session: orm.Session, host: models.Host,
             seen[function.id] = _appeared(session, host, function)
         else:
             seen[function.id] = row
-            _seen(session, host, row, _told(row, function, ours))
+            _seen(session, host, row, _told(row, function, ours, used))
     session.flush()
     for function in scan.functions:
         if function.pf in seen:
@@ -136,9 +139,14 @@ def _store(session: orm.Session, host: models.Host,
 
 
 def _told(row: models.Device, function: pci.PCIFunction,
-          ours: Collection[str]) -> pci.PCIFunction:
+          ours: Mapping[str, str],
+          used: Mapping[str, str | None]) -> pci.PCIFunction:
     """What a scan says of a function, without what the conductor knows
     better.
+
+    :param ours: places of mdevs that were made for assignments
+    :param used: types of the host's devices that are not available, by
+        stable id
 
     While something is carved out of a card its types may not be told, and
     none at all while a guest has it whole; what holdings made is no news.
@@ -154,8 +162,11 @@ def _told(row: models.Device, function: pci.PCIFunction,
     if (function.pf is not None
             and row.state != device_states.DeviceState.AVAILABLE):
         carved = ()
+    told = function.creatable
     return dataclasses.replace(
         function, vgpu_seats=seats, carved=carved,
+        creatable=before.creatable if told is None else creatable.newer(
+            before.creatable, creatable.named(told, ours), used),
         vgpu_types=None if types is None else tuple(
             dataclasses.replace(kind, max_instances=most.get(kind.name))
             if kind.max_instances is None else kind for kind in types))

@@ -110,32 +110,37 @@ class ConductorAPI:
             claim_obj.Claim, self._call(ctxt, 'claim', request=request))
 
     def activate(self, ctxt: _Context, assignments: Sequence[str],
+                 told: report_obj.Told | None = None,
                  ) -> inventory_obj.HostInventory:
         """The guest runs: provisioning -> assigned, the lease ends.
 
         Idempotent for assignments that are active already.
 
         :param assignments: UUIDs, all of one host
+        :param told: of the cards of vGPUs among them
         :raises NotFound: one of them is not active any more
         """
         return codec.from_primitive(
             inventory_obj.HostInventory,
-            self._call(ctxt, 'activate', assignments=list(assignments)))
+            self._call(ctxt, 'activate', assignments=list(assignments),
+                       told=told))
 
     def abort(self, ctxt: _Context, assignments: Sequence[str], *,
               touched: bool, fault: str | None = None,
+              told: report_obj.Told | None = None,
               ) -> inventory_obj.HostInventory | None:
         """End claims that were not activated; ended ones are passed over.
 
         :param touched: hardware may have been changed: the devices become
             dirty, else available
         :param fault: what is wrong with the hardware: they are quarantined
+        :param told: of the cards of vGPUs among them
         :returns: None when no such assignment ever existed
         """
         return codec.from_primitive(
             inventory_obj.HostInventory | None,  # type: ignore[arg-type]
             self._call(ctxt, 'abort', assignments=list(assignments),
-                       touched=touched, fault=fault))
+                       touched=touched, fault=fault, told=told))
 
     def release(self, ctxt: _Context, assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
@@ -201,15 +206,18 @@ class ConductorAPI:
 
     def clean_finished(self, ctxt: _Context, device_uuid: str, token: str, *,
                        passed: bool, evidence: str,
+                       told: report_obj.Told | None = None,
                        ) -> inventory_obj.HostInventory:
         """cleaning -> available or quarantined.
 
+        :param told: of the card, if it is a vGPU
         :raises Conflict: the device is not in this cleaning
         """
         return codec.from_primitive(
             inventory_obj.HostInventory,
             self._call(ctxt, 'clean_finished', device_uuid=device_uuid,
-                       token=token, passed=passed, evidence=evidence))
+                       token=token, passed=passed, evidence=evidence,
+                       told=told))
 
     # -- the scheduler ------------------------------------------------------
 

@@ -38,15 +38,17 @@ def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
         .where(models.Assignment.uuid.in_(list(uuids)))))
 
 
-def known(session: orm.Session, host_id: int,
-          names: Collection[str]) -> set[str]:
-    """Those names that are assignments of a host, ended ones too."""
+def places(session: orm.Session, host_id: int,
+           names: Collection[str]) -> dict[str, str]:
+    """Stable ids of the devices of those names that are assignments of a
+    host, ended ones too."""
     if not names:
-        return set()
-    return set(session.scalars(
-        sa.select(models.Assignment.uuid).where(
+        return {}
+    return dict(session.execute(
+        sa.select(models.Assignment.uuid, models.Device.stable_id)
+        .join(models.Device).where(
             models.Assignment.host_id == host_id,
-            models.Assignment.uuid.in_(list(names)))))
+            models.Assignment.uuid.in_(list(names)))).tuples().all())
 
 
 def last_of(session: orm.Session,

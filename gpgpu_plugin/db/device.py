@@ -60,6 +60,25 @@ def of_groups(session: orm.Session,
         .order_by(models.Device.stable_id)))
 
 
+def by_stable_id(session: orm.Session, host_id: int,
+                 names: Iterable[str]) -> list[models.Device]:
+    """Devices of a host, by stable id."""
+    return list(session.scalars(
+        sa.select(models.Device)
+        .where(models.Device.host_id == host_id,
+               models.Device.stable_id.in_(list(names)))
+        .order_by(models.Device.stable_id)))
+
+
+def in_use(session: orm.Session, host_id: int) -> dict[str, str | None]:
+    """Types of a host's devices that are not available, by stable id."""
+    return dict(session.execute(
+        sa.select(models.Device.stable_id, models.Device.vgpu_type).where(
+            models.Device.host_id == host_id,
+            models.Device.state != device_states.DeviceState.AVAILABLE))
+        .tuples().all())
+
+
 def get(session: orm.Session, uuid: str) -> models.Device:
     """One device. :raises NotFound: no such UUID"""
     device = session.scalar(

@@ -67,6 +67,9 @@ def find_addresses(text: str) -> list[str]:
             for match in _ADDRESS.finditer(text)]
 
 
+VF = '/vf'
+"""What a VF's number follows in its stable id, which begins with its PF's."""
+
 _MDEV_SEAT = '/mdev'
 
 
@@ -79,6 +82,13 @@ def card_of(stable_id: str) -> str:
     """Stable id of the function that a scan finds: of the card that a place
     for an mdev is on, else itself."""
     return stable_id.partition(_MDEV_SEAT)[0]
+
+
+def pf_of(stable_id: str) -> str | None:
+    """Stable id of the PF of a VF, or of a place for an mdev on one; None:
+    it is no VF's."""
+    pf, found, _ = card_of(stable_id).rpartition(VF)
+    return pf if found else None
 
 
 def normalize_id(field: str, value: str, digits: int = 4) -> str:
@@ -149,6 +159,8 @@ class PCIFunction:
         their PF. None: it can, but into what cannot be told now
     :ivar carved: what is carved out of it: UUIDs of mdevs, or the number of
         the type that a VF has
+    :ivar creatable: what can be carved out of the card besides, as far as its
+        driver tells; told of cards alone
     :ivar owner: who else gives the function away, and how that is known
     :ivar fault: why the function cannot be trusted (config space reads ff)
     """
@@ -180,6 +192,7 @@ class PCIFunction:
     vgpu_seats: str | None = None
     vgpu_types: tuple[vgpu_type.VGPUType, ...] | None = ()
     carved: tuple[str, ...] = ()
+    creatable: vgpu_type.Creatable | None = None
     unreadable: tuple[str, ...] = ()
     owner: str | None = None
     fault: str | None = None

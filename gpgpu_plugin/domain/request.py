@@ -30,6 +30,7 @@ class Reason(enum.StrEnum):
     NOT_ENOUGH_AVAILABLE = 'not_enough_available'
     TYPE_DISABLED = 'type_disabled'
     TYPE_CONFLICT = 'type_conflict'
+    DRIVER_HAS_NO_ROOM = 'driver_has_no_room'
     TOPOLOGY_SAME_NUMA = 'topology_same_numa'
     TOPOLOGY_SAME_SWITCH = 'topology_same_switch'
     NUMA_POLICY_REQUIRED = 'numa_policy_required'

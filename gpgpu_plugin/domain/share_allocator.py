@@ -26,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 import fractions
 import itertools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -121,8 +122,28 @@ def _check(offers: Mapping[str, Sequence[allocator.Card]],
         share = shares.get(demand.resource_class)
         if share is not None and share.room() < demand.count:
             raise allocator.Unsatisfiable(
-                _conflict(demand, share) or refusal)
+                _full(demand, share) or _conflict(demand, share) or refusal)
     raise allocator.Unsatisfiable(refusal)
+
+
+def _reckoned(share: Share, stays: Callable[[sharing.Unit], bool]) -> int:
+    """Room by the rule of the cards alone, beside those units that stay."""
+    return sum(sharing.room(dataclasses.replace(
+        card, told=None, units=tuple(filter(stays, card.units))),
+        share.vgpu_type) for card in share.cards)
+
+
+def _full(demand: request_mod.Demand,
+          share: Share) -> allocator.Refusal | None:
+    """That the drivers alone are against it; None: it is not so."""
+    room = _reckoned(share, lambda unit: True)
+    if room < demand.count:
+        return None
+    return allocator.Refusal(
+        reason=request_mod.Reason.DRIVER_HAS_NO_ROOM,
+        detail=f'asked {demand.count} of {demand.resource_class}, '
+               f'{share.room()} available: the cards would have room for '
+               f'{room}, but their drivers make no more')
 
 
 def _conflict(demand: request_mod.Demand,
@@ -132,10 +153,7 @@ def _conflict(demand: request_mod.Demand,
     others = sorted({
         unit.vgpu_type or 'something unknown' for card in share.cards
         for unit in card.units if unit.vgpu_type != name})
-    without = sum(sharing.room(dataclasses.replace(card, units=tuple(
-        unit for unit in card.units if unit.vgpu_type == name)), name)
-        for card in share.cards)
-    if without < demand.count:
+    if _reckoned(share, lambda unit: unit.vgpu_type == name) < demand.count:
         return None
     return allocator.Refusal(
         reason=request_mod.Reason.TYPE_CONFLICT,

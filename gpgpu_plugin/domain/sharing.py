@@ -66,6 +66,8 @@ class SharedCard:
     :ivar offered: whether it may take more
     :ivar types: what it can be carved into, by name
     :ivar units: what it has been carved into
+    :ivar told: how many more of each type its driver says that it makes, at
+        most; None of a type: one or more, None of all: it does not say
     :ivar seats: VFs that are free for a vGPU; None: it needs none
     :ivar numa_node, switch: as in domain.allocator.Card
     """
@@ -75,6 +77,7 @@ class SharedCard:
     types: Mapping[str, vgpu_type.VGPUType]
     sharing: Sharing = Sharing.SAME_TYPE
     units: tuple[Unit, ...] = ()
+    told: Mapping[str, int | None] | None = None
     seats: int | None = None
     numa_node: int | None = None
     switch: str | None = None
@@ -92,8 +95,13 @@ class SharedCard:
             key=_rooms)
 
     def _with(self, unit: Unit) -> SharedCard:
+        told = dict(self.told or {})
+        count = told.get(unit.vgpu_type or '')
+        if unit.vgpu_type is not None and count is not None:
+            told[unit.vgpu_type] = count - 1
         return dataclasses.replace(
             self, units=(*self.units, unit),
+            told=None if self.told is None else told,
             seats=None if self.seats is None else self.seats - 1)
 
 
@@ -108,7 +116,8 @@ def limit(card: SharedCard, name: str) -> int:
 
 
 def room(card: SharedCard, name: str) -> int:
-    """How many more of a type the card can take now."""
+    """How many more of a type the card can take now: what the rule leaves,
+    but no more than its driver says."""
     most = limit(card, name)
     if not card.offered or not most:
         return 0
@@ -129,6 +138,9 @@ def room(card: SharedCard, name: str) -> int:
         fits = len(_free_placements(card, name))
     if card.seats is not None:
         fits = min(fits, card.seats)
+    if card.told is not None:
+        told = card.told.get(name, 0)
+        fits = fits if told is None else min(fits, told)
     return max(0, fits)
 
 

@@ -65,6 +65,23 @@ class VGPUType:
     max_instances: int | None = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Creatable:
+    """What a driver says can be carved out of a card beside what is there.
+
+    :ivar beside: what was carved out of the card then: UUIDs of mdevs, or
+        stable ids of VFs
+    :ivar room: how many more can be made, by a type's name, if nothing else
+        is; None: one at least. Of types that are left out none
+    :ivar most: how many of a type the card was seen to take with nothing
+        else on it; only the conductor knows
+    """
+
+    beside: tuple[str, ...] = ()
+    room: dict[str, int | None] = dataclasses.field(default_factory=dict)
+    most: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
 def from_mdev(type_id: str, name: str | None, description: str | None,
               available: int | None) -> VGPUType:
     """A type below ``mdev_supported_types``.

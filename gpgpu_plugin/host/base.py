@@ -22,11 +22,13 @@ import dataclasses
 import typing
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 
 from oslo_config import cfg
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import scanner
@@ -114,7 +116,8 @@ class Devices(abc.ABC):
         """Make the device ready for a guest.
 
         :raises HostError: the hardware did not do what it was asked
-        :raises HostNotReady: the device was not touched
+        :raises HostNotReady: the device was not touched; NoRoom: since its
+            card makes no more of the type
         """
 
     @abc.abstractmethod
@@ -172,6 +175,16 @@ class Host(Devices):
         where it has none. Never raises.
 
         :param busy: stable ids of the cards that are left alone
+        """
+
+    @abc.abstractmethod
+    def creatable(self, devices: Iterable[HostDevice],
+                  ) -> dict[str, vgpu_type.Creatable]:
+        """What can be carved out of the cards of vGPUs, now that something
+        was made or removed there. Never raises.
+
+        :returns: by the card's stable id; cards that are whole, or whose
+            driver does not tell, are left out
         """
 
     @abc.abstractmethod

@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
+import typing
 from collections.abc import Collection
 from collections.abc import Iterable
 
@@ -47,8 +48,12 @@ def look(sysfs: sysfs_mod.Sysfs, folder: str,
     """
     if MDEV_TYPES in names:
         mdevs = tuple(sorted(filter(_UUID.fullmatch, names)))
+        found = mdev_types(sysfs, folder, empty=not mdevs)
         return {'vgpu_seats': pci.SEAT_MDEV, 'carved': mdevs,
-                'vgpu_types': mdev_types(sysfs, folder, empty=not mdevs)}
+                'vgpu_types': tuple(kind for kind, _ in found),
+                'creatable': vgpu_type.Creatable(
+                    beside=mdevs, room={kind.name: available
+                                        for kind, available in found})}
     current = (sysfs.read(f'{folder}/{CURRENT}') if 'nvidia' in names
                else None)
     if current is None:
@@ -57,16 +62,66 @@ def look(sysfs: sysfs_mod.Sysfs, folder: str,
         # What else could be carved is not what is asked here.
         return {'vgpu_seats': pci.SEAT_VF, 'carved': (current,),
                 'vgpu_types': None}
-    return {'vgpu_seats': pci.SEAT_VF,
-            'vgpu_types': creatable(sysfs, folder)}
+    types = creatable(sysfs, folder)
+    return {'vgpu_seats': pci.SEAT_VF, 'vgpu_types': types,
+            'creatable': vgpu_type.Creatable(
+                room={each.name: None for each in types})}
+
+
+def look_at_card(sysfs: sysfs_mod.Sysfs, address: str, stable_id: str,
+                 ) -> tuple[str, vgpu_type.Creatable | None]:
+    """What can be carved out of a card now, beside what is there.
+
+    :param address: of the card or of a VF of it
+    :param stable_id: of a vGPU's place on it
+    :returns: the card's stable id, and what its driver tells, if it does
+    :raises OSError: something is there and cannot be read
+    """
+    pf_id = pci.pf_of(stable_id)
+    if pf_id is None:
+        return pci.card_of(stable_id), _look(
+            sysfs, f'{sysfs.root}/{PARENTS}/{address}').get('creatable')
+    pf = sysfs.link(f'{sysfs.devices}/{address}/physfn')
+    vfs = []
+    for name in sysfs.names(f'{sysfs.devices}/{pf}'):
+        if name.startswith('virtfn'):
+            found = _look(sysfs, f'{sysfs.devices}/{pf}/{name}')
+            vfs.append((f'{pf_id}{pci.VF}{name.removeprefix("virtfn")}',
+                        found.get('carved', ()), found.get('creatable')))
+    return pf_id, _together(vfs)
+
+
+def _look(sysfs: sysfs_mod.Sysfs, folder: str) -> dict[str, typing.Any]:
+    return look(sysfs, folder, sysfs.names(folder))
+
+
+def _together(vfs: Iterable[tuple[
+        str, tuple[str, ...], vgpu_type.Creatable | None]],
+        ) -> vgpu_type.Creatable | None:
+    """What the VFs of a card tell of it: one that is free names what it can
+    be given, but not how many of them could be.
+
+    :param vfs: of each its stable id, what it has, and what it tells
+    :returns: None: none of them can be asked
+    """
+    vfs = list(vfs)
+    told = [creatable for _, carved, creatable in vfs
+            if creatable is not None and not carved]
+    if not told:
+        return None
+    return vgpu_type.Creatable(
+        beside=tuple(sorted(name for name, carved, _ in vfs if carved)),
+        room={name: None for each in told
+              for name, count in sorted(each.room.items()) if count != 0})
 
 
 def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
-               ) -> tuple[vgpu_type.VGPUType, ...]:
-    """Types below ``mdev_supported_types``, by name.
+               ) -> tuple[tuple[vgpu_type.VGPUType, int | None], ...]:
+    """Types below ``mdev_supported_types``, by name, and how many more of
+    each can be made now.
 
-    :param empty: whether the function has no mdev, so that what is
-        available now is what fits at most
+    :param empty: whether the function has no mdev, so that this is what fits
+        at most
     :raises OSError: something is there and cannot be read
     """
     found = []
@@ -75,12 +130,13 @@ def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
         # Others, such as vfio-ccw, are no PCI devices to a guest.
         if sysfs.read(f'{path}/device_api') not in (None, _PCI_API):
             continue
-        available = sysfs.read(f'{path}/available_instances')
-        found.append(vgpu_type.from_mdev(
+        text = sysfs.read(f'{path}/available_instances')
+        available = int(text) if text else None
+        found.append((vgpu_type.from_mdev(
             type_id, sysfs.read(f'{path}/name'),
             sysfs.read(f'{path}/description'),
-            int(available) if empty and available else None))
-    return tuple(sorted(found, key=lambda each: each.name))
+            available if empty else None), available))
+    return tuple(sorted(found, key=lambda each: each[0].name))
 
 
 def creatable(sysfs: sysfs_mod.Sysfs, folder: str,
@@ -106,11 +162,13 @@ def gather(functions: Iterable[pci.PCIFunction]) -> list[pci.PCIFunction]:
         if each.pf is not None:
             vfs[each.pf].append(each)
     return [
-        dataclasses.replace(each, vgpu_seats=pci.SEAT_VF,
-                            vgpu_types=_types_of(vfs[each.id]))
+        dataclasses.replace(
+            each, vgpu_seats=pci.SEAT_VF, vgpu_types=_types_of(vfs[each.id]),
+            creatable=_together((vf.id, vf.carved, vf.creatable)
+                                for vf in vfs[each.id]))
         if each.id in vfs and pci.can_be_gpu(each.class_code)
         # They are the card's, and said there.
-        else dataclasses.replace(each, vgpu_types=())
+        else dataclasses.replace(each, vgpu_types=(), creatable=None)
         if each.pf is not None and each.vgpu_types != ()
         else each for each in functions]
 

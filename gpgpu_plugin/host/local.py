@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -27,9 +28,11 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import baseline
 from gpgpu_plugin.host import binding
+from gpgpu_plugin.host import carving
 from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs as sysfs_mod
@@ -114,6 +117,24 @@ class LocalHost(base.Host):
 
     def changed(self) -> bool:
         return self._watch is None or self._watch.changed()
+
+    def creatable(self, devices: Iterable[base.HostDevice],
+                  ) -> dict[str, vgpu_type.Creatable]:
+        found: dict[str, vgpu_type.Creatable] = {}
+        for device in devices:
+            if device.vgpu_type is None:
+                continue
+            try:
+                card, told = carving.look_at_card(
+                    self.access.sysfs, device.address, device.stable_id)
+            except (OSError, ValueError):
+                # What is made there is refused if there is no room for it.
+                LOG.exception('What can be made on the card of %s cannot be '
+                              'read', device.address)
+                continue
+            if told is not None:
+                found[card] = told
+        return found
 
     def prepare(self, device: base.HostDevice) -> None:
         with _reading(device):

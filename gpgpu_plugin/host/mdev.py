@@ -41,14 +41,13 @@ class MdevBackend(base.Backend):
 
     def prepare(self, device: base.HostDevice) -> None:
         self._check(device)
-        type_id = self._type_id(device)
+        type_id, available = self._type(device)
         if self._made(device) == type_id:
             return
         path = (f'{carving.PARENTS}/{device.address}/{carving.MDEV_TYPES}/'
                 f'{type_id}')
-        if self.access.sysfs.read(f'{self.access.sysfs.root}/{path}/'
-                                  'available_instances') == '0':
-            raise exception.HostError(
+        if available == 0:
+            raise exception.NoRoom(
                 path=device.address,
                 reason=f'it has no room for another {device.vgpu_type} '
                        f'({type_id}), though it should')
@@ -96,8 +95,9 @@ class MdevBackend(base.Backend):
             raise exception.HostError(
                 path=device.address, reason=f'{card} is not there')
 
-    def _type_id(self, device: base.HostDevice) -> str:
-        """What the driver calls the type now: that may change with it.
+    def _type(self, device: base.HostDevice) -> tuple[str, int | None]:
+        """What the driver calls the type now, which may change with it, and
+        how many more of it can be made.
 
         :raises HostError: it has no such type
         """
@@ -108,14 +108,14 @@ class MdevBackend(base.Backend):
             raise exception.HostError(
                 path=device.address,
                 reason=f'its types cannot be read: {exc.strerror}') from None
-        for each in types:
+        for each, available in types:
             if each.name == device.vgpu_type:
-                return each.type_id
+                return each.type_id, available
+        names = ', '.join(each.name for each, _ in types) or 'none'
         raise exception.HostError(
             path=device.address,
-            reason=f'it has no type {device.vgpu_type}, but '
-                   f'{", ".join(each.name for each in types) or "none"}: is '
-                   f'its driver loaded?')
+            reason=f'it has no type {device.vgpu_type}, but {names}: is its '
+                   f'driver loaded?')
 
     def _made(self, device: base.HostDevice) -> str | None:
         """What the driver calls the type of the mdev; None: there is none.

@@ -127,13 +127,13 @@ class NvidiaVFBackend(base.Backend):
     def _type_id(self, device: base.HostDevice) -> str:
         """What the driver calls the type now.
 
-        :raises HostError: the VF cannot be given it
+        :raises NoRoom: the VF cannot be given it
         """
         types = carving.creatable(self.access.sysfs, self._folder(device))
         for each in types:
             if each.name == device.vgpu_type:
                 return each.type_id
-        raise exception.HostError(
+        raise exception.NoRoom(
             path=device.address,
             reason=f'it cannot be given type {device.vgpu_type} now, but '
                    f'{", ".join(each.name for each in types) or "none"}')

@@ -238,8 +238,8 @@ class _Scanner:
             return self._stable(hops)
         if values['vf_index'] is None:
             # Its number is unknown; its place keeps it apart from others.
-            return f'{values["pf"]}/vf@{hops[-1]}'
-        return f'{values["pf"]}/vf{values["vf_index"]}'
+            return f'{values["pf"]}{pci.VF}@{hops[-1]}'
+        return f'{values["pf"]}{pci.VF}{values["vf_index"]}'
 
     def _index(self, pf: str, address: str) -> int | None:
         if pf not in self._vf_index:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import passthrough
 
@@ -23,4 +24,5 @@ class SriovVFBackend(passthrough.PassthroughBackend):
     order = 30
 
     def handles(self, device: base.HostDevice) -> bool:
-        return device.vgpu_type is not None and '/vf' in device.stable_id
+        return (device.vgpu_type is not None
+                and pci.pf_of(device.stable_id) is not None)

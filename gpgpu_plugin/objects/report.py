@@ -14,8 +14,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu_type
+
+Told = Mapping[str, vgpu_type.Creatable]
+"""What the drivers of a host's cards say that can be carved out of them now,
+by the cards' stable ids; cards that are left out stay as they are known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

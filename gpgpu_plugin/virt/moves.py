@@ -118,7 +118,8 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
     # Before the guest is made: what happens from here on, the devices are the
     # instance's, which is not built a second time.
     tracker.learn(tracker.api.activate(
-        gpgpu_context.admin(), [each.uuid for each in assignments]))
+        gpgpu_context.admin(), [each.uuid for each in assignments],
+        tracker.backend.creatable(map(base.HostDevice.of, assignments))))
     nova_finish()
     tracker.push()
 

@@ -29,6 +29,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import report as report_obj
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Spawn:
         back, and tries to only once
     :ivar touched: assignments whose hardware may have been changed
     :ivar faults: what is wrong with the hardware, by assignment
+    :ivar told: what drivers said that had no room, before anything was
+        undone
     """
 
     tracker: resource_tracker.ResourceTracker
@@ -55,6 +58,7 @@ class Spawn:
     was_assigned: bool = False
     touched: set[str] = dataclasses.field(default_factory=set)
     faults: dict[str, str] = dataclasses.field(default_factory=dict)
+    told: report_obj.Told | None = None
 
     @property
     def uuids(self) -> list[str]:
@@ -121,15 +125,25 @@ def _abort(run: Spawn) -> None:
     for uuid in run.uuids:
         outcomes.setdefault(
             (uuid in run.touched, run.faults.get(uuid)), []).append(uuid)
+    told = run.told or _told(run)
     for (touched, fault), uuids in outcomes.items():
         run.tracker.learn(run.tracker.api.abort(
-            gpgpu_context.admin(), uuids, touched=touched, fault=fault))
+            gpgpu_context.admin(), uuids, touched=touched, fault=fault,
+            told=told))
+
+
+def _told(run: Spawn) -> report_obj.Told:
+    return run.tracker.backend.creatable(
+        map(base.HostDevice.of, run.assignments))
 
 
 def _prepare(run: Spawn) -> None:
     for each in run.assignments:
         try:
             run.tracker.backend.prepare(base.HostDevice.of(each))
+        except exception.NoRoom:
+            run.told = _told(run)
+            raise
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:
@@ -165,7 +179,7 @@ def _activate(run: Spawn) -> None:
     if run.was_assigned:
         return
     run.tracker.learn(run.tracker.api.activate(
-        gpgpu_context.admin(), run.uuids))
+        gpgpu_context.admin(), run.uuids, _told(run)))
 
 
 def _nothing(run: Spawn) -> None:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import typing
@@ -22,6 +23,7 @@ from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.host import fake_carving
 from gpgpu_plugin.host import fake_kernel
 from gpgpu_plugin.host import machine
 from tests.fixtures import cloud
@@ -189,7 +191,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         for name in ('L40S-4Q', 'L40S-12Q'):
             self.manage('vgpu-type', 'enable', 'L40S', name)
         self.wait_for(lambda: self.room(variant='L40S') == {
-            'L40S': 0, '4Q': 16, '12Q': 8}, 'types in Placement')
+            'L40S': 0, '4Q': 24, '12Q': 8}, 'types in Placement')
 
     def typed(self) -> list[str]:
         """Types that VFs have."""
@@ -200,29 +202,82 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
 
     def test_types_are_set_and_taken_back(self) -> None:
         server = self.boot(self.vgpu_flavor('L40S', Q12=3))
-        self.assertEqual(['1160'] * 3, self.typed())
+        self.assertEqual(['1153'] * 3, self.typed())
         other = self.boot(self.vgpu_flavor('L40S', Q4=2))
-        self.assertEqual(['1157'] * 2 + ['1160'] * 3, self.typed())
+        self.assertEqual(['1150'] * 2 + ['1153'] * 3, self.typed())
         self.assertEqual(
-            {'passthrough': 0, 'L40S-4Q': 6, 'L40S-12Q': 1},
+            {'passthrough': 0, 'L40S-4Q': 10, 'L40S-12Q': 1},
             self.remaining())
         self.delete(server, other)
         self.wait_for(lambda: self.room(variant='L40S') == {
-            'L40S': 0, '4Q': 16, '12Q': 8}, 'all of it back')
+            'L40S': 0, '4Q': 24, '12Q': 8}, 'all of it back')
         self.assertEqual([], self.typed())
+
+    def test_types_of_one_size_share_a_card(self) -> None:
+        self.manage('variant', 'set', 'L40S', '--sharing', 'same_size')
+        self.manage('vgpu-type', 'enable', 'L40S', 'L40S-12A')
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '4Q': 24, '12Q': 8, '12A': 8}, 'types in Placement')
+        server = self.boot(self.flavor_of({
+            'resources:CUSTOM_VGPU_L40S_L40S_12Q': '1',
+            'resources:CUSTOM_VGPU_L40S_L40S_12A': '2'}))
+        self.assertEqual(['1153'] + ['1163'] * 2, self.typed())
+        self.assertEqual(
+            {'passthrough': 0, 'L40S-4Q': 12, 'L40S-12Q': 5, 'L40S-12A': 5},
+            self.remaining())
+        self.delete(server)
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '4Q': 24, '12Q': 8, '12A': 8}, 'all of it back')
+
+    def take_fewer(self, type_id: str, most: int) -> None:
+        """Drivers make fewer of a type than its size says."""
+        for path in self.sysfs('gpu1').glob(
+                f'bus/pci/devices/*/{fake_carving.RULE}'):
+            rule = json.loads(path.read_text())
+            rule['types'][type_id]['max'] = most
+            path.write_text(json.dumps(rule))
+
+    def test_what_drivers_say_is_known_after_each_change(self) -> None:
+        self.take_fewer('1153', 3)
+        first = self.boot(self.vgpu_flavor('L40S', Q12=3))
+        # By its size a card has four of it.
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '4Q': 12, '12Q': 4}, 'capacity')
+        second = self.boot(self.vgpu_flavor('L40S', Q12=3))
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '4Q': 0, '12Q': 0}, 'capacity')
+        refused = self.boot(self.vgpu_flavor('L40S', Q12=1), 'ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.assertEqual([], self.devices('--state', 'quarantined'))
+        self.delete(first, second, refused)
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '4Q': 24, '12Q': 6}, 'all of it back')
+
+    def test_a_driver_that_has_no_room(self) -> None:
+        self.take_fewer('1153', 3)
+        # Nothing is broken; how many a card takes is known from now on.
+        for left in (7, 6):
+            refused = self.boot(self.vgpu_flavor('L40S', Q12=4), 'ERROR')
+            self.wait_for(lambda left=left: self.room(variant='L40S') == {
+                'L40S': 0, '4Q': 24, '12Q': left}, 'what was learnt')
+            self.delete(refused)
+        self.assertEqual([], self.devices('--state', 'quarantined'))
+        self.assertEqual([], self.typed())
+        server = self.boot(self.vgpu_flavor('L40S', Q12=4))
+        self.assertEqual(['1153'] * 4, self.typed())
+        self.delete(server)
 
     def test_restored_after_a_reboot_of_the_host(self) -> None:
         self.boot(self.vgpu_flavor('L40S', Q12=2))
         kernel = fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
         for path in self.sysfs('gpu1').glob(
                 'bus/pci/devices/*/sriov_numvfs'):
-            kernel.write(f'bus/pci/devices/{path.parent.name}/sriov_numvfs',
-                         '0')
+            kernel.set_vfs(path.parent.name, 0)
         self.assertEqual([], self.typed())
         self.restart_compute()
-        self.assertEqual(['1160'] * 2, self.typed())
+        self.assertEqual(['1153'] * 2, self.typed())
         self.wait_for(lambda: self.remaining() == {
-            'passthrough': 0, 'L40S-4Q': 8, 'L40S-12Q': 6}, 'capacity')
+            'passthrough': 0, 'L40S-4Q': 12, 'L40S-12Q': 6}, 'capacity')
 
 
 class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
@@ -238,13 +293,13 @@ class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
     def test_boot_and_delete(self) -> None:
         for name in ('A100D-4C', 'A100D-20C'):
             self.manage('vgpu-type', 'enable', 'A100', name)
-        room = {'A100': 0, '4C': 12, '20C': 8}
+        room = {'A100': 0, '4C': 40, '20C': 8}
         self.wait_for(lambda: self.room(variant='A100') == room, 'types')
         server = self.boot(self.flavor_of(
             {'resources:CUSTOM_VGPU_A100_A100D_20C': '3'}))
         self.assertEqual(3, len(self.mdevs()))
         self.wait_for(lambda: self.room(variant='A100') == {
-            'A100': 0, '4C': 6, '20C': 5}, 'capacity')
+            'A100': 0, '4C': 20, '20C': 5}, 'capacity')
         self.restart_compute()
         self.assertEqual(3, len(self.mdevs()))
         self.delete(server)
@@ -488,7 +543,7 @@ class LibvirtVFTest(VGPULibvirtCloud):
         after = self.hostdevs(server)
         self.assertNotEqual(before, after)
         self.assertEqual(2, len(after))
-        self.assertEqual({'1160'}, {
+        self.assertEqual({'1153'}, {
             (self.sysfs('gpu1') / 'bus/pci/devices' / address / 'nvidia'
              / 'current_vgpu_type').read_text().strip()
             for address in after})

@@ -88,8 +88,9 @@ class VGPUTypeTest(base.CommandTestCase):
     def test_sharing(self):
         self.assertEqual('mixed', self.json(
             'variant', 'set', 'T4', '--sharing', 'mixed')['Sharing'])
-        self.assertIn('one of same_type, mixed, mixed_placed', self.refused(
-            'variant', 'set', 'T4', '--sharing', 'fair'))
+        self.assertIn(
+            'one of same_type, same_size, mixed, mixed_placed', self.refused(
+                'variant', 'set', 'T4', '--sharing', 'fair'))
 
     def test_flavors(self):
         self.assertEqual(

@@ -24,9 +24,10 @@ from gpgpu_plugin.domain import share_allocator
 from gpgpu_plugin.domain import sharing
 from gpgpu_plugin.domain import vgpu_type
 
-TYPES = {str(size): vgpu_type.VGPUType(
-    name=str(size), type_id=str(size), video_ram=size * 1024,
-    max_instances=16 // size) for size in (16, 8, 4)}
+TYPES = {name: vgpu_type.VGPUType(
+    name=name, type_id=name, video_ram=size * 1024,
+    max_instances=16 // size) for name, size in (
+        ('16', 16), ('8', 8), ('8A', 8), ('4', 4))}
 
 
 def card(name: str, *units: str, **fields: typing.Any,
@@ -170,7 +171,8 @@ class BesideTest(base.BaseTestCase):
 @st.composite
 def _hosts(draw: st.DrawFn) -> list[sharing.SharedCard]:
     how = draw(st.sampled_from(
-        [sharing.Sharing.SAME_TYPE, sharing.Sharing.MIXED]))
+        [sharing.Sharing.SAME_TYPE, sharing.Sharing.SAME_SIZE,
+         sharing.Sharing.MIXED]))
     cards = []
     for name in 'abc'[:draw(st.integers(min_value=1, max_value=3))]:
         new = card(name, sharing=how, numa_node=draw(st.integers(0, 1)))

@@ -11,6 +11,7 @@
 #    under the License.
 """How vGPUs share a card: what room promises, and nothing more."""
 
+import dataclasses
 import itertools
 import typing
 
@@ -27,6 +28,13 @@ def nvidia(*sizes: int) -> dict[str, vgpu_type.VGPUType]:
     return {str(size): vgpu_type.VGPUType(
         name=str(size), type_id=str(size), video_ram=size * 1024,
         max_instances=max(sizes) // size) for size in sizes}
+
+
+def twins(types: dict[str, vgpu_type.VGPUType],
+          ) -> dict[str, vgpu_type.VGPUType]:
+    """Other types of the same sizes."""
+    return {f'{name}A': dataclasses.replace(kind, name=f'{name}A')
+            for name, kind in types.items()}
 
 
 MBOCHS = {name: vgpu_type.VGPUType(
@@ -76,6 +84,35 @@ class SameTypeTest(base.BaseTestCase):
 
     def test_no_more_than_there_are_raises(self) -> None:
         self.assertRaises(ValueError, filled, self.card, '16', '16')
+
+
+class SameSizeTest(base.BaseTestCase):
+    """NVIDIA's equal-size mode, as tests/listings/a6000-one-2q shows it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        sizes = {'2Q': 2, '2A': 2, '4Q': 4, '48Q': 48}
+        self.types = {name: vgpu_type.VGPUType(
+            name=name, type_id=name, video_ram=size * 1024,
+            max_instances=48 // size) for name, size in sizes.items()}
+        self.types['x'] = vgpu_type.VGPUType(
+            name='x', type_id='x', max_instances=5)
+
+    def rooms(self, *units: str | None) -> list[int]:
+        """Of all types beside these."""
+        used = card(self.types, sharing.Sharing.SAME_SIZE, units=tuple(
+            sharing.Unit(vgpu_type=unit) for unit in units))
+        return [sharing.room(used, name) for name in self.types]
+
+    def test_the_first_size_decides(self) -> None:
+        self.assertEqual([24, 24, 12, 1, 5], self.rooms())
+        self.assertEqual([23, 23, 0, 0, 0], self.rooms('2Q'))
+        self.assertEqual([21, 21, 0, 0, 0], self.rooms('2Q', '2A', '2A'))
+
+    def test_an_unknown_size_is_like_no_other(self) -> None:
+        self.assertEqual([0, 0, 0, 0, 4], self.rooms('x'))
+        self.assertEqual([0, 0, 0, 0, 0], self.rooms(None))
+        self.assertEqual([0, 0, 0, 0, 0], self.rooms('gone'))
 
 
 class MixedTest(base.BaseTestCase):
@@ -143,7 +180,8 @@ class PlacedTest(base.BaseTestCase):
 def _cards(draw: st.DrawFn) -> sharing.SharedCard:
     how = draw(st.sampled_from(sharing.Sharing))
     types = draw(st.sampled_from([
-        MBOCHS, nvidia(24, 12, 8, 6, 4), nvidia(80, 40, 16, 10, 4)]))
+        MBOCHS, nvidia(24, 12, 8, 6, 4), nvidia(80, 40, 16, 10, 4),
+        nvidia(24, 12, 8) | twins(nvidia(24, 12, 8))]))
     if how is sharing.Sharing.MIXED_PLACED:
         types = nvidia(24, 12, 8, 6, 4)
     seats = draw(st.none() | st.integers(min_value=0, max_value=8))
@@ -188,6 +226,8 @@ class RoomTest(base.BaseTestCase):
         if used.sharing is sharing.Sharing.SAME_TYPE:
             self.assertLessEqual(
                 len({unit.vgpu_type for unit in used.units}), 1)
+        if used.sharing is sharing.Sharing.SAME_SIZE:
+            self.assertLessEqual(len(set(sizes)), 1)
         if used.sharing is sharing.Sharing.MIXED_PLACED:
             spans = sorted(
                 (unit.placement or 0, (unit.placement or 0) + size // 1024)

@@ -1,0 +1,44 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What hosts tell of their cards' room is kept with the cards."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import creatable
+from gpgpu_plugin.objects import report as report_obj
+
+
+def note(session: orm.Session, host: models.Host,
+         told: report_obj.Told | None) -> None:
+    """Keep what a (locked) host tells of its cards."""
+    if not told:
+        return
+    places = assignment_db.places(session, host.id, [
+        name for each in told.values() for name in each.beside])
+    used = device_db.in_use(session, host.id)
+    for card in device_db.by_stable_id(session, host.id, told):
+        before = device_db.facts(card)
+        facts = device_db.dump_facts(dataclasses.replace(
+            before, creatable=creatable.newer(
+                before.creatable,
+                creatable.named(told[card.stable_id], places), used)))
+        if card.facts != facts:
+            card.facts = facts
+            host_db.changed(host)
