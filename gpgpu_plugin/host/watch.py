@@ -12,9 +12,9 @@
 """Did anything change since the last scan? Asked often, so it is cheap.
 
 It notices a function or a parent of mdevs that came or went, a driver that
-was bound or unbound and a changed number of VFs, by listings and by small
-files that are kept open. Modification times are not used: sysfs does not
-promise them.
+was bound or unbound, a changed number of VFs, and that VFs can be given types
+which could be given none, by listings and by small files that are kept open.
+Modification times are not used: sysfs does not promise them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from collections.abc import Iterable
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import carving
 from gpgpu_plugin.host import sysfs as sysfs_mod
+
+# More than an attribute of sysfs can say.
+_MAX = 4096
 
 
 class Watch:
@@ -48,13 +51,19 @@ class Watch:
             if function.sriov_totalvfs is not None:
                 self._keep(f'{sysfs.devices}/{function.address}'
                            '/sriov_numvfs')
+            told = function.creatable
+            if (function.vgpu_seats == pci.SEAT_VF and told is not None
+                    and not told.beside and not told.room):
+                # The vendor's service may begin after us.
+                self._keep(f'{sysfs.devices}/{function.address}'
+                           f'/virtfn0/{carving.CREATABLE}')
         self._before = self._listing()
 
     def _keep(self, path: str) -> None:
         # A file that cannot be opened is no worse watched than before.
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._files[fd] = os.pread(fd, 16, 0)
+            self._files[fd] = os.pread(fd, _MAX, 0)
 
     def _listing(self) -> list[list[str]]:
         return [sorted(self._sysfs.names(folder))
@@ -63,7 +72,7 @@ class Watch:
     def changed(self) -> bool:
         """Whether the host differs from the scan."""
         try:
-            if any(os.pread(fd, 16, 0) != before
+            if any(os.pread(fd, _MAX, 0) != before
                    for fd, before in self._files.items()):
                 return True
         except OSError:

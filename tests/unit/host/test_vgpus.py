@@ -13,6 +13,7 @@
 
 import errno
 import os
+import pathlib
 import uuid
 
 import fixtures
@@ -20,6 +21,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import fake
 
@@ -48,6 +50,14 @@ class VGPUCase(base.BaseTestCase):
         exc = self.assertRaises(exception.HostError, method, device)
         for word in words:
             self.assertIn(word, str(exc))
+
+    def told(self, *devices):
+        """What can be made, told of some devices and by a scan alike."""
+        told = self.host.creatable(devices)
+        self.assertEqual(told, {
+            each.id: each.creatable for each in self.functions()
+            if each.id in told})
+        return told
 
     def twice(self, method, device):
         return [method(device) for _ in range(2)][1]
@@ -82,6 +92,10 @@ class MdevTest(VGPUCase):
         self.twice(self.host.prepare, device)
         self.assertEqual([device.assignment_uuid], self.mdevs())
         self.assertEqual(3, self.available())
+        self.assertEqual({self.card.id: vgpu_type.Creatable(
+            beside=(device.assignment_uuid,), room={
+                'T4-4Q': 3, 'T4-1Q': 0, 'T4-2Q': 0, 'T4-8Q': 0,
+                'T4-16Q': 0})}, self.told(device))
         self.assertEqual(
             host_base.Attachment(mdev=device.assignment_uuid),
             self.host.attachment(device))
@@ -131,9 +145,40 @@ class MdevTest(VGPUCase):
         self.host.prepare(device)
         self.assertEqual([device.assignment_uuid], self.mdevs())
 
-    def test_the_hardware_refuses(self):
+    def test_told_of_each_card_once(self):
+        devices = [self.device(), self.device(), self.device(
+            card=self.other), self.device(None, stable_id=self.card.id)]
+        told = self.told(*devices)
+        self.assertEqual({self.card.id, self.other.id}, told.keys())
+        self.assertEqual({'T4-4Q': 4, 'T4-1Q': 16, 'T4-2Q': 8, 'T4-8Q': 2,
+                          'T4-16Q': 1}, told[self.other.id].room)
+        self.host.prepare(devices[0])
+        self.host.release(devices[0])
+        self.assertEqual(told, self.told(*devices))
+        self.assertEqual({}, self.told(devices[3]))
+
+    def test_what_cannot_be_told(self):
+        path = f'{self.root}/{self.types}/nvidia-232/available_instances'
+        for text in ('many', None):
+            os.unlink(path)
+            if text:
+                with open(path, 'w') as file:
+                    file.write(text)
+            else:
+                os.symlink('available_instances', path)
+            log = self.useFixture(fixtures.FakeLogger())
+            self.assertEqual({}, self.host.creatable([self.device()]))
+            self.assertIn('cannot be read', log.output)
+
+    def test_no_room_is_nobodys_fault(self):
         self.host.prepare(self.device('T4-1Q'))
-        self.refused(self.host.prepare, self.device(), 'no room', 'T4-4Q')
+        self.host.kernel.written.clear()
+        exc = self.assertRaises(
+            exception.NoRoom, self.host.prepare, self.device())
+        self.assertIn('no room for another T4-4Q', str(exc))
+        self.assertEqual([], self.host.kernel.written)
+
+    def test_the_hardware_refuses(self):
         self.host.kernel.faults['create'] = errno.EIO
         self.refused(self.host.prepare, self.device('T4-1Q'), 'create')
 
@@ -219,6 +264,8 @@ class NvidiaVFTest(VGPUCase):
 
     machine = 'nvidia-l40s-vgpu-2'
     numvfs = {'10de:26b9': 8}.items()
+    # What sriov-manage makes of it.
+    made = 32
 
     def setUp(self):
         super().setUp()
@@ -235,15 +282,20 @@ class NvidiaVFTest(VGPUCase):
                          '/current_vgpu_type')
 
     def test_vfs_are_made_and_only_once(self):
-        self.assertEqual(16, len(self.vfs))
+        self.assertEqual(2 * self.made, len(self.vfs))
         self.host.make_vfs(())
-        self.assertEqual(16, sum(each.pf is not None
-                                 for each in self.functions()))
+        self.assertEqual(2 * self.made, sum(
+            each.pf is not None for each in self.functions()))
+        self.assertEqual(
+            2, self.host.kernel.written.count('sriov-manage'))
 
     def test_type_is_set_and_taken_back(self):
         device = self.device()
         self.twice(self.host.prepare, device)
-        self.assertEqual('1160', self.current())
+        self.assertEqual('1153', self.current())
+        self.assertEqual({self.vfs[0].pf: vgpu_type.Creatable(
+            beside=(device.stable_id,),
+            room={'L40S-12A': None, 'L40S-12Q': None})}, self.told(device))
         self.assertEqual((device.address,),
                          self.host.attachment(device).functions)
         self.twice(self.host.release, device)
@@ -270,7 +322,7 @@ class NvidiaVFTest(VGPUCase):
         for method in (self.host.prepare, self.host.release):
             self.refused(method, late, 'this holding did not set')
         self.assertFalse(self.host.clean(late).passed)
-        self.assertEqual('1160', self.current())
+        self.assertEqual('1153', self.current())
 
     def test_attached_by_the_holding_that_set_it_alone(self):
         late, now = self.device(), self.device()
@@ -288,13 +340,13 @@ class NvidiaVFTest(VGPUCase):
         pf = os.path.realpath(
             f'{self.root}/bus/pci/devices/{self.vfs[0].address}/physfn')
         with open(f'{pf}/.vgpu.json') as file:
-            rule = file.read().replace('"1160"', '"2160"')
+            rule = file.read().replace('"1153"', '"2153"')
         with open(f'{pf}/.vgpu.json', 'w') as file:
             file.write(rule)
         with open(f'{self.root}/{path}/creatable_vgpu_types', 'w') as file:
-            file.write('2160 : NVIDIA L40S-12Q\n')
+            file.write('2153 : NVIDIA L40S-12Q\n')
         self.twice(self.host.prepare, device)
-        self.assertEqual('2160', self.current())
+        self.assertEqual('2153', self.current())
         self.twice(self.host.release, device)
         self.assertEqual('0', self.current())
 
@@ -315,23 +367,52 @@ class NvidiaVFTest(VGPUCase):
     def test_somebody_set_it_by_hand(self):
         self.host.kernel.write(
             f'bus/pci/devices/{self.vfs[0].address}/nvidia'
-            '/current_vgpu_type', '1160')
+            '/current_vgpu_type', '1153')
         self.refused(self.host.prepare, self.device(), 'did not set')
-        self.assertEqual('1160', self.current())
+        self.assertEqual('1153', self.current())
+
+    def test_told_until_the_card_is_full(self):
+        devices = [self.device(number) for number in range(4)]
+        for device in devices:
+            self.host.prepare(device)
+        self.assertEqual({self.vfs[0].pf: vgpu_type.Creatable(
+            beside=tuple(each.stable_id for each in devices))},
+            self.told(*devices))
+        self.assertTrue(self.host.clean(devices[0]).passed)
+        [told] = self.told(*devices).values()
+        self.assertEqual({'L40S-12A': None, 'L40S-12Q': None}, told.room)
+        self.assertEqual(3, len(told.beside))
+
+    def test_told_while_all_vfs_have_a_type(self):
+        for number in range(self.made):
+            device = self.device(number, vgpu_type='L40S-1Q')
+            self.host.prepare(device)
+        # None is left that could be asked.
+        self.assertEqual({}, self.told(self.device(0)))
+        self.host.clean(device)
+        [told] = self.told(device).values()
+        self.assertEqual(self.made - 1, len(told.beside))
+        self.assertIn('L40S-1A', told.room)
+
+    def test_no_room_is_nobodys_fault(self):
+        self.host.prepare(self.device(1, vgpu_type='L40S-48Q'))
+        self.host.kernel.written.clear()
+        exc = self.assertRaises(
+            exception.NoRoom, self.host.prepare, self.device())
+        self.assertIn('L40S-12Q now, but none', str(exc))
+        self.assertEqual([], self.host.kernel.written)
 
     def test_the_hardware_refuses(self):
-        self.host.prepare(self.device(1, vgpu_type='L40S-48Q'))
-        self.refused(self.host.prepare, self.device(), 'cannot be given',
-                     'but none')
         self.host.kernel.ignored.add('current_vgpu_type')
-        self.refused(self.host.prepare, self.device(8), 'its type is 0')
+        self.refused(
+            self.host.prepare, self.device(self.made), 'its type is 0')
 
     def test_the_hardware_is_late(self):
         self.host.kernel.late.add('current_vgpu_type')
         device = self.device()
         self.refused(self.host.prepare, device, 'its type is 0')
         self.host.kernel.catch_up()
-        self.assertEqual('1160', self.current())
+        self.assertEqual('1153', self.current())
         self.assertTrue(self.host.clean(device).passed)
         self.assertEqual('0', self.current())
 
@@ -339,39 +420,72 @@ class NvidiaVFTest(VGPUCase):
         device = self.device()
         self.host.prepare(device)
         self.host.kernel.ignored.add('current_vgpu_type')
-        self.refused(self.host.release, device, 'its type is 1160')
+        self.refused(self.host.release, device, 'its type is 1153')
         self.assertFalse(self.host.clean(device).passed)
 
     def test_after_a_reboot(self):
         device = self.device()
         self.host.prepare(device)
-        pf = self.vfs[0].address.replace('.4', '.0')
         # A reboot forgets VFs and their types.
-        for number in (0, 8):
+        for number in (0, self.made):
             pf = next(each.address for each in self.functions()
                       if each.id == self.vfs[number].pf)
-            self.host.kernel.write(f'bus/pci/devices/{pf}/sriov_numvfs', '0')
+            self.host.kernel.set_vfs(pf, 0)
         self.refused(self.host.prepare, device, 'is not there')
         self.host.make_vfs(())
         self.host.prepare(device)
-        self.assertEqual('1160', self.current())
+        self.assertEqual('1153', self.current())
 
     def test_a_card_that_is_busy_gets_no_vfs(self):
         pf = next(each for each in self.functions()
                   if each.id == self.vfs[0].pf)
-        self.host.kernel.write(
-            f'bus/pci/devices/{pf.address}/sriov_numvfs', '0')
+        self.host.kernel.set_vfs(pf.address, 0)
         self.host.make_vfs({pf.id})
-        self.assertEqual(8, sum(each.pf is not None
-                                for each in self.functions()))
+        self.assertEqual(self.made, sum(each.pf is not None
+                                        for each in self.functions()))
 
-    def test_more_vfs_than_a_card_can_have(self):
-        root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
-        host = fake.FakeHost.for_machine(
-            self.machine, root, {'10de:26b9': 33})
+    def test_a_service_that_begins_late(self):
+        self.host.scan()
+        self.assertFalse(self.host.changed())
+        lists = pathlib.Path(self.root).glob(
+            'bus/pci/devices/*/nvidia/creatable_vgpu_types')
+        before = {path: path.read_text() for path in lists}
+        for path in before:
+            path.write_text('ID    : vGPU Name\n')
+        pf = self.functions()[0]
+        self.assertEqual(((), vgpu_type.Creatable()),
+                         (pf.vgpu_types, pf.creatable))
+        self.assertFalse(self.host.changed())
+        for path, text in before.items():
+            path.write_text(text)
+        self.assertTrue(self.host.changed())
+        self.assertEqual(23, len(self.functions()[0].vgpu_types))
+        self.assertFalse(self.host.changed())
+        # What it is given is no change that must be looked at.
+        self.host.prepare(self.device())
+        self.assertFalse(self.host.changed())
+
+    def test_without_sriov_manage(self):
+        def missing(address):
+            raise FileNotFoundError(
+                errno.ENOENT, 'No such file or directory', 'sriov-manage')
+        pf = next(each for each in self.functions()
+                  if each.id == self.vfs[0].pf)
+        self.host.kernel.set_vfs(pf.address, 0)
+        self.host.binder._make_nvidia_vfs = missing
         log = self.useFixture(fixtures.FakeLogger())
-        host.make_vfs(())
-        self.assertIn('has none of its 33 VFs', log.output)
+        self.host.make_vfs(())
+        self.assertIn('VFs cannot be made: No such file or directory '
+                      '(sriov-manage)', log.output)
+
+    def test_sriov_manage_that_makes_none(self):
+        pf = next(each for each in self.functions()
+                  if each.id == self.vfs[0].pf)
+        self.host.kernel.set_vfs(pf.address, 0)
+        self.host.binder._make_nvidia_vfs = lambda address: None
+        log = self.useFixture(fixtures.FakeLogger())
+        self.host.make_vfs(())
+        self.assertIn('has none of its 8 VFs', log.output)
 
 
 class PlainVFTest(VGPUCase):
@@ -390,11 +504,23 @@ class PlainVFTest(VGPUCase):
         self.twice(self.host.prepare, device)
         self.assertEqual((vf.address,),
                          self.host.attachment(device).functions)
+        # Nobody tells but how many VFs there are.
+        self.assertEqual({}, self.told(device))
+        self.assertIsNone(pf.creatable)
         self.twice(self.host.release, device)
         self.host.kernel.written.clear()
         self.assertTrue(self.host.clean(device).passed)
         self.assertIn(f'bus/pci/devices/{vf.address}/reset',
                       self.host.kernel.written)
+
+
+    def test_more_vfs_than_a_card_can_have(self):
+        root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        host = fake.FakeHost.for_machine(
+            self.machine, root, {'8086:56c0': 32})
+        log = self.useFixture(fixtures.FakeLogger())
+        host.make_vfs(())
+        self.assertIn('has none of its 32 VFs', log.output)
 
 
 class NoGPUTest(VGPUCase):
@@ -457,6 +583,7 @@ class MdevOnVFTest(VGPUCase):
 
     machine = 'nvidia-a100-2'
     numvfs = {'10de:20b5': 5}.items()
+    made = 20
 
     def setUp(self):
         super().setUp()
@@ -471,7 +598,7 @@ class MdevOnVFTest(VGPUCase):
     def test_types_are_told_of_the_pf(self):
         pf = next(each for each in self.functions()
                   if each.id == self.vfs[0].pf)
-        self.assertEqual((pci.SEAT_VF, 5, 4, 1), (pf.vgpu_seats, *(
+        self.assertEqual((pci.SEAT_VF, 20, 4, 1), (pf.vgpu_seats, *(
             next(each.max_instances for each in pf.vgpu_types
                  if each.name == name)
             for name in ('A100D-4C', 'A100D-20C', 'A100D-80C'))))
@@ -485,8 +612,14 @@ class MdevOnVFTest(VGPUCase):
                              self.host.attachment(device).mdev)
         self.refused(self.host.prepare, self.device(0), 'no room')
         self.refused(self.host.prepare, self.device(4), 'no room')
+        self.assertEqual({self.vfs[0].pf: vgpu_type.Creatable(
+            beside=tuple(each.stable_id for each in devices))},
+            self.told(*devices))
         # The other card has room.
-        self.host.prepare(self.device(5))
+        self.host.prepare(self.device(self.made))
+        self.assertEqual({self.vfs[self.made].pf: vgpu_type.Creatable(
+            beside=(self.vfs[self.made].id,), room={'A100D-20C': None})},
+            self.told(self.device(self.made)))
         for device in devices:
             self.assertTrue(self.host.clean(device).passed)
         self.host.prepare(self.device(4, 'A100D-80C'))
@@ -497,8 +630,7 @@ class MdevOnVFTest(VGPUCase):
         for pf in {each.pf for each in self.vfs}:
             address = next(each.address for each in self.functions()
                            if each.id == pf)
-            self.host.kernel.write(
-                f'bus/pci/devices/{address}/sriov_numvfs', '0')
+            self.host.kernel.set_vfs(address, 0)
         self.refused(self.host.prepare, device, 'is not there')
         self.host.make_vfs(())
         self.host.prepare(device)
