@@ -9,16 +9,24 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage pci list``: what the scanner sees, without any service."""
+"""``gpgpu-manage pci``: what the scanner sees, and a recording of it, without
+any service."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
 import typing
 
 from cliff import columns
+from cliff import command
 from cliff import lister
 
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.host import machine as machine_mod
+from gpgpu_plugin.host import recording
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs as sysfs_mod
 
@@ -27,6 +35,15 @@ COLUMNS = ('id', 'address', 'vendor', 'device', 'subsystem_vendor',
            'iommu_group', 'slot', 'used_by')
 _TEXT = ('vendor', 'device', 'subsystem', 'subsystem_vendor', 'revision',
          'id', 'driver')
+
+
+_SYSFS = '/sys'
+
+
+def _add_root(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        '--sysfs-root', default=_SYSFS, metavar='DIR',
+        help=f'where the sysfs of the host is (default: {_SYSFS})')
 
 
 class Unknown(columns.FormattableColumn[typing.Any]):
@@ -44,16 +61,20 @@ class PCIList(lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--sysfs-root', default='/sys', metavar='DIR',
-            help='where the sysfs of the host is (default: /sys)')
+        where = parser.add_mutually_exclusive_group()
+        _add_root(where)
+        where.add_argument(
+            '--machine', metavar='FILE',
+            help='another host, as "gpgpu-manage pci record" recorded it, '
+                 'or the name of a fake machine')
         parser.add_argument(
             '--text', action='store_true',
             help='one line a function: ' + ' '.join(_TEXT))
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        scan = scanner.scan(sysfs_mod.Sysfs(parsed_args.sysfs_root))
+        scan = (_scan_machine(parsed_args.machine) if parsed_args.machine
+                else scanner.scan(sysfs_mod.Sysfs(parsed_args.sysfs_root)))
         for problem in scan.problems:
             self.app.stderr.write(f'gpgpu-manage: {problem}\n')
         self._rows = [
@@ -73,3 +94,69 @@ class PCIList(lister.Lister):
             print(*(row[name] or '-' for name in _TEXT),
                   file=self.app.stdout)
         return 0
+
+
+def _scan_machine(name: str) -> scanner.Scan:
+    machine = machine_mod.load(name)
+    with tempfile.TemporaryDirectory() as root:
+        machine_mod.build(machine, root)
+        return scanner.scan(sysfs_mod.Sysfs(root))
+
+
+class PCIRecord(base.Command, command.Command):
+    """Record this host's PCI functions, for a bug report or a fake machine."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_root(parser)
+        parser.add_argument(
+            '--with-serials', action='store_true',
+            help='keep serial numbers; else numbers that tell the devices '
+                 'apart are in their place')
+        parser.add_argument(
+            'file', nargs='?', metavar='FILE',
+            help='file to be made (default: standard output)')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        root = parsed_args.sysfs_root
+        text = machine_mod.dump(
+            recording.record(sysfs_mod.Sysfs(root),
+                             with_serials=parsed_args.with_serials),
+            _reference(root))
+        if root == _SYSFS and os.geteuid() != 0:
+            self.note('only root is shown the whole configuration space and '
+                      'VPD; the rest is recorded')
+        if parsed_args.file is None:
+            self.app.stdout.write(text)
+            return
+        _write_new(parsed_args.file, text)
+        self.app.stdout.write(
+            f'recorded in {parsed_args.file}, serial numbers '
+            f'{"included" if parsed_args.with_serials else "masked"}\n')
+
+
+def _reference(root: str) -> str:
+    """What was recorded; nothing that names the host."""
+    if root != _SYSFS:
+        return 'the sysfs in a folder'
+    kernel = os.uname()
+    return f'Linux {kernel.release} {kernel.version} {kernel.machine}'
+
+
+def _write_new(path: str, text: str) -> None:
+    """Make a file.
+
+    :raises Conflict: it is there already
+    :raises HostError: it cannot be made
+    """
+    try:
+        with open(path, 'x', encoding='utf-8') as file:
+            file.write(text)
+    except FileExistsError:
+        raise exception.Conflict(
+            kind='File', name=path,
+            reason='it is there already: name another one') from None
+    except OSError as exc:
+        raise exception.HostError(
+            path=path, reason=f'cannot be written: {exc.strerror}') from None

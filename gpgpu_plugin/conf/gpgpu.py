@@ -74,7 +74,7 @@ FAKE_OPTS = [
     cfg.StrOpt(
         'machine', default='hgx-h100-8',
         help='Machine of gpgpu_plugin.host.machines that a host pretends '
-             'to be.'),
+             'to be, or the path of a file of "gpgpu-manage pci record".'),
     cfg.DictOpt(
         'machines', default={},
         help='Machine by host name, where it differs: host1:NAME,host2:NAME.'),

@@ -21,11 +21,20 @@ import struct
 from collections.abc import Iterator
 
 HEADER = 0x40
+# Without and with PCIe's extended capabilities.
+CONVENTIONAL = 0x100
+SIZE = 0x1000
 _CAP_POINTER = 0x34
 _CAP_EXPRESS = 0x10
 _EXT_FIRST = 0x100
 _EXT_DSN = 0x0003
 UPSTREAM_PORT = 5
+# Resources of Vital Product Data (PCI Local Bus Specification 3.0, appendix
+# I), and how much of it is read: it is slow.
+VPD_NAME = 0x82
+VPD_R = 0x90
+VPD_END = 0x78
+VPD_READ = 1024
 
 
 def is_dead(config: bytes) -> bool:
@@ -47,9 +56,15 @@ def port_type(config: bytes) -> int | None:
 
 def serial_number(config: bytes) -> str | None:
     """PCIe Device Serial Number as ``xx-xx-xx-xx-xx-xx-xx-xx``."""
+    at = serial_number_at(config)
+    return None if at is None else config[at:at + 8][::-1].hex('-')
+
+
+def serial_number_at(config: bytes) -> int | None:
+    """Where the eight bytes of the Device Serial Number begin."""
     for number, offset in _extended_capabilities(config):
         if number == _EXT_DSN and offset + 12 <= len(config):
-            return config[offset + 4:offset + 12][::-1].hex('-')
+            return offset + 4
     return None
 
 
@@ -106,27 +121,34 @@ def _extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
 
 def vpd_serial(vpd: bytes) -> str | None:
     """The SN keyword of the read-only part of Vital Product Data."""
+    content = next((content for tag, content in vpd_resources(vpd)
+                    if tag == VPD_R), b'')
+    for keyword, value in vpd_fields(content):
+        if keyword == b'SN':
+            return value.decode('ascii', 'replace').strip('\0 ') or None
+    return None
+
+
+def vpd_resources(vpd: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and content of each large resource; ends where it is garbage."""
     offset = 0
     while offset + 3 <= len(vpd):
         tag = vpd[offset]
         if not tag & 0x80:
-            if tag >> 3 == 0x0f:
-                return None
+            if tag >> 3 == VPD_END >> 3:
+                return
             offset += 1 + (tag & 0x7)
             continue
         length = int.from_bytes(vpd[offset + 1:offset + 3], 'little')
-        if tag == 0x90:
-            return _keyword(vpd[offset + 3:offset + 3 + length], b'SN')
+        yield tag, vpd[offset + 3:offset + 3 + length]
         offset += 3 + length
-    return None
 
 
-def _keyword(fields: bytes, wanted: bytes) -> str | None:
+def vpd_fields(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keyword and value of each field of a resource."""
     offset = 0
-    while offset + 3 <= len(fields):
-        length = fields[offset + 2]
-        if fields[offset:offset + 2] == wanted:
-            value = fields[offset + 3:offset + 3 + length]
-            return value.decode('ascii', 'replace').strip('\0 ') or None
+    while offset + 3 <= len(content):
+        length = content[offset + 2]
+        yield (content[offset:offset + 2],
+               content[offset + 3:offset + 3 + length])
         offset += 3 + length
-    return None

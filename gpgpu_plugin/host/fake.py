@@ -57,7 +57,9 @@ class FakeHost(local.LocalHost):
         A tree that is there is kept as it is, as hardware outlives a
         restart of nova-compute.
 
+        :param name: as of gpgpu_plugin.host.machine.load
         :raises NotFound: no such machine
+        :raises Invalid: it is a file that is no machine
         """
         machine = machine_mod.load(name)
         if not (pathlib.Path(folder) / 'bus/pci/devices').is_dir():

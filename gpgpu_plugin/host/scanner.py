@@ -265,7 +265,8 @@ class _Scanner:
                       'answer' if config_space.is_dead(config) else None)}
         if 'vpd' in names:
             values['serial'] = attempt('vpd', lambda: config_space.vpd_serial(
-                self._sysfs.read_bytes(f'{folder}/vpd', 1024) or b''))
+                self._sysfs.read_bytes(
+                    f'{folder}/vpd', config_space.VPD_READ) or b''))
         if 'sriov_totalvfs' in names:
             for name in ('sriov_totalvfs', 'sriov_numvfs'):
                 values[name] = attempt(
@@ -304,7 +305,8 @@ class _Scanner:
             config = attempt(
                 f'config of bridge {address}',
                 lambda: self._sysfs.read_bytes(
-                    f'{self._sysfs.devices}/{address}/config', 256)) or b''
+                    f'{self._sysfs.devices}/{address}/config',
+                    config_space.CONVENTIONAL)) or b''
             self._upstream[address] = (
                 config_space.port_type(config) == config_space.UPSTREAM_PORT
                 if len(config) > config_space.HEADER

@@ -9,13 +9,16 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``pci list`` needs no database, no configuration and no service."""
+"""``pci`` needs no database, no configuration and no service."""
 
 import contextlib
 import io
 import json
+import os
+import pathlib
 
 import fixtures
+import yaml
 from oslotest import base
 
 from gpgpu_plugin.cmd import manage
@@ -26,18 +29,27 @@ KEYS = {'id', 'address', 'vendor', 'device', 'subsystem_vendor',
         'iommu_group', 'slot', 'used_by'}
 
 
-class PCIListTest(base.BaseTestCase):
+class PCICase(base.BaseTestCase):
 
-    def run_on(self, name, *arguments):
+    command = 'list'
+
+    def build(self, name):
         root = self.useFixture(fixtures.TempDir()).path
         machine.build(machine.load(name), root)
-        return self.run_command('--sysfs-root', root, *arguments)
+        return root
 
-    def run_command(self, *arguments):
+    def run_on(self, name, *arguments):
+        return self.run_command(
+            '--sysfs-root', self.build(name), *arguments)
+
+    def run_command(self, *arguments, command=None):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = manage.run(['pci', 'list', *arguments])
+            code = manage.run(['pci', command or self.command, *arguments])
         return code, out.getvalue(), err.getvalue()
+
+
+class PCIListTest(PCICase):
 
     def test_json(self):
         code, out, err = self.run_on('wide-domains', '-f', 'json')
@@ -75,3 +87,96 @@ class PCIListTest(base.BaseTestCase):
         self.assertEqual((1, ''), (code, out))
         self.assertIn('/nowhere', err)
         self.assertNotIn('Traceback', err)
+
+    def test_machine_by_name(self):
+        code, out, err = self.run_command(
+            '--machine', 'broken-l40s-4', '-f', 'json')
+        self.assertEqual((0, 10), (code, len(json.loads(out))))
+        self.assertIn('numa_node cannot be read', err)
+
+    def test_no_such_machine(self):
+        code, out, err = self.run_command('--machine', 'cray-1')
+        self.assertEqual((1, ''), (code, out))
+        for words in ('cray-1', 'hgx-h100-8', 'path'):
+            self.assertIn(words, err)
+
+    def test_either_a_folder_or_a_machine(self):
+        code, _, err = self.run_on('pcie-l40s-4', '--machine', 'pcie-l40s-4')
+        self.assertEqual(2, code)
+        self.assertIn('not allowed with', err)
+
+
+class PCIRecordTest(PCICase):
+
+    command = 'record'
+
+    def setUp(self):
+        super().setUp()
+        self.file = os.path.join(
+            self.useFixture(fixtures.TempDir()).path, 'host.yaml')
+
+    def listed(self, *arguments):
+        return self.run_command(*arguments, '-f', 'json', command='list')
+
+    def test_file_is_listed_as_the_host_was(self):
+        root = self.build('broken-l40s-4')
+        self.assertEqual(
+            (0, f'recorded in {self.file}, serial numbers masked\n', ''),
+            self.run_command('--sysfs-root', root, self.file))
+        self.assertEqual(self.listed('--sysfs-root', root),
+                         self.listed('--machine', self.file))
+
+    def test_standard_output_is_the_recording_alone(self):
+        root = self.build('wide-domains')
+        code, out, err = self.run_command('--sysfs-root', root)
+        self.assertEqual((0, ''), (code, err))
+        self.run_command('--sysfs-root', root, self.file)
+        with open(self.file, encoding='utf-8') as file:
+            self.assertEqual(file.read(), out)
+        # What a stranger may see of where it was recorded.
+        self.assertEqual(
+            ('recorded', 'the sysfs in a folder', {}),
+            tuple(yaml.safe_load(out)[each]
+                  for each in ('source', 'reference', 'facts')))
+
+    def test_serials(self):
+        # Its Device Serial Number, as configuration space has it.
+        serial = '01 01 00 00 00 2d b0 48'
+        root = self.build('pcie-l40s-4')
+        for arguments, found, said in (((), 0, 'masked'),
+                                       (('--with-serials',), 1, 'included')):
+            code, out, _ = self.run_command('--sysfs-root', root, *arguments)
+            self.assertEqual((0, found), (code, out.count(serial)))
+            _, out, _ = self.run_command(
+                '--sysfs-root', root, *arguments, f'{self.file}.{said}')
+            self.assertIn(said, out)
+
+    def test_file_that_is_there_is_kept(self):
+        pathlib.Path(self.file).write_text('mine')
+        code, out, err = self.run_on('wide-domains', self.file)
+        self.assertEqual((1, ''), (code, out))
+        self.assertIn(f'{self.file}: it is there already', err)
+        self.assertEqual('mine', pathlib.Path(self.file).read_text())
+
+    def test_file_that_cannot_be_made(self):
+        code, out, err = self.run_on('wide-domains', f'{self.file}/no/where')
+        self.assertEqual((1, ''), (code, out))
+        self.assertIn('cannot be written: No such file', err)
+
+    def test_no_sysfs(self):
+        code, out, err = self.run_command('--sysfs-root', '/nowhere',
+                                          self.file)
+        self.assertEqual((1, ''), (code, out))
+        self.assertIn('is this the root of a sysfs?', err)
+        self.assertFalse(os.path.exists(self.file))
+
+    def test_others_than_root_are_told(self):
+        if not os.path.isdir('/sys/bus/pci/devices'):
+            self.skipTest('no PCI')
+        for uid, words in ((0, ''), (1000, 'only root is shown')):
+            with fixtures.MonkeyPatch('os.geteuid', lambda uid=uid: uid):
+                code, out, err = self.run_command()
+            self.assertEqual((0, bool(words)), (code, bool(err)))
+            self.assertIn(words, err)
+            self.assertIn(os.uname().release, out)
+            self.assertNotIn(os.uname().nodename, out.partition('tree:')[0])

@@ -17,6 +17,9 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.host import fake
+from gpgpu_plugin.host import machine
+from gpgpu_plugin.host import recording
+from gpgpu_plugin.host import sysfs
 from tests.contract import mdev
 from tests.contract import passthrough
 
@@ -24,12 +27,14 @@ from tests.contract import passthrough
 class FakeKernelContractTest(
         passthrough.PassthroughContract, base.BaseTestCase):
 
+    vendor = '10de'
+
     def setUp(self):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
-        self.backend = fake.FakeHost.for_machine('pcie-l40s-4', self.root)
+        self.backend = fake.FakeHost.for_machine(self.machine(), self.root)
         self.gpus = [each for each in self.backend.scan().functions
-                     if each.vendor == '10de'][:2]
+                     if each.vendor == self.vendor][:2]
         for gpu in self.gpus:
             self._enable(gpu, 0)
 
@@ -47,6 +52,22 @@ class FakeKernelContractTest(
         with open(f'{self.root}/bus/pci/devices/{gpu.address}/enable', 'w',
                   encoding='utf-8') as file:
             file.write(f'{count}\n')
+
+    def machine(self):
+        return 'pcie-l40s-4'
+
+
+class RecordedContractTest(FakeKernelContractTest):
+    """A recording is as good as the machine that was recorded."""
+
+    def machine(self):
+        folder = self.useFixture(fixtures.TempDir()).path
+        root = f'{folder}/sys'
+        machine.build(machine.load(super().machine()), root)
+        with open(f'{folder}/host.yaml', 'w', encoding='utf-8') as file:
+            file.write(machine.dump(
+                recording.record(sysfs.Sysfs(root)), 'a test'))
+        return file.name
 
 
 class FakeMdevContractTest(mdev.MdevContract, base.BaseTestCase):

@@ -1,0 +1,107 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A real kernel, recorded: whatever the scanner reads is in a recording."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import fixtures
+
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import machine
+from gpgpu_plugin.host import recording
+from gpgpu_plugin.host import scanner
+from gpgpu_plugin.host import sysfs
+from tests.vfio_lab import lab
+
+MDEVS = {'mbochs': ('mbochs-small', 'mbochs-medium'), 'mtty': ('mtty-2',)}
+
+
+def furnish() -> None:
+    """Have VFs and mdevs: so the machine recorded-qemu-lab was."""
+    lab.load_mdevs()
+    clear()
+    lab.write(f'bus/pci/devices/{lab.nvme().address}/sriov_numvfs', '4')
+    lab.vfs()
+    number = 0
+    for parent, types in MDEVS.items():
+        for each in types:
+            number += 1
+            lab.write(f'class/mdev_bus/{parent}/mdev_supported_types/{each}/'
+                      'create', str(uuid.UUID(int=number)))
+
+
+def clear() -> None:
+    """Have none."""
+    lab.remove_mdevs()
+    lab.write(f'bus/pci/devices/{lab.nvme().address}/sriov_numvfs', '0')
+
+
+class RecordingTest(lab.LabTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(clear)
+        furnish()
+        # And one that a guest could have.
+        lab.unload('bochs')
+        backend = lab.host(self)
+        self.gpu = lab.displays()[0]
+        device = host_base.HostDevice(
+            assignment_uuid=str(uuid.uuid4()), stable_id=self.gpu.id,
+            address=self.gpu.address)
+        self.addCleanup(backend.release, device)
+        backend.prepare(device)
+
+    def _replay(self, *, with_serials: bool) -> str:
+        folder = self.useFixture(fixtures.TempDir()).path
+        text = machine.dump(recording.record(
+            sysfs.Sysfs('/sys'), with_serials=with_serials), 'the lab')
+        with open(f'{folder}/host.yaml', 'w', encoding='utf-8') as file:
+            file.write(text)
+        print(f'{len(text)} bytes')
+        machine.build(machine.load(f'{folder}/host.yaml'), f'{folder}/sys')
+        return f'{folder}/sys'
+
+    def test_scan_is_the_same(self) -> None:
+        with lab.opened(self.gpu.iommu_group, self.gpu.address):
+            found = lab.functions()
+            self.assertEqual(
+                ['vfio', 'mdev', 'mdev'],
+                [found[each].used_by
+                 for each in (self.gpu.address, 'mbochs', 'mtty')])
+            self.assertEqual(4, sum(bool(each.pf) for each in found.values()))
+            for with_serials in (True, False):
+                # The lab's devices have no serial numbers.
+                root = self._replay(with_serials=with_serials)
+                self.assertEqual(
+                    scanner.scan(sysfs.Sysfs('/sys')),
+                    scanner.scan(sysfs.Sysfs(root)))
+
+    def test_whatever_is_asked_is_the_same(self) -> None:
+        root = self._replay(with_serials=True)
+        for address in lab.functions():
+            for look in (scanner.look, scanner.look_at_card):
+                self.assertEqual(look(sysfs.Sysfs('/sys'), address),
+                                 look(sysfs.Sysfs(root), address))
+        for address in os.listdir('/sys/bus/pci/drivers/vfio-pci'):
+            if ':' in address:
+                self.assertTrue(os.path.samefile(
+                    f'{root}/bus/pci/drivers/vfio-pci/{address}',
+                    f'{root}/bus/pci/devices/{address}'))
+
+    def test_reading_it_changed_nothing(self) -> None:
+        before = scanner.scan(sysfs.Sysfs('/sys'))
+        self._replay(with_serials=True)
+        self.assertEqual(before, scanner.scan(sysfs.Sysfs('/sys')))
