@@ -22,6 +22,7 @@ from tests.fixtures import database
 from tests.fixtures import services
 from tests.unit.conductor import base
 from tests.unit.conductor import test_claims
+from tests.unit.conductor import test_creatable
 from tests.unit.conductor import test_operators
 from tests.unit.conductor import test_report
 from tests.unit.conductor import test_vgpus
@@ -97,7 +98,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_report.ReportTest, test_operators.VariantTest,
         test_operators.OperatorTest, test_operators.ChangesTest,
         test_vgpus.TypesTest, test_vgpus.CapacityTest, test_vgpus.SeatTest,
-        test_vgpus.VFTest, LateCommit, Migration))
+        test_vgpus.VFTest, test_creatable.ToldTest, LateCommit, Migration))
 del LateCommit, Migration, _mixin
 
 

@@ -1,0 +1,323 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the drivers of cards say of their room, and what becomes of it."""
+
+import dataclasses
+import uuid
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import initialize
+from hypothesis.stateful import invariant
+from hypothesis.stateful import rule
+from oslotest import base as oslotest_base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import report
+from gpgpu_plugin.conductor import vgpu_types
+from gpgpu_plugin.domain import vgpu_type
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+CARDS = vgpu_base.CARDS
+TYPES = vgpu_base.TYPES
+
+
+class ToldTest(vgpu_base.VGPUTestCase):
+    """Drivers that make fewer than the sizes of the types say."""
+
+    def tell(self, card, *beside, **room):
+        """``Q4=2``: two more of T4-4Q."""
+        return {card.id: vgpu_type.Creatable(beside=beside, room={
+            f'T4-{name[1:]}Q': count for name, count in room.items()})}
+
+    def report(self, told, cards=CARDS):
+        return report.report(self.db, base.scan(
+            dataclasses.replace(each, creatable=told.get(each.id))
+            for each in cards))
+
+    def test_no_more_than_the_driver_says(self):
+        self.report(self.tell(CARDS[0], Q1=15, Q4=3))
+        self.assertEqual({'passthrough': 2, '1Q': 31, '4Q': 7, '16Q': 1},
+                         self.remaining())
+        # A card with nothing on it is as large as its driver says.
+        self.assertEqual({'CUSTOM_GPU_T4': (2, 0), '1Q': (31, 0),
+                          '4Q': (7, 0), '16Q': (2, 1)},
+                         self.offered_to_placement(self.report(
+                             self.tell(CARDS[0], Q1=15, Q4=3))))
+
+    def test_told_after_each_change(self):
+        claim = self.ask(Q4=1)
+        [mine] = base.uuids(claim)
+        self.assertEqual(7, self.remaining()['4Q'])
+        claims.activate(self.db, [mine], self.tell(CARDS[0], mine, Q4=1))
+        self.assertEqual(5, self.remaining()['4Q'])
+        # What was claimed since then is no news to it.
+        other = self.ask('i2', Q4=1)
+        self.assertEqual(4, self.remaining()['4Q'])
+        claims.abort(self.db, base.uuids(other), touched=False, fault=None,
+                     told=self.tell(CARDS[0], mine, Q4=0))
+        self.assertEqual(4, self.remaining()['4Q'])
+        claims.release(self.db, [mine])
+        [task] = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.finished(
+            self.db, task.device_uuid, task.token, passed=True, evidence='',
+            told=self.tell(CARDS[0], Q1=14, Q4=3, Q16=0))
+        self.assertEqual({'passthrough': 2, '1Q': 30, '4Q': 7, '16Q': 1},
+                         self.remaining())
+
+    def test_one_at_least(self):
+        self.report(self.tell(CARDS[0], Q4=None))
+        self.assertEqual({'passthrough': 2, '1Q': 16, '4Q': 8, '16Q': 1},
+                         self.remaining())
+        self.ask(Q4=2)
+        self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 6, '16Q': 1},
+                         self.remaining())
+
+    def test_what_was_said_beside_what_is_gone(self):
+        claim = self.ask(Q4=1)
+        [mine] = base.uuids(claim)
+        claims.activate(self.db, [mine], self.tell(
+            CARDS[0], mine, Q4=None))
+        self.assertEqual(16, self.remaining()['1Q'])
+        self.end(claim)
+        self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
+                         self.remaining())
+        # It may even arrive after that.
+        other = self.ask('i2', Q4=1)
+        self.end(other)
+        again = self.ask('i3', Q4=1)
+        claims.activate(self.db, base.uuids(again), self.tell(
+            CARDS[0], f'{CARDS[0].id}/mdev7', Q4=0))
+        self.assertEqual(7, self.remaining()['4Q'])
+
+    def test_a_scan_that_could_not_ask(self):
+        self.report(self.tell(CARDS[0], Q4=1))
+        self.assertEqual(5, self.remaining()['4Q'])
+        self.report({})
+        self.assertEqual(5, self.remaining()['4Q'])
+
+    def test_the_same_again_is_no_news(self):
+        claim = self.ask(Q4=1)
+        [mine] = base.uuids(claim)
+        told = self.tell(CARDS[0], mine, Q4=1)
+        first = claims.activate(self.db, [mine], told)
+        self.assertEqual(first, claims.activate(self.db, [mine], told))
+        with self.statements() as found:
+            self.report(told, [
+                dataclasses.replace(CARDS[0], carved=(mine,)), CARDS[1]])
+        self.assertFalse([each for each in found if each.startswith(
+            'UPDATE') and 'hosts' not in each], found)
+
+    def test_answers_arrive_in_any_order(self):
+        [first], [second] = (
+            base.uuids(self.ask(name, Q1=1)) for name in ('i1', 'i2'))
+        claims.activate(self.db, [second], self.tell(
+            CARDS[0], first, second, Q1=3))
+        for _ in range(2):
+            self.assertEqual(19, self.remaining()['1Q'])
+            claims.activate(self.db, [first], self.tell(
+                CARDS[0], first, Q1=9))
+        self.report(self.tell(CARDS[0], second, Q1=9), [
+            dataclasses.replace(CARDS[0], carved=(second,)), CARDS[1]])
+        self.assertEqual(19, self.remaining()['1Q'])
+        claims.release(self.db, [first])
+        self.clean_all()
+        self.report(self.tell(CARDS[0], second, Q1=9), [
+            dataclasses.replace(CARDS[0], carved=(second,)), CARDS[1]])
+        self.assertEqual(25, self.remaining()['1Q'])
+
+    def test_learnt_how_many_it_takes(self):
+        claim = self.ask(Q4=3)
+        mine = base.uuids(claim)
+        claims.activate(self.db, mine, self.tell(CARDS[0], *mine))
+        self.assertEqual(4, self.remaining()['4Q'])
+        self.end(claim)
+        # On an empty card it makes more than none.
+        told = self.tell(CARDS[0], Q1=None, Q4=None, Q16=None)
+        self.report(told)
+        self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 7, '16Q': 2},
+                         self.remaining())
+        [kind] = [each for each in vgpu_types.list_all(self.db)
+                  if each.vgpu_type == 'T4-4Q']
+        self.assertEqual((4, 7), (kind.max_vgpu_per_pgpu, kind.max_capacity))
+        # Another driver makes more; beside others it proves nothing.
+        [*mine] = base.uuids(self.ask('i2', Q4=3))
+        claims.activate(self.db, mine, self.tell(CARDS[0], *mine, Q4=None))
+        self.assertEqual(5, self.remaining()['4Q'])
+
+    def test_not_learnt_beside_others(self):
+        one = base.uuids(self.ask(Q4=1))
+        foreign = str(uuid.uuid4())
+        claims.activate(self.db, one, self.tell(CARDS[0], *one, foreign))
+        self.report(self.tell(CARDS[0], Q4=None))
+        self.assertEqual({'T4-4Q': 8}, {
+            each.vgpu_type: each.max_capacity
+            for each in vgpu_types.list_all(self.db)
+            if each.vgpu_type == 'T4-4Q'})
+
+    def test_beside_mdevs_of_others(self):
+        foreign = str(uuid.uuid4())
+        self.report(self.tell(CARDS[0], foreign, Q4=2), [
+            dataclasses.replace(CARDS[0], carved=(foreign,)), CARDS[1]])
+        self.assertEqual(4, self.remaining()['4Q'])
+
+    def test_the_reason_has_a_name(self):
+        self.report(self.tell(CARDS[0], Q1=None) | self.tell(CARDS[1]))
+        self.assertIn('room for 8, but their drivers make no more',
+                      self.denied('driver_has_no_room', Q4=1))
+        self.ask(Q1=1)
+        self.assertIn('room for 4,', self.denied('driver_has_no_room', Q4=1))
+        self.denied('not_enough_available', Q4=9)
+
+    def test_the_largest_is_in_the_way(self):
+        self.report(self.tell(CARDS[0], Q1=16, Q4=4, Q16=1))
+        self.ask(Q4=1)
+        self.assertIn('cards have T4-4Q', self.denied(
+            'type_conflict', Q16=2))
+
+
+class Driver:
+    """The driver of one card of 16 GB, of which it gives away fewer."""
+
+    def __init__(self, memory):
+        self.memory = memory
+        self.made = {}
+
+    def available(self, name):
+        return (self.memory - sum(map(size_of, self.made.values()))) // (
+            size_of(name))
+
+    def make(self, uuid_, name):
+        """Whether it did."""
+        if not self.available(name):
+            return False
+        self.made[uuid_] = name
+        return True
+
+    def told(self):
+        return vgpu_type.Creatable(
+            beside=tuple(sorted(self.made)),
+            room={each.name: self.available(each.name) for each in TYPES})
+
+
+def size_of(name):
+    return int(name[3:-1])
+
+
+class DriverMachine(RuleBasedStateMachine):
+    """What drivers say is known after each change, in whatever order it
+    arrives; what is claimed after it they make."""
+
+    def __init__(self):
+        super().__init__()
+        self.case = vgpu_base.MachineCase('run')
+        self.case.sharing = 'mixed'
+        self.case.setUp()
+        self.live = {}
+        self.count = 0
+
+    def teardown(self):
+        self.case.doCleanups()
+
+    @initialize(memories=st.tuples(*[st.integers(0, 16)] * 2))
+    def start(self, memories):
+        self.drivers = {card.id: Driver(memory) for card, memory in zip(
+            CARDS, memories, strict=True)}
+        report.report(self.case.db, base.scan(
+            dataclasses.replace(card, creatable=self.drivers[card.id].told())
+            for card in CARDS))
+
+    def told(self, claim):
+        cards = {each.stable_id.partition('/mdev')[0]
+                 for each in claim.assignments}
+        return {card: self.drivers[card].told() for card in cards}
+
+    def ask(self, name, count):
+        promised = self.case.remaining()[f'{name[1:]}Q']
+        self.count += 1
+        try:
+            claim = self.case.ask(f'i{self.count}', **{name: count})
+        except exception.ClaimDenied:
+            assert promised < count, (promised, count)
+            return None
+        assert promised >= count, (promised, count)
+        return claim
+
+    def make(self, claim):
+        """Whether the drivers made all of it; otherwise nothing is left."""
+        made = []
+        for each in claim.assignments:
+            driver = self.drivers[each.stable_id.partition('/mdev')[0]]
+            if not driver.make(each.uuid, each.vgpu_type):
+                for driver, uuid_ in made:
+                    del driver.made[uuid_]
+                return False
+            made.append((driver, each.uuid))
+        return True
+
+    names = st.sampled_from(['Q1', 'Q4', 'Q16'])
+
+    @rule(name=names, count=st.integers(1, 5))
+    def boot(self, name, count):
+        claim = self.ask(name, count)
+        if claim is not None:
+            assert self.make(claim), claim
+            claims.activate(self.case.db, base.uuids(claim),
+                            self.told(claim))
+            self.live[self.count] = claim
+
+    @rule(first=names, second=names, swapped=st.booleans())
+    def boot_two_at_once(self, first, second, swapped):
+        answers = []
+        for claim in [self.ask(name, 1) for name in (first, second)]:
+            if claim is None:
+                continue
+            if self.make(claim):
+                answers.append((claims.activate, claim, self.told(claim), {}))
+                self.live[f'{self.count} {len(answers)}'] = claim
+            else:
+                answers.append((claims.abort, claim, self.told(claim),
+                                {'touched': False, 'fault': None}))
+        for method, claim, told, how in answers[::-1 if swapped else 1]:
+            method(self.case.db, base.uuids(claim), told=told, **how)
+
+    @rule(data=st.data())
+    def delete(self, data):
+        if self.live:
+            key = data.draw(st.sampled_from(sorted(self.live, key=str)))
+            claim = self.live.pop(key)
+            claims.release(self.case.db, base.uuids(claim))
+            for task in cleaning.tasks(self.case.db, 'h1'):
+                card = task.stable_id.partition('/mdev')[0]
+                cleaning.started(self.case.db, task.device_uuid, task.token)
+                self.drivers[card].made.pop(task.assignment_uuid)
+                cleaning.finished(
+                    self.case.db, task.device_uuid, task.token, passed=True,
+                    evidence='', told={card: self.drivers[card].told()})
+
+    @invariant()
+    def no_more_than_the_drivers_make(self):
+        for name, left in self.case.remaining().items():
+            if name != 'passthrough':
+                assert left <= sum(
+                    driver.available(f'T4-{name}')
+                    for driver in self.drivers.values()), name
+
+
+class AnyOrderTest(oslotest_base.BaseTestCase):
+
+    def test_any_order(self):
+        vgpu_base.run_machine(DriverMachine)

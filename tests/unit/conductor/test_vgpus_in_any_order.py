@@ -1,0 +1,134 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPUs claimed and released in any order, by every rule."""
+
+import itertools
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import invariant
+from hypothesis.stateful import rule
+from oslotest import base as oslotest_base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import inventory as inventory_mod
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from tests.unit.conductor import vgpu_base
+
+
+class ClaimMachine(RuleBasedStateMachine):
+    """Any order of claims and releases of all types."""
+
+    sharing = 'same_type'
+
+    def __init__(self):
+        super().__init__()
+        self.case = vgpu_base.MachineCase('run')
+        self.case.sharing = self.sharing
+        self.case.setUp()
+        self.live = {}
+        self.count = 0
+
+    def teardown(self):
+        self.case.doCleanups()
+
+    @rule(name=st.sampled_from(['Q1', 'Q4', 'Q16', 'whole']),
+          count=st.integers(1, 5))
+    def claim(self, name, count):
+        key = 'passthrough' if name == 'whole' else f'{name[1:]}Q'
+        promised = self.case.remaining()[key]
+        self.count += 1
+        try:
+            claim = self.case.ask(f'i{self.count}', **{name: count})
+        except exception.ClaimDenied:
+            assert promised < count, (promised, count)
+        else:
+            assert promised >= count, (promised, count)
+            self.live[f'i{self.count}'] = claim
+
+    @rule(data=st.data(), passed=st.booleans())
+    def release(self, data, passed):
+        if self.live:
+            key = data.draw(st.sampled_from(sorted(self.live)))
+            self.case.end(self.live.pop(key), passed)
+
+    @invariant()
+    def hardware_would_take_it(self):
+        cards = {}
+        for each in claims.of_host(self.case.db, 'h1'):
+            card = each.stable_id.partition('/mdev')[0]
+            cards.setdefault(card, []).append(each.vgpu_type)
+        for held in cards.values():
+            if 'passthrough' in held:
+                assert len(held) == 1, held
+                continue
+            assert len(set(held)) == 1 or self.sharing != 'same_type', held
+            sizes = [int(name[3:-1]) for name in held]
+            assert sum(sizes) <= 16, held
+
+    @invariant()
+    def nothing_overlaps(self):
+        if self.sharing != 'mixed_placed':
+            return
+        with self.case.db.reader() as session:
+            spans = sorted(
+                (device.parent_id, device.placement,
+                 device.placement + int(device.vgpu_type[3:-1]))
+                for device in session.query(models.Device).filter(
+                    models.Device.vgpu_type.is_not(None)))
+        for (card, _, end), (other, begin, _) in itertools.pairwise(spans):
+            assert card != other or end <= begin, spans
+
+    @invariant()
+    def placement_is_told_the_same(self):
+        with self.case.db.reader() as session:
+            found = _inventory_of(session)
+        remaining = self.case.remaining()
+        held = claims.of_host(self.case.db, 'h1')
+        for name, (total, reserved) in found.items():
+            key = 'passthrough' if name == 'CUSTOM_GPU_T4' else name
+            used = sum(each.vgpu_type.removeprefix('T4-') == key
+                       for each in held)
+            assert total - reserved - used == remaining[key], name
+
+
+class MixedMachine(ClaimMachine):
+    """Sizes beside each other."""
+
+    sharing = 'mixed'
+
+
+class PlacedMachine(ClaimMachine):
+    """Sizes at the places of NVIDIA's mixed-size mode."""
+
+    sharing = 'mixed_placed'
+
+
+def _inventory_of(session):
+    [group] = inventory_mod.of_host(session, host_db.get(session, 'h1')).groups
+    return {each.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
+            (each.total, each.reserved) for each in group.types}
+
+
+class AnyOrderTest(oslotest_base.BaseTestCase):
+
+    def test_same_type(self):
+        vgpu_base.run_machine(ClaimMachine)
+
+    def test_mixed(self):
+        vgpu_base.run_machine(MixedMachine)
+
+    def test_mixed_placed(self):
+        vgpu_base.run_machine(PlacedMachine)
+

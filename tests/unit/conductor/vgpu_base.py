@@ -1,0 +1,121 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cards that are carved into vGPUs, and a conductor that has them."""
+
+
+from hypothesis import settings
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import variants
+from gpgpu_plugin.conductor import vgpu_types
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import view
+from tests.unit.conductor import base
+
+TYPES = tuple(vgpu_type.VGPUType(
+    name=f'T4-{size}Q', type_id=f'nvidia-{230 + number}',
+    video_ram=size * 1024, max_instances=16 // size)
+    for number, size in enumerate((1, 2, 4, 8, 16)))
+
+
+def t4(number, **facts):
+    """A T4 that is carved into mdevs."""
+    return base.function(number, **{
+        'device': '1eb8', 'driver': 'nvidia', 'vgpu_seats': pci.SEAT_MDEV,
+        'vgpu_types': TYPES, **facts})
+
+
+def vf(parent, index, **facts):
+    """A VF of a card."""
+    return pci.PCIFunction(**{
+        'id': f'{parent.id}/vf{index}', 'pf': parent.id, 'vf_index': index,
+        'address': f'{parent.address[:-4]}01.{index}', 'vendor': '10de',
+        'device': '26b9', 'class_code': '030200',
+        'vgpu_seats': pci.SEAT_VF, **facts})
+
+
+CARDS = (t4(0), t4(1))
+
+
+class VGPUTestCase(base.ConductorTestCase):
+
+    cards = CARDS
+    variant = False
+    sharing = 'same_type'
+
+    def setUp(self):
+        super().setUp()
+        variants.create(self.db, view.VariantView(
+            name='T4', vendor='10de', device='1eb8', sharing=self.sharing))
+        for name in ('T4-1Q', 'T4-4Q', 'T4-16Q'):
+            self.enable(name)
+
+    def enable(self, name, host=None, *, enabled=True):
+        return vgpu_types.set_enabled(
+            self.db, 'T4', name, host, enabled=enabled)
+
+    def ask(self, instance='i1', **counts):
+        """Claim; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a whole card."""
+        names = {name: naming.resource_class('T4', f'T4-{name[1:]}Q')
+                 if name != 'whole' else 'CUSTOM_GPU_T4' for name in counts}
+        demands = tuple(sorted(
+            request_mod.Demand(resource_class=names[name], count=count)
+            for name, count in counts.items()))
+        return claims.claim(self.db, claim_obj.ClaimRequest(
+            instance_uuid=instance, host='h1',
+            request=request_mod.Request(demands=demands), allocated={
+                naming.provider_uuid(base.NODE, 'T4'): {
+                    each.resource_class: each.count for each in demands}}),
+            lease=60)
+
+    def denied(self, reason, **counts):
+        exc = self.assertRaises(
+            exception.ClaimDenied, self.ask, 'other', **counts)
+        self.assertEqual(reason, exc.reason, str(exc))
+        return str(exc)
+
+    def end(self, claim, passed=True):
+        claims.release(self.db, base.uuids(claim))
+        self.clean_all(passed)
+
+    def remaining(self):
+        return {each.vgpu_type.removeprefix('T4-'): each.remaining_capacity
+                for each in vgpu_types.list_all(self.db)
+                if each.enabled}
+
+    def offered_to_placement(self, inventory):
+        """What Placement offers beside what is allocated there."""
+        [group] = inventory.groups
+        return {each.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
+                (each.total, each.reserved) for each in group.types}
+
+
+class MachineCase(VGPUTestCase):
+    """A conductor for hypothesis' machines; no test by itself."""
+
+    def run_it(self):
+        """Nothing."""
+
+    run = run_it
+
+
+def run_machine(machine):
+    """Let a machine of hypothesis try what it can, the same each time."""
+    case = machine.TestCase()
+    case.settings = settings(max_examples=15, stateful_step_count=12,
+                             deadline=None, derandomize=True)
+    case.runTest()
