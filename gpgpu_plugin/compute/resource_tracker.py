@@ -239,10 +239,15 @@ class ResourceTracker:
         self.state.delivered(pending)
         self._clean_due = True
 
-    def restore(self) -> None:
+    def restore(
+            self, assignments: Iterable[claim_obj.Assignment] | None = None,
+            ) -> None:
         """Make ready again what instances hold, as after a reboot of the
-        host; does no harm where it is ready. Never raises."""
-        for each in self.state.all():
+        host; does no harm where it is ready. Never raises.
+
+        :param assignments: only these
+        """
+        for each in self.state.all() if assignments is None else assignments:
             try:
                 self.backend.prepare(base.HostDevice.of(each))
             except exception.HostError:

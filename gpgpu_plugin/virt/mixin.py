@@ -269,12 +269,14 @@ class GpuMixin:
                *args: typing.Any, **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
         with self._gpu_working(instance, moves.current_side(instance)):
+            self._gpu_ready(instance)
             super().reboot(context, instance, *args, **kwargs)  # type: ignore[misc]
 
     def power_on(self, context: typing.Any, instance: typing.Any,
                  *args: typing.Any, **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
         with self._gpu_working(instance, moves.current_side(instance)):
+            self._gpu_ready(instance)
             super().power_on(context, instance, *args, **kwargs)  # type: ignore[misc]
 
     def resume_state_on_host_boot(self, context: typing.Any,
@@ -284,6 +286,18 @@ class GpuMixin:
         with self._gpu_working(instance, moves.current_side(instance)):
             super().resume_state_on_host_boot(  # type: ignore[misc]
                 context, instance, *args, **kwargs)
+
+    def _gpu_ready(self, instance: typing.Any) -> None:
+        """Make ready again what was lost meanwhile, as when a card's driver
+        was loaded anew, or after us.
+
+        :raises HostError: something is still missing, while the guest, if it
+            runs, is as it was
+        """
+        self.gpu_tracker.restore(filter(
+            self._gpu_at_work[instance.uuid],
+            self.gpu_tracker.state.held(instance.uuid)))
+        self.gpu_attachments(instance)
 
     def gpu_attachments(self, instance: typing.Any) -> list[base.Attachment]:
         """What the instance's guest gets, in the order in which it always

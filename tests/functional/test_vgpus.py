@@ -120,6 +120,27 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
 
+    def test_reboot_makes_again_what_was_lost(self) -> None:
+        server = self.boot(self.vgpu_flavor(Q4=2))
+        mdevs = self.mdevs()
+        kernel = self.driver().gpu_tracker.backend.kernel
+        for each in mdevs:
+            kernel.write(f'bus/mdev/devices/{each}/remove', '1')
+        # The card's driver is loaded anew, and comes after a first try.
+        bus = self.sysfs('gpu1') / 'class/mdev_bus'
+        bus.rename(bus.with_name('hidden'))
+        reboot = {'reboot': {'type': 'HARD'}}
+        self.api.post_server_action(server['id'], reboot)
+        # Nova leaves a guest that runs as it is.
+        self.wait_for(lambda: 'Reboot failed but instance is running'
+                      in self.stdlog.logger.output, 'a reboot that failed')
+        self.wait_status(server['id'], 'ACTIVE')
+        bus.with_name('hidden').rename(bus)
+        self.api.post_server_action(server['id'], reboot)
+        self.wait_for(lambda: self.mdevs() == mdevs, 'the same mdevs')
+        self.wait_status(server['id'], 'ACTIVE')
+        self.delete(server)
+
     def test_hardware_that_refuses(self) -> None:
         kernel = self.driver().gpu_tracker.backend.kernel
         kernel.ignored.add('create')
