@@ -37,7 +37,6 @@ class Reason(enum.StrEnum):
     EXTRA_SPEC_INVALID = 'extra_spec_invalid'
     REQUEST_CHANGED = 'request_changed'
     CONDUCTOR_UNAVAILABLE = 'conductor_unavailable'
-    OPERATION_UNSUPPORTED = 'operation_unsupported'
 
 
 class AllocationPolicy(enum.StrEnum):

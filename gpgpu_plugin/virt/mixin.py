@@ -466,11 +466,11 @@ class GpuMixin:
             super().finish_revert_migration(  # type: ignore[misc]
                 context, instance, network_info, migration, *args, **kwargs)
 
-    # -- what a whole GPU cannot do -----------------------------------------
+    # -- what a GPU cannot do -----------------------------------------------
 
     def suspend(self, context: typing.Any,
                 instance: typing.Any) -> typing.Any:
-        """A whole GPU's state cannot be saved; refused before any work."""
+        """A GPU's state cannot be saved; refused before any work."""
         if self._gpu_asked(instance.flavor):
             raise nova_exception.InstanceFaultRollback(
                 virt_exception.GPUOperationUnsupported(
@@ -481,11 +481,11 @@ class GpuMixin:
                                       instance: typing.Any,
                                       *args: typing.Any,
                                       **kwargs: typing.Any) -> typing.Any:
-        """A whole GPU cannot follow a running guest."""
+        """A GPU cannot follow a running guest."""
         if self._gpu_asked(instance.flavor):
             raise nova_exception.MigrationPreCheckError(
-                reason=f'instance {instance.uuid} holds whole GPUs, which '
-                       f'cannot be live migrated')
+                reason=f'instance {instance.uuid} holds GPUs, which cannot '
+                       f'be live migrated')
         return super().check_can_live_migrate_source(  # type: ignore[misc]
             context, instance, *args, **kwargs)
 

@@ -120,9 +120,10 @@ class InstanceTest(base.CommandTestCase):
                    for each in held),
             sorted((row['UUID'], row['Device UUID'], row['Address'])
                    for row in rows))
-        self.assertEqual({('h1', 'build', 'H100', 'assigned')}, {
-            (row['Host'], row['Slot'], row['Variant'], row['State'])
-            for row in rows})
+        self.assertEqual(
+            {('h1', 'build', 'H100', 'passthrough', 'assigned')}, {
+                (row['Host'], row['Slot'], row['Variant'], row['vGPU Type'],
+                 row['State']) for row in rows})
 
     def test_uuid_in_another_form(self):
         self.claim()
