@@ -227,7 +227,8 @@ def view(each: models.Assignment, host: models.Host) -> objects.Assignment:
         slot=each.slot, device_uuid=each.device.uuid,
         stable_id=each.device.stable_id, address=each.device.address,
         variant=variant, resource_class=each.resource_class,
-        vgpu_type=each.vgpu_type, state=each.device.state,
+        vgpu_type=each.vgpu_type, placement=each.device.placement,
+        state=each.device.state,
         lease_expires_at=each.lease_expires_at)
 
 

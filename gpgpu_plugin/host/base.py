@@ -43,6 +43,7 @@ class HostDevice:
     :ivar assignment_uuid: the holding; when cleaning, the last one
     :ivar address: of the function, or of the card that an mdev is on
     :ivar vgpu_type: name of what is carved there; None: the whole card
+    :ivar placement: where on the card it is to be; None: anywhere
     :ivar cleaning: names one cleaning
     """
 
@@ -50,6 +51,7 @@ class HostDevice:
     stable_id: str
     address: str
     vgpu_type: str | None = None
+    placement: int | None = None
     cleaning: str | None = None
 
     @classmethod
@@ -59,7 +61,8 @@ class HostDevice:
                    stable_id=assignment.stable_id,
                    address=assignment.address,
                    vgpu_type=None if assignment.vgpu_type
-                   == naming.PASSTHROUGH else assignment.vgpu_type)
+                   == naming.PASSTHROUGH else assignment.vgpu_type,
+                   placement=assignment.placement)
 
     @classmethod
     def to_clean(cls, task: claim.CleanTask) -> HostDevice:

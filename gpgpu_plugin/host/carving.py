@@ -33,6 +33,7 @@ PARENTS = 'class/mdev_bus'
 MDEV_TYPES = 'mdev_supported_types'
 CURRENT = 'nvidia/current_vgpu_type'
 CREATABLE = 'nvidia/creatable_vgpu_types'
+PLACEMENT = 'nvidia/placement_id'
 NO_TYPE = '0'
 _PCI_API = 'vfio-pci'
 

@@ -14,8 +14,10 @@
 Attributes behave as those of NVIDIA's drivers: what can be made shrinks and
 grows with what is there, by the rule of the card (``same_type``: the first
 one decides; ``same_size``: its framebuffer does, as drivers were seen doing,
-tests/listings/a6000-one-2q.txt; ``mixed``: what is left of the framebuffer).
-The rule is in a file of the function that no real sysfs has.
+tests/listings/a6000-one-2q.txt; ``mixed``: what is left of the framebuffer;
+``mixed_placed``: the places for each size, of which the driver takes the last
+free one for a vGPU that it is not told about). The rule is in a file
+of the function that no real sysfs has; so is where a vGPU is.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ import typing
 from collections.abc import Iterable
 
 RULE = '.vgpu.json'
+# Of a vGPU: where it is on its card, and its size.
+PLACE = '.place.json'
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
@@ -43,7 +47,8 @@ def equip(root: pathlib.Path, folder: pathlib.Path,
     :param rule: ``seats`` (``mdev``, ``vf``, or ``vf_mdev`` for one mdev on
         each VF), ``sharing``, ``types`` by the driver's number, each with
         ``name``, ``video_ram`` (MiB), ``max`` and, for mdevs,
-        ``description``
+        ``description``; ``placements`` by size, both in GiB, of cards with
+        mixed-size mode
     """
     if rule['seats'] == 'mdev':
         _offer_mdevs(root, folder, rule)
@@ -72,7 +77,16 @@ def equip_vfs(root: pathlib.Path, pf: pathlib.Path,
         else:
             (vf / 'nvidia').mkdir()
             (vf / 'nvidia/current_vgpu_type').write_text('0\n')
+            _offer_placement(vf, rule)
     Carving(pf).show()
+
+
+def _offer_placement(vgpu: pathlib.Path,
+                     rule: typing.Mapping[str, typing.Any]) -> None:
+    """What the driver shows as long as no guest uses the vGPU."""
+    if 'placements' in rule:
+        (vgpu / 'nvidia').mkdir(exist_ok=True)
+        (vgpu / 'nvidia/placement_id').write_text('Not Applicable\n')
 
 
 def drop_vf(root: pathlib.Path, vf: pathlib.Path) -> None:
@@ -109,6 +123,16 @@ class Carving:
             function / 'physfn').resolve()
         self._rule = json.loads((self._folder / RULE).read_text())
 
+    def mixed_size(self) -> None:
+        """``nvidia-smi vgpu -shm 1``: sizes beside each other, from now on.
+
+        :raises OSError: EBUSY: it has vGPUs
+        """
+        if self._vgpus():
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY),
+                          str(self._folder))
+        set_rule(self._folder, {**self._rule, 'sharing': 'mixed_placed'})
+
     def create_mdev(self, type_id: str, uuid: str,
                     bus: pathlib.Path) -> None:
         """``create`` of a type.
@@ -127,12 +151,14 @@ class Carving:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), type_id)
         mdev = self._function / uuid
         mdev.mkdir()
+        self._put_anywhere(mdev, type_id)
         (mdev / 'remove').touch()
         (mdev / 'mdev_type').symlink_to(
             f'../mdev_supported_types/{type_id}')
         bus.mkdir(parents=True, exist_ok=True)
         (bus / uuid).symlink_to(os.path.relpath(mdev, bus))
         (self._of_type(mdev) / uuid).symlink_to(f'../../../{uuid}')
+        _offer_placement(mdev, self._rule)
         self.show()
 
     def remove_mdev(self, uuid: str, bus: pathlib.Path) -> None:
@@ -160,7 +186,24 @@ class Carving:
             if not self._left().get(type_id, 0):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL),
                               type_id)
+            self._put_anywhere(vf, type_id)
         path.write_text(f'{type_id}\n')
+        _offer_placement(vf, self._rule)
+        self.show()
+
+    def place(self, vgpu: pathlib.Path, text: str) -> None:
+        """``placement_id`` of a vGPU.
+
+        :param vgpu: an mdev, or a VF with a type
+        :raises OSError: EINVAL: it cannot be there
+        """
+        others = self._vgpus()
+        type_id = others.pop(vgpu, None)
+        if (self._sharing != 'mixed_placed' or type_id is None
+                or text not in map(str, self._free(type_id, others))):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), text)
+        self._put(vgpu, type_id, int(text))
+        (vgpu / 'nvidia/placement_id').write_text(f'{text}\n')
         self.show()
 
     def show(self) -> None:
@@ -189,21 +232,27 @@ class Carving:
             return math.inf
         return 0 if any(function.glob('*/mdev_type')) else 1
 
-    def _used(self) -> collections.Counter[str]:
+    @property
+    def _sharing(self) -> str:
+        return str(self._rule.get('sharing', 'same_type'))
+
+    def _vgpus(self) -> dict[pathlib.Path, str]:
+        """Mdevs and VFs that have a type, with its number."""
         vfs = self._vfs()
-        mdevs = [os.path.basename(os.readlink(path))
+        found = {path.parent: os.path.basename(os.readlink(path))
                  for function in (self._folder, *vfs)
-                 for path in function.glob('*/mdev_type')]
-        types = [path.read_text().strip() for vf in vfs
-                 if (path := vf / 'nvidia/current_vgpu_type').exists()]
-        return collections.Counter([*mdevs, *(
-            each for each in types if each != '0')])
+                 for path in function.glob('*/mdev_type')}
+        for vf in vfs:
+            path = vf / 'nvidia/current_vgpu_type'
+            if path.exists() and (text := path.read_text().strip()) != '0':
+                found[vf] = text
+        return found
 
     def _left(self) -> dict[str, int]:
         """How many more of each type the card takes."""
         types = self._rule['types']
-        used = self._used()
-        sharing = self._rule.get('sharing', 'same_type')
+        vgpus = self._vgpus()
+        used = collections.Counter(vgpus.values())
         memory = max(facts['video_ram'] * facts['max']
                      for facts in types.values())
         memory -= sum(types[each]['video_ram'] * count
@@ -212,10 +261,33 @@ class Carving:
         def of(type_id: str) -> int:
             most, size = (int(types[type_id][key])
                           for key in ('max', 'video_ram'))
-            if sharing == 'same_type':
+            if self._sharing == 'same_type':
                 return 0 if used.keys() - {type_id} else most - used[type_id]
-            if sharing == 'same_size':
+            if self._sharing == 'same_size':
                 others = {types[each]['video_ram'] for each in used} - {size}
                 return 0 if others else most - used.total()
+            if self._sharing == 'mixed_placed':
+                return len(self._free(type_id, vgpus))
             return int(max(0, memory) // size)
         return {type_id: of(type_id) for type_id in types}
+
+    def _gigabytes(self, type_id: str) -> int:
+        return -(-int(self._rule['types'][type_id]['video_ram']) // 1024)
+
+    def _free(self, type_id: str,
+              vgpus: Iterable[pathlib.Path]) -> list[int]:
+        """Places where one more of a type can be."""
+        size = self._gigabytes(type_id)
+        taken = [json.loads((vgpu / PLACE).read_text()) for vgpu in vgpus]
+        return [place for place in self._rule['placements'][str(size)]
+                if all(place + size <= begin or begin + length <= place
+                       for begin, length in taken)]
+
+    def _put_anywhere(self, vgpu: pathlib.Path, type_id: str) -> None:
+        if self._sharing == 'mixed_placed':
+            self._put(vgpu, type_id,
+                      self._free(type_id, self._vgpus())[-1])
+
+    def _put(self, vgpu: pathlib.Path, type_id: str, place: int) -> None:
+        (vgpu / PLACE).write_text(json.dumps(
+            (place, self._gigabytes(type_id))))

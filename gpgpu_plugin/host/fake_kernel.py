@@ -75,7 +75,8 @@ class FakeKernel:
             'driver_override': self._override, 'reset': self._reset,
             'drivers_probe': self._probe, 'remove': self._remove,
             'sriov_numvfs': self._numvfs, 'create': self._create_mdev,
-            'current_vgpu_type': self._set_type}
+            'current_vgpu_type': self._set_type,
+            'placement_id': self._place}
         if name not in actions or not os.path.lexists(self._root / folder):
             raise _error(errno.ENOENT, path)
         self.written.append(path)
@@ -209,6 +210,16 @@ class FakeKernel:
     def _set_type(self, folder: pathlib.Path, value: str) -> None:
         vf = folder.resolve().parent
         fake_carving.Carving((vf / 'physfn').resolve()).set_type(vf, value)
+
+    def mixed_size(self, address: str) -> None:
+        """``nvidia-smi vgpu -shm 1`` for a card."""
+        fake_carving.Carving(self._device(address).resolve()).mixed_size()
+
+    def _place(self, folder: pathlib.Path, value: str) -> None:
+        vgpu = folder.resolve().parent
+        function = vgpu.parent if (
+            vgpu / 'mdev_type').is_symlink() else vgpu
+        fake_carving.Carving(function).place(vgpu, value)
 
     # -- SR-IOV -------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import carving
+from gpgpu_plugin.host import placing
 from gpgpu_plugin.host import scanner
 
 
@@ -43,6 +44,7 @@ class MdevBackend(base.Backend):
         self._check(device)
         type_id, available = self._type(device)
         if self._made(device) == type_id:
+            self._place(device)
             return
         path = (f'{carving.PARENTS}/{device.address}/{carving.MDEV_TYPES}/'
                 f'{type_id}')
@@ -57,6 +59,11 @@ class MdevBackend(base.Backend):
                 path=device.address,
                 reason=f'no mdev {device.assignment_uuid} of type {type_id} '
                        f'is there after it was made')
+        self._place(device)
+
+    def _place(self, device: base.HostDevice) -> None:
+        placing.place(self.access, device,
+                      f'bus/mdev/devices/{device.assignment_uuid}')
 
     def release(self, device: base.HostDevice) -> None:
         if self._made(device) is None:

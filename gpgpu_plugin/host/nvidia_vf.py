@@ -24,6 +24,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import carving
 from gpgpu_plugin.host import config_space
+from gpgpu_plugin.host import placing
 from gpgpu_plugin.host import scanner
 
 
@@ -41,6 +42,7 @@ class NvidiaVFBackend(base.Backend):
         current = self._current(device)
         if current != carving.NO_TYPE:
             self._check_own(device, current)
+            self._place(device)
             return
         wanted = self._type_id(device)
         baselines = self.access.baselines
@@ -51,6 +53,11 @@ class NvidiaVFBackend(base.Backend):
         baselines.note(
             function.id, device.assignment_uuid, {'type': wanted})
         self._set(device, wanted)
+        self._place(device)
+
+    def _place(self, device: base.HostDevice) -> None:
+        placing.place(self.access, device,
+                      f'bus/pci/devices/{device.address}')
 
     def release(self, device: base.HostDevice) -> None:
         function = self._vf(device)

@@ -56,7 +56,8 @@ PARENT: Listing = {
         'available_instances': How.TEXT, 'create': How.WRITTEN,
         'description': How.TEXT, 'device_api': How.TEXT,
         'devices': {_UUID: How.LINK}, 'name': How.TEXT}},
-    _UUID: {'mdev_type': How.LINK, 'remove': How.WRITTEN}}
+    _UUID: {'mdev_type': How.LINK, 'remove': How.WRITTEN,
+            'nvidia': {'placement_id': How.TEXT}}}
 
 FUNCTION: Listing = {
     **PARENT,
@@ -65,7 +66,8 @@ FUNCTION: Listing = {
     'enable': How.TEXT, 'iommu_group': How.LINK, 'label': How.TEXT,
     'numa_node': How.TEXT,
     'nvidia': {'creatable_vgpu_types': How.TEXT,
-               'current_vgpu_type': How.TEXT},
+               'current_vgpu_type': How.TEXT,
+               'placement_id': How.TEXT},
     'physfn': How.LINK, 'remove': How.WRITTEN, 'reset': How.WRITTEN,
     'reset_method': How.TEXT, 'revision': How.TEXT,
     'sriov_numvfs': How.TEXT, 'sriov_offset': How.TEXT,

@@ -288,13 +288,67 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         self.assertEqual(['1153'] * 4, self.typed())
         self.delete(server)
 
+    def kernel(self) -> fake_kernel.FakeKernel:
+        return fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
+
+    def pfs(self) -> list[str]:
+        """Addresses."""
+        return [path.parent.name for path in self.sysfs('gpu1').glob(
+            'bus/pci/devices/*/sriov_numvfs')]
+
+    def lose_vfs(self) -> None:
+        """What a reboot of the host does."""
+        for address in self.pfs():
+            self.kernel().set_vfs(address, 0)
+        self.assertEqual([], self.typed())
+
+    def placements(self) -> list[tuple[str, str]]:
+        """Types of the VFs that have one, and where these are."""
+        return sorted(
+            (text, (path.parent / 'placement_id').read_text().strip())
+            for path in self.sysfs('gpu1').glob(
+                'bus/pci/devices/*/nvidia/current_vgpu_type')
+            if (text := path.read_text().strip()) != '0')
+
+    def test_mixed_sizes_are_where_they_are_reckoned(self) -> None:
+        for address in self.pfs():
+            self.kernel().mixed_size(address)
+        self.manage('vgpu-type', 'enable', 'L40S', 'L40S-24Q')
+        self.manage('variant', 'set', 'L40S', '--sharing', 'mixed_placed')
+        # Of 4Q there are eight places on a card, and not twelve.
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '4Q': 16, '12Q': 8, '24Q': 4}, 'types in Placement')
+        self.boot(self.vgpu_flavor('L40S', Q4=1))
+        self.boot(self.vgpu_flavor('L40S', Q12=1))
+        # On one card, and a half of it is left.
+        placements = [('1150', '20'), ('1153', '0')]
+        self.assertEqual(placements, self.placements())
+        self.wait_for(lambda: self.room(variant='L40S') == {
+            'L40S': 0, '4Q': 13, '12Q': 6, '24Q': 3}, 'capacity')
+        self.lose_vfs()
+        self.restart_compute()
+        self.assertEqual(placements, self.placements())
+        # What is promised is made.
+        self.boot(self.vgpu_flavor('L40S', Q24=3))
+        self.assertEqual(
+            [*placements, *[('1155', '0'), ('1155', '24'), ('1155', '24')]],
+            self.placements())
+        self.assertEqual([], self.devices('--state', 'quarantined'))
+
+    def test_power_on_gives_again_what_was_lost(self) -> None:
+        server = self.boot(self.vgpu_flavor('L40S', Q12=1))
+        self.api.post_server_action(server['id'], {'os-stop': None})
+        self.wait_status(server['id'], 'SHUTOFF')
+        for path in self.sysfs('gpu1').glob(
+                'bus/pci/devices/*/nvidia/current_vgpu_type'):
+            path.write_text('0\n')
+        self.api.post_server_action(server['id'], {'os-start': None})
+        self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(['1153'], self.typed())
+
     def test_restored_after_a_reboot_of_the_host(self) -> None:
         self.boot(self.vgpu_flavor('L40S', Q12=2))
-        kernel = fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
-        for path in self.sysfs('gpu1').glob(
-                'bus/pci/devices/*/sriov_numvfs'):
-            kernel.set_vfs(path.parent.name, 0)
-        self.assertEqual([], self.typed())
+        self.lose_vfs()
         self.restart_compute()
         self.assertEqual(['1153'] * 2, self.typed())
         self.wait_for(lambda: self.remaining() == {

@@ -382,7 +382,10 @@ class PlacedTest(vgpu_base.VGPUTestCase):
     def test_where_it_is_counted_with(self):
         self.enable('T4-8Q')
         small = self.ask(Q1=1)
-        self.ask('i2', Q8=1)
+        big = self.ask('i2', Q8=1)
+        # What the host is told.
+        self.assertEqual([0, 8], [each.placement for claim in (small, big)
+                                  for each in claim.assignments])
         # At the beginning of a half, and in the other half.
         self.assertEqual([('T4-1Q', 0), ('T4-8Q', 8)], self.placements())
         # 16 GB have one whole half left on the other card, and on this one.

@@ -12,6 +12,7 @@
 """What the privileged daemon writes, and what it refuses to."""
 
 import os
+import uuid
 
 import fixtures
 from oslo_privsep import comm
@@ -52,9 +53,20 @@ class SysfsWriteTest(base.BaseTestCase):
             OSError, sysfs.write, self.root, f'{DEVICE}/reset', '1')
         self.assertEqual(2, exc.errno)
 
+    def test_what_may_be_written(self):
+        mdev = f'bus/mdev/devices/{uuid.uuid4()}'
+        for path in (f'{DEVICE}/nvidia/current_vgpu_type',
+                     f'{DEVICE}/nvidia/placement_id', f'{mdev}/remove',
+                     f'{mdev}/nvidia/placement_id'):
+            os.makedirs(os.path.dirname(f'{self.root}/{path}'), exist_ok=True)
+            with open(f'{self.root}/{path}', 'w', encoding='utf-8'):
+                pass
+            sysfs.write(self.root, path, '1')
+
     def test_other_paths_are_refused(self):
         for path in ('../etc/passwd', f'{DEVICE}/../x/reset', '/etc/passwd',
-                     f'{DEVICE}/config', 'kernel/reset', f'{DEVICE}/reset/',
+                     f'{DEVICE}/config', f'{DEVICE}/nvidia/vgpu_params',
+                     'kernel/reset', f'{DEVICE}/reset/',
                      'bus/pci/drivers/x/new_id', 'bus/pci/drivers/../x/bind'):
             exc = self.assertRaises(
                 PermissionError, sysfs.write, self.root, path, '1')
