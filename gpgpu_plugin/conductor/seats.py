@@ -36,10 +36,10 @@ def take(session: orm.Session, state: group_state.GroupState,
     """The rows of a group for what was chosen of it, which were looked at
     under the host's lock.
 
-    Each row must be claimed before the next one is asked for.
+    Each row must be claimed before the next one is asked for. A seat that is
+    made is of the state from then on.
     """
     cards = {card.stable_id: card for card in state.cards}
-    made: dict[int, list[models.Device]] = {}
     for each in chosen:
         card = cards[each.card]
         if each.vgpu_type is None:
@@ -48,11 +48,9 @@ def take(session: orm.Session, state: group_state.GroupState,
         if device_db.facts(card).vgpu_seats == pci.SEAT_VF:
             seat = state.free_vfs(card)[0]
         else:
-            seat = _mdev_seat(session, card, [
-                *state.children.get(card.id, ()),
-                *made.setdefault(card.id, [])])
+            seat = _mdev_seat(session, card, state.children[card.id])
             if seat.id is None:
-                made[card.id].append(seat)
+                state.children[card.id].append(seat)
                 session.flush()
         seat.vgpu_type, seat.placement = each.vgpu_type, each.placement
         yield seat

@@ -93,6 +93,20 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
         self.assertEqual(set(), self.mdevs())
 
+    def test_two_types_of_one_flavor_on_one_card(self) -> None:
+        for path in self.sysfs('gpu1').glob(
+                f'bus/pci/devices/*/{fake_carving.RULE}'):
+            fake_carving.set_rule(path.parent, {
+                **json.loads(path.read_text()), 'sharing': 'mixed'})
+        self.manage('variant', 'set', 'T4', '--sharing', 'mixed')
+        server = self.boot(self.vgpu_flavor(Q1=2, Q4=1))
+        self.assertEqual(3, len(self.mdevs()))
+        self.assertEqual({'passthrough': 1, 'T4-1Q': 26, 'T4-4Q': 6},
+                         self.remaining())
+        self.delete(server)
+        self.wait_for(lambda: self.room() == {
+            'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
+
     def test_a_whole_card_beside_vgpus(self) -> None:
         server = self.boot(self.vgpu_flavor(whole=1, Q4=4))
         self.assertEqual(4, len(self.mdevs()))

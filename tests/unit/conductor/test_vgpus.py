@@ -367,6 +367,21 @@ class VFTest(vgpu_base.VGPUTestCase):
                          self.remaining())
 
 
+class MixedTest(vgpu_base.VGPUTestCase):
+
+    sharing = 'mixed'
+
+    def test_two_types_of_one_request_on_one_card(self):
+        for again in range(2):
+            claim = self.ask(Q1=2, Q4=1)
+            self.assertEqual(
+                [(f'{CARDS[0].id}/mdev{number}', name) for number, name in
+                 enumerate(('T4-1Q', 'T4-1Q', 'T4-4Q'))],
+                [(each.stable_id, each.vgpu_type)
+                 for each in claim.assignments], again)
+            self.end(claim)
+
+
 class PlacedTest(vgpu_base.VGPUTestCase):
 
     sharing = 'mixed_placed'
