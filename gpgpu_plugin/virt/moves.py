@@ -81,7 +81,7 @@ def migration_of(instance: objects.Instance) -> objects.Migration:
 
 def unclaim(tracker: resource_tracker.ResourceTracker,
             granted: claim.Claim) -> None:
-    """Give back what was claimed for the destination, which nobody touched.
+    """Give back what was claimed for the destination.
 
     Never raises: the destination ends what is left over.
     """
@@ -89,7 +89,9 @@ def unclaim(tracker: resource_tracker.ResourceTracker,
     if not uuids:
         return
     try:
-        tracker.api.abort(gpgpu_context.admin(), uuids, touched=False)
+        # A destination that was started anew meanwhile made ready all that is
+        # held there, this claim, too.
+        tracker.api.abort(gpgpu_context.admin(), uuids, touched=True)
     except Exception:
         LOG.exception('Assignments %s of a migration that failed could not '
                       'be ended; their host ends them later', uuids)

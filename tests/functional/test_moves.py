@@ -179,7 +179,6 @@ class TwoHostsTest(MovesCase):
         with fixtures.MonkeyPatch(
                 f'{DRIVER}.migrate_disk_and_power_off', _fails):
             self.act('migrate')
-            # Never touched on the destination, so free at once there.
             self.done('ERROR')
         self.act('reboot', {'type': 'HARD'})
         self.done()

@@ -12,7 +12,10 @@
 """The look of nova-compute: what it does, and that it does nothing."""
 
 import dataclasses
+import os
+import uuid
 
+import fixtures
 import oslo_messaging
 from nova import exception as nova_exception
 
@@ -20,6 +23,10 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import departing
 from gpgpu_plugin.compute import host_state
+from gpgpu_plugin.domain import request
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import view
+from gpgpu_plugin.virt import moves
 from tests.unit.compute import base
 
 
@@ -247,6 +254,40 @@ class RestoreTest(base.ComputeTestCase):
             f'bus/pci/devices/{held[0].address}/remove', '1')
         self.tracker.restore()
         self.assertIn('vfio-pci', self.drivers())
+
+
+class RestartedDestinationTest(base.ComputeTestCase):
+
+    machine = 'nvidia-t4-2'
+
+    def mdevs(self):
+        return os.listdir(f'{self.state_path}/sys/bus/mdev/devices')
+
+    def test_a_claim_of_a_migration_that_fails_after_it(self):
+        self.api.variant_create(context.admin(), view.VariantView(
+            name='T4', vendor='10de', device='1eb8'))
+        self.tracker.tick()
+        self.api.vgpu_type_set(
+            context.admin(), 'T4', 'T4-8Q', None, enabled=True)
+        claim = self.api.claim(context.admin(), claim_obj.ClaimRequest(
+            instance_uuid=str(uuid.uuid4()), host='h1', slot='migration',
+            request=request.Request(demands=(request.Demand(
+                resource_class='CUSTOM_VGPU_T4_T4_8Q', count=1),))))
+        # Its guest is still on the source.
+        self.useFixture(fixtures.MockPatchObject(
+            self, 'is_dead', return_value=False))
+        self.tracker = self.make_tracker()
+        self.tracker.tick()
+        self.tracker.restore()
+        self.assertEqual([claim.assignments[0].uuid], self.mdevs())
+        # The source knows nothing of a restart.
+        moves.unclaim(self.tracker, claim)
+        self.tracker.refresh()
+        self.tracker.tick()
+        self.assertEqual([], self.mdevs())
+        self.assertEqual({'available'}, {
+            each.shown_state for each in self.api.device_list(
+                context.admin())})
 
 
 class ReleaseTest(base.ComputeTestCase):
