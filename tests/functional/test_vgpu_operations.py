@@ -10,7 +10,7 @@
 #    License for the specific language governing permissions and limitations
 #    under the License.
 """Every operation of Nova with vGPUs: what the tests of whole cards do and
-compare, on mdevs."""
+compare, on mdevs and on VFs."""
 
 from __future__ import annotations
 
@@ -52,3 +52,21 @@ class KilledGivingBackTest(vgpu_cloud.Mdevs, test_killed.GivingBackTest):
 
 class KilledMovesTest(vgpu_cloud.Mdevs, test_killed.MovesTest):
     """nova-compute ends in the middle of a move."""
+
+
+class TypedVFsGivingBackTest(vgpu_cloud.TypedVFs,
+                             test_operations.GivingBackTest):
+    """The server gives VFs with types back."""
+
+
+class TypedVFsTwoHostsTest(vgpu_cloud.TypedVFs, test_moves.TwoHostsTest):
+    """Resize and cold migration of a server with VFs that have types."""
+
+
+class PlainVFsGivingBackTest(vgpu_cloud.PlainVFs,
+                             test_operations.GivingBackTest):
+    """The server gives VFs back."""
+
+
+class PlainVFsEvacuateTest(vgpu_cloud.PlainVFs, test_moves.EvacuateTest):
+    """The first of two hosts with VFs dies."""
