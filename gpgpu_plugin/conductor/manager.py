@@ -118,9 +118,14 @@ class ConductorManager:
     @_call
     def abort(self, ctxt: _Context, assignments: list[str], touched: bool,
               fault: str | None, told: _Primitive) -> object:
-        return claims.abort(
+        view = claims.abort(
             self._db, assignments, touched=touched, fault=fault,
             told=_told(told))
+        if touched and view is not None:
+            # The source of a migration ends it for its destination, which is
+            # to clean.
+            self._refresh(ctxt, [view.host])
+        return view
 
     @_call
     def release(self, ctxt: _Context, assignments: list[str]) -> object:

@@ -280,9 +280,12 @@ class RestartedDestinationTest(base.ComputeTestCase):
         self.tracker.tick()
         self.tracker.restore()
         self.assertEqual([claim.assignments[0].uuid], self.mdevs())
-        # The source knows nothing of a restart.
+        # The source knows nothing of a restart; the host is told to look.
+        self.tracker.tick()
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.compute_rpcapi.ComputeAPI.refresh',
+            lambda api, ctxt, host: self.tracker.refresh()))
         moves.unclaim(self.tracker, claim)
-        self.tracker.refresh()
         self.tracker.tick()
         self.assertEqual([], self.mdevs())
         self.assertEqual({'available'}, {
