@@ -52,6 +52,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain import sharing
 from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -68,7 +69,9 @@ class Setting:
 
     :ivar transport: URL; ``fake:/`` keeps everything in this process
     :ivar topic_prefix: keeps the race apart from others on the same broker
-    :ivar mixed: claimers ask for whole cards and vGPUs of three types
+    :ivar mixed: claimers ask for whole cards and vGPUs of three types, now
+        and then for two of these at once
+    :ivar sharing: which vGPUs may be on one card, domain.sharing.Sharing
     :ivar unsafe: without the host's lock and the unique key, to show that
         the race would find what they prevent
     """
@@ -81,6 +84,7 @@ class Setting:
     processes: int = 8
     threads: int = 8
     mixed: bool = False
+    sharing: str = sharing.Sharing.SAME_TYPE.value
     unsafe: bool = False
 
     @property
@@ -165,7 +169,8 @@ def set_up(setting: Setting) -> api.Database:
                     **_carvable(setting))
                 for card in range(setting.devices))))
     variants.create(db, view.VariantView(
-        name=VARIANT, vendor='10de', device='2330'))
+        name=VARIANT, vendor='10de', device='2330',
+        sharing=setting.sharing))
     for name in TYPES if setting.mixed else ():
         vgpu_types.set_enabled(db, VARIANT, name, None, enabled=True)
     if setting.unsafe:
@@ -236,17 +241,23 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
         number += 1
         name = random.choice(sorted(open_))
         hosts = open_[name]
-        demand = request.Demand(resource_class=name, count=1)
+        names = {name}
+        if setting.mixed and random.random() < _PAIRS:
+            names.add(random.choice(setting.classes))
         try:
             granted = calls.claim(
                 gpgpu_context.admin(), claim_obj.ClaimRequest(
                     instance_uuid=f'{claimer}-{number}',
                     host=f'h{hosts[0]}',
-                    request=request.Request(demands=(demand,))))
+                    request=request.Request(demands=tuple(
+                        request.Demand(resource_class=each, count=1)
+                        for each in sorted(names)))))
         except exception.ClaimDenied as exc:
             if exc.reason not in _REFUSALS:
                 errors.append(str(exc)[:300])
-            _pass_over(open_, name)
+            # There may be room for one of two.
+            if len(names) == 1:
+                _pass_over(open_, name)
             continue
         except Exception as exc:  # noqa: BLE001 - the race reports it
             errors.append(f'{type(exc).__name__}: {exc}'[:300])
@@ -259,6 +270,9 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
         began = now
         hosts.append(hosts.pop(0))
 
+
+# How many of the requests are for two types.
+_PAIRS = 0.25
 
 _REFUSALS = (request.Reason.NOT_ENOUGH_AVAILABLE,
              request.Reason.TYPE_CONFLICT)

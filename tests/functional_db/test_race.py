@@ -43,12 +43,18 @@ class RaceMixin:
             outcome.granted, outcome.doubles, outcome.lost))
 
     def test_64_claimers_of_whole_cards_and_vgpus(self):
-        outcome = self.race(hosts=3, devices=4, mixed=True)
+        self.shared('same_type')
+
+    def test_64_claimers_of_mixed_sizes(self):
+        self.shared('mixed')
+
+    def shared(self, rule):
+        outcome = self.race(hosts=3, devices=4, mixed=True, sharing=rule)
         self.assertEqual(((), 0, 0), (
             outcome.errors, outcome.doubles, outcome.lost))
         self.assertEqual(12, len(outcome.held))
         self.assertEqual([], hardware.refused(
-            self, 'nvidia-t4-2', outcome.held.values()))
+            self, 'nvidia-t4-2', outcome.held.values(), rule))
         # What was refused did not fit.
         self.assertEqual({0}, set(outcome.left.values()))
 

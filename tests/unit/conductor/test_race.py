@@ -28,12 +28,18 @@ class SQLiteRaceTest(base.BaseTestCase):
             database=made.connection, transport='fake:/', **kwargs))
 
     def test_whole_cards_and_vgpus(self):
-        outcome = self.race(hosts=2, devices=3, mixed=True)
+        self.shared('same_type')
+
+    def test_mixed_sizes(self):
+        self.shared('mixed')
+
+    def shared(self, rule):
+        outcome = self.race(hosts=2, devices=3, mixed=True, sharing=rule)
         self.assertEqual(((), 0, 0), (
             outcome.errors, outcome.doubles, outcome.lost))
         self.assertEqual(6, len(outcome.held))
         self.assertEqual([], hardware.refused(
-            self, 'nvidia-t4-2', outcome.held.values()))
+            self, 'nvidia-t4-2', outcome.held.values(), rule))
         # What was refused did not fit.
         self.assertEqual({0}, set(outcome.left.values()))
 
