@@ -155,6 +155,23 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_status(server['id'], 'ACTIVE')
         self.delete(server)
 
+    def test_hardware_that_is_late(self) -> None:
+        kernel = self.driver().gpu_tracker.backend.kernel
+        kernel.late.add('create')
+        server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
+        # What was given up appears; its place is still not another's.
+        kernel.catch_up()
+        [mdev] = self.mdevs()
+        other = self.boot(self.vgpu_flavor(Q4=7))
+        self.assertEqual(8, len(self.mdevs()))
+        seat, = [each for each in self.devices('--state', 'quarantined')
+                 if each['vgpu_type']]
+        self.manage('device', 'release', seat['uuid'])
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 1, 'clean again')
+        self.assertNotIn(mdev, self.mdevs())
+        self.delete(server, other)
+
     def test_hardware_that_refuses(self) -> None:
         kernel = self.driver().gpu_tracker.backend.kernel
         kernel.ignored.add('create')
