@@ -50,7 +50,8 @@ OPTS = [
              'look that finds nothing new makes no call.'),
     cfg.StrOpt(
         'sysfs_root', default='/sys',
-        help='Where nova-compute reads the host\'s devices.'),
+        help='Where nova-compute reads the host\'s devices. It changes '
+             'those of /sys alone: with another root none is made ready.'),
     cfg.ListOpt(
         'sriov_numvfs', default=[],
         item_type=types.String(

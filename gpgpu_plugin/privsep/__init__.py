@@ -31,7 +31,7 @@ T = typing.TypeVar('T')
 
 
 class HelperUnavailable(PermissionError):
-    """The daemon does not start; nothing was done."""
+    """The daemon does not start, or serves another sysfs; nothing was done."""
 
 
 # A driver that never lets go of a device blocks whoever unbinds it.

@@ -13,8 +13,6 @@
 
 from __future__ import annotations
 
-import re
-
 from gpgpu_plugin import privsep
 from gpgpu_plugin.privsep import sysfs
 
@@ -30,6 +28,5 @@ def make_vfs(address: str) -> None:
 
     :raises OSError: it failed, or is not there
     """
-    if not re.fullmatch(sysfs.ADDRESS, address):
-        raise PermissionError(1, f'{address} is no PCI address', address)
+    sysfs.check_address(address)
     privsep.run(SRIOV_MANAGE, '-e', address)

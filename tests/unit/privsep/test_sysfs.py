@@ -12,6 +12,8 @@
 """What the privileged daemon writes, and what it refuses to."""
 
 import os
+import pathlib
+import shutil
 import uuid
 
 import fixtures
@@ -30,11 +32,16 @@ class SysfsWriteTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        # The daemon, but as a thread and without more rights.
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.root, self.outside = f'{folder}/sys', f'{folder}/sys2'
+        os.makedirs(f'{self.root}/{DEVICE}')
+        os.mkdir(self.outside)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.privsep.sysfs.SYSFS_ROOT', self.root))
+        # The daemon, but without more rights. It is another process, which
+        # keeps what it saw.
         self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
             privsep.sys_admin_pctxt, {}))
-        self.root = self.useFixture(fixtures.TempDir()).path
-        os.makedirs(f'{self.root}/{DEVICE}')
 
     def written(self, name):
         with open(f'{self.root}/{DEVICE}/{name}', encoding='utf-8') as file:
@@ -73,6 +80,43 @@ class SysfsWriteTest(base.BaseTestCase):
             self.assertIn(path, str(exc))
             self.assertFalse(os.path.exists(f'{self.root}/{path}'))
 
+    def test_other_roots_are_refused(self):
+        # Where the caller might have put links.
+        shutil.copytree(self.root, self.outside, dirs_exist_ok=True)
+        for name in ('reset', 'config'):
+            pathlib.Path(self.outside, DEVICE, name).touch()
+        for root in (self.outside, f'{self.root}/../sys2', '/', ''):
+            for function, *arguments in (
+                    (sysfs.write, f'{DEVICE}/reset', '1'),
+                    (sysfs.read_config, f'{DEVICE}/config')):
+                exc = self.assertRaises(
+                    privsep.HelperUnavailable, function, root, *arguments)
+                self.assertIn(self.root, exc.strerror)
+        self.assertEqual('', pathlib.Path(
+            self.outside, DEVICE, 'reset').read_text())
+
+    def test_links_out_of_sysfs_are_refused(self):
+        for place in (f'{self.outside}/x', f'{self.root}/../sys2/x'):
+            pathlib.Path(place).write_text('theirs')
+            for name in ('reset', 'config'):
+                path = pathlib.Path(self.root, DEVICE, name)
+                path.unlink(missing_ok=True)
+                path.symlink_to(place)
+            self.assertRaises(PermissionError, sysfs.write, self.root,
+                              f'{DEVICE}/reset', 'ours')
+            self.assertRaises(PermissionError, sysfs.read_config, self.root,
+                              f'{DEVICE}/config')
+            self.assertEqual('theirs', pathlib.Path(place).read_text())
+
+    def test_links_of_the_kernel_are_followed(self):
+        device = pathlib.Path(self.root, 'devices/pci10000:e1/10000:e1:00.0')
+        device.parent.mkdir(parents=True)
+        os.rename(f'{self.root}/{DEVICE}', device)
+        os.symlink(f'../../../devices/pci10000:e1/{device.name}',
+                   f'{self.root}/{DEVICE}')
+        (device / 'reset').touch()
+        sysfs.write(self.root, f'{DEVICE}/reset', '1')
+        self.assertEqual('1', self.written('reset'))
 
     def test_only_configuration_space_is_read(self):
         with open(f'{self.root}/{DEVICE}/config', 'wb') as file:
