@@ -18,10 +18,8 @@ ours, which knows the card by its place without bus numbers and by its ids.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import itertools
 import os
 import pathlib
 from collections.abc import Callable
@@ -41,15 +39,6 @@ from gpgpu_plugin.host import usage
 from gpgpu_plugin.privsep import designation as privsep_designation
 
 LOG = logging.getLogger(__name__)
-
-_HEADER = '# Written by gpgpu-manage host designate.\n'
-_MARK = '# designated: '
-# A driver of the initramfs may be faster than udev, and vfio-pci is not yet
-# loaded. In a rule $$ is $, %k the address and %p the path below /sys.
-_BIND = ('modprobe vfio-pci; cd /sys%p && '
-         '{ grep -qx DRIVER=vfio-pci uevent || '
-         '{ [ ! -e driver ] || echo %k >driver/unbind; '
-         'echo %k >/sys/bus/pci/drivers_probe; }; }')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,26 +62,31 @@ class Designation:
 class Store:
     """What is written down below /etc.
 
-    :param write_rules: replaces the file of udev rules; raises OSError
+    :param add_rule: lets udev bind a function, by its id, vendor and device;
+        raises OSError
+    :param remove_rule: forgets that, by its id; raises OSError
     :param driverctl: action and address; raises OSError. None: there is none
     """
 
     def __init__(self, etc: str = '/etc',
-                 write_rules: Callable[[str], None] | None = None,
+                 add_rule: Callable[[str, str, str], None] | None = None,
+                 remove_rule: Callable[[str], None] | None = None,
                  driverctl: Callable[[str, str], None] | None = None,
                  ) -> None:
-        self._rules = pathlib.Path(
-            etc + privsep_designation.UDEV_RULES.removeprefix('/etc'))
+        self._etc = etc
         self._overrides = pathlib.Path(etc) / 'driverctl.d'
-        self._write_rules = write_rules
+        self._add_rule = add_rule
+        self._remove_rule = remove_rule
         self._driverctl = driverctl
 
     @classmethod
     def privileged(cls) -> Store:
         """The host's own, to be changed with root's rights."""
         return cls(
-            write_rules=functools.partial(
-                privsep.call, privsep_designation.write_rules),
+            add_rule=functools.partial(
+                privsep.call, privsep_designation.add_rule),
+            remove_rule=functools.partial(
+                privsep.call, privsep_designation.remove_rule),
             driverctl=functools.partial(
                 privsep.call, privsep_designation.driverctl)
             if os.path.exists(privsep_designation.DRIVERCTL) else None)
@@ -116,27 +110,22 @@ class Store:
 
     def rules(self) -> dict[str, str]:
         """Our udev rules by stable id."""
-        with contextlib.suppress(FileNotFoundError):
-            lines = self._rules.read_text().splitlines()
-            return {line.removeprefix(_MARK): rule
-                    for line, rule in itertools.pairwise(lines)
-                    if line.startswith(_MARK)}
-        return {}
+        return privsep_designation.read_rules(self._etc)
 
     def add(self, functions: Iterable[pci.PCIFunction]) -> None:
         """Write functions down. :raises OSError: it cannot be written"""
-        functions = list(functions)
-        if self._driverctl is not None:
-            for each in functions:
+        for each in functions:
+            if self._driverctl is not None:
                 self._driverctl('set-override', each.address)
-        elif functions:
-            self._replace(self.rules() | {
-                each.id: udev_rule(each) for each in functions})
+            elif self._add_rule is not None:
+                # Nothing is designated whose ids are not known.
+                self._add_rule(each.id, each.vendor or '', each.device or '')
+            else:
+                raise PermissionError(1, 'opened for reading')
 
     def remove(self, functions: Iterable[pci.PCIFunction]) -> None:
         """Forget functions. :raises OSError: it cannot be written"""
         rules, addresses = self.rules(), self.addresses()
-        functions = list(functions)
         for each in functions:
             if each.address in addresses:
                 if self._driverctl is None:
@@ -144,30 +133,10 @@ class Store:
                         2, f'{each.address} was designated by driverctl, '
                         'which is not installed any more')
                 self._driverctl('unset-override', each.address)
-        gone = {each.id for each in functions}
-        if not gone.isdisjoint(rules):
-            self._replace({id_: rule for id_, rule in rules.items()
-                           if id_ not in gone})
-
-    def _replace(self, rules: dict[str, str]) -> None:
-        if self._write_rules is None:
-            raise PermissionError(1, 'opened for reading')
-        self._write_rules(_HEADER + ''.join(
-            f'{_MARK}{id_}\n{rule}\n' for id_, rule in sorted(rules.items()))
-            if rules else '')
-
-
-def udev_rule(function: pci.PCIFunction) -> str:
-    """The rule that binds a function whenever it appears (udev(7))."""
-    root, *hops = function.id.removeprefix('/devices/').split('/')
-    domain = root.removeprefix('pci').partition(':')[0]
-    path = '/'.join([root, *(f'{domain}:??:{hop}' for hop in hops)])
-    return ', '.join([
-        'ACTION=="add"', 'SUBSYSTEM=="pci"', f'DEVPATH=="/devices/*{path}"',
-        f'ATTR{{vendor}}=="0x{function.vendor}"',
-        f'ATTR{{device}}=="0x{function.device}"',
-        f'ATTR{{driver_override}}="{binding.VFIO}"',
-        f'RUN+="/bin/sh -c \'{_BIND}\'"'])
+            if each.id in rules:
+                if self._remove_rule is None:
+                    raise PermissionError(1, 'opened for reading')
+                self._remove_rule(each.id)
 
 
 def listing(sysfs: sysfs_mod.Sysfs, store: Store) -> list[Designation]:

@@ -9,18 +9,38 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What makes a designation last, and the module that it needs."""
+"""What makes a designation last, and the module that it needs.
+
+Rules of udev run programs as root: they are made here, of ids and numbers.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pathlib
+import re
+from collections.abc import Mapping
 
 from gpgpu_plugin import privsep
+from gpgpu_plugin.privsep import sysfs
 
-UDEV_RULES = '/etc/udev/rules.d/71-gpgpu-plugin.rules'
+ETC = '/etc'
+RULES = 'udev/rules.d/71-gpgpu-plugin.rules'
 DRIVERCTL = '/usr/sbin/driverctl'
 _VFIO = 'vfio-pci'
+_HEADER = '# Written by gpgpu-manage host designate.\n'
+_MARK = '# designated: '
+_STABLE_ID = re.compile(
+    r'/devices/pci[0-9a-f]{4,16}:[0-9a-f]{2}(/[0-9a-f]{2}\.[0-7])+')
+_NUMBER = re.compile(r'[0-9a-f]{4}')
+# A driver of the initramfs may be faster than udev, and vfio-pci is not yet
+# loaded. In a rule $$ is $, %k the address and %p the path below /sys.
+_BIND = ('modprobe vfio-pci; cd /sys%p && '
+         '{ grep -qx DRIVER=vfio-pci uevent || '
+         '{ [ ! -e driver ] || echo %k >driver/unbind; '
+         'echo %k >/sys/bus/pci/drivers_probe; }; }')
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
@@ -37,24 +57,72 @@ def driverctl(action: str, address: str) -> None:
     there is no other driver.
 
     :param action: ``set-override`` or ``unset-override``
-    :raises OSError: it refused
+    :raises OSError: it refused, or it is no address
     """
+    sysfs.check_address(address)
     driver = {'set-override': [_VFIO], 'unset-override': []}[action]
     privsep.run(DRIVERCTL, '--noprobe', action, address, *driver)
 
 
+def read_rules(etc: str) -> dict[str, str]:
+    """Our udev rules by stable id; others than root may read them, too."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = pathlib.Path(etc, RULES).read_text().splitlines()
+        return {line.removeprefix(_MARK): rule
+                for line, rule in itertools.pairwise(lines)
+                if line.startswith(_MARK)}
+    return {}
+
+
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
-def write_rules(text: str) -> None:
-    """Replace our file of udev rules as a whole; empty: there is none.
+def add_rule(stable_id: str, vendor: str, device: str) -> None:
+    """Let udev give a function to vfio-pci whenever it appears.
+
+    :raises OSError: it cannot be written, or it is no function
+    """
+    if not (_STABLE_ID.fullmatch(stable_id) and _NUMBER.fullmatch(vendor)
+            and _NUMBER.fullmatch(device)):
+        raise PermissionError(
+            1, f'{stable_id} ({vendor}:{device}) is no function of which a '
+            'rule could be made')
+    _replace(read_rules(ETC) | {
+        stable_id: _rule(stable_id, vendor, device)})
+
+
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
+def remove_rule(stable_id: str) -> None:
+    """Forget the rule of a function, if there is one.
 
     :raises OSError: it cannot be written
     """
-    path = pathlib.Path(UDEV_RULES)
-    if text:
+    rules = read_rules(ETC)
+    if rules.pop(stable_id, None) is not None:
+        _replace(rules)
+
+
+def _rule(stable_id: str, vendor: str, device: str) -> str:
+    """The rule that binds a function whenever it appears (udev(7))."""
+    root, *hops = stable_id.removeprefix('/devices/').split('/')
+    domain = root.removeprefix('pci').partition(':')[0]
+    path = '/'.join([root, *(f'{domain}:??:{hop}' for hop in hops)])
+    return ', '.join([
+        'ACTION=="add"', 'SUBSYSTEM=="pci"', f'DEVPATH=="/devices/*{path}"',
+        f'ATTR{{vendor}}=="0x{vendor}"', f'ATTR{{device}}=="0x{device}"',
+        f'ATTR{{driver_override}}="{_VFIO}"',
+        f'RUN+="/bin/sh -c \'{_BIND}\'"'])
+
+
+def _replace(rules: Mapping[str, str]) -> None:
+    """Replace our file of udev rules as a whole; without rules there is
+    none."""
+    path = pathlib.Path(ETC, RULES)
+    if rules:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix('.new')
         with new.open('w', encoding='utf-8') as file:
-            file.write(text)
+            file.write(_HEADER + ''.join(
+                f'{_MARK}{id_}\n{rule}\n'
+                for id_, rule in sorted(rules.items())))
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)

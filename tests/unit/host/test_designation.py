@@ -19,12 +19,14 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
 from gpgpu_plugin.host import binding
 from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import fake_kernel
 from gpgpu_plugin.host import machine
 from gpgpu_plugin.host import scanner
 from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.privsep import designation as privsep_designation
 
 
 class DesignationCase(base.BaseTestCase):
@@ -34,8 +36,11 @@ class DesignationCase(base.BaseTestCase):
         folder = self.useFixture(fixtures.TempDir()).path
         self.root, self.etc = f'{folder}/sys', pathlib.Path(folder) / 'etc'
         machine.build(machine.load('old-two-card'), self.root)
-        self.rules = self.etc / 'udev/rules.d/71-gpgpu-plugin.rules'
-        self.rules.parent.mkdir(parents=True)
+        self.useFixture(fixtures.MockPatchObject(
+            privsep_designation, 'ETC', str(self.etc)))
+        # What the privileged daemon does, without the rights.
+        self.useFixture(fixtures.MockPatchObject(
+            privsep.sys_admin_pctxt, 'client_mode', False))
         self.kernel = fake_kernel.FakeKernel(self.root)
         self.sysfs = sysfs.Sysfs(self.root)
         self.driverctl = None
@@ -60,9 +65,9 @@ class DesignationCase(base.BaseTestCase):
             self.audio.address].driver
 
     def store(self):
-        # What the privileged one does, without the rights.
         return designation.Store(
-            str(self.etc), self.rules.write_text, self.driverctl)
+            str(self.etc), privsep_designation.add_rule,
+            privsep_designation.remove_rule, self.driverctl)
 
     def designator(self, used_by_host=lambda function: None):
         return designation.Designator(
@@ -124,7 +129,7 @@ class DesignateTest(DesignationCase):
 
     def test_driverctl_keeps_it_where_installed(self):
         folder = self.etc / 'driverctl.d'
-        folder.mkdir()
+        folder.mkdir(parents=True)
 
         def driverctl(action, address):
             path = folder / f'pci-{address}'
@@ -139,7 +144,7 @@ class DesignateTest(DesignationCase):
         self.assertEqual(
             [*((each, 'driverctl', 'vfio-pci') for each in self.both),
              ('0000:ff:00.0', 'driverctl', None)], self.listed())
-        self.assertFalse(self.rules.exists())
+        self.assertEqual({}, self.store().rules())
         self.driverctl = None
         exc = self.assertRaises(
             exception.HostError, self.designator().undesignate,
@@ -205,7 +210,8 @@ class RefusedTest(DesignationCase):
             self.assertEqual(self.before, self.drivers(), fault)
 
     def test_what_cannot_be_kept_is_not_bound(self):
-        self.rules.parent.rmdir()
+        self.etc.mkdir()
+        (self.etc / 'udev').symlink_to('nowhere')
         self.refused(self.gpu.address, 'cannot be kept')
         self.assertEqual(('nouveau', 'snd_hda_intel'), self.drivers())
 

@@ -75,7 +75,8 @@ class DesignationTest(lab.LabTestCase):
         self.without_driverctl()
         self.manage('designate', self.kept.id)
         self.assertEqual('vfio-pci', self.driver(self.kept))
-        self.assertTrue(pathlib.Path(designation.UDEV_RULES).exists())
+        self.assertTrue(pathlib.Path(
+            designation.ETC, designation.RULES).exists())
 
     def test_disk_of_the_host(self) -> None:
         root = next(each for each in lab.functions().values()

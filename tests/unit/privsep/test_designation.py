@@ -1,0 +1,102 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the privileged daemon writes down, and what it refuses to."""
+
+import os
+import pathlib
+
+import fixtures
+from oslo_privsep.test import fixture as privsep_fixture
+from oslotest import base
+
+from gpgpu_plugin import privsep
+from gpgpu_plugin.privsep import designation
+
+ID = '/devices/pci0000:20/01.0/00.0'
+OTHER = '/devices/pci0000:a0/01.0/00.0'
+
+
+class DesignationCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        # Programs do not run from /dev/shm everywhere.
+        self.folder = self.useFixture(
+            fixtures.TempDir(rootdir='/var/tmp')).path
+        for name, value in (('ETC', self.folder),
+                            ('DRIVERCTL', f'{self.folder}/driverctl')):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'gpgpu_plugin.privsep.designation.{name}', value))
+        # It is another process, which keeps what it saw.
+        self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
+            privsep.sys_admin_pctxt, {}))
+
+
+class RulesTest(DesignationCase):
+
+    def rules(self):
+        return designation.read_rules(self.folder)
+
+    def test_added_and_removed(self):
+        self.assertEqual({}, self.rules())
+        for _ in range(2):
+            designation.add_rule(ID, '10de', '11fa')
+        designation.add_rule(OTHER, '10de', '102d')
+        self.assertEqual({ID, OTHER}, self.rules().keys())
+        self.assertIn('ATTR{vendor}=="0x10de", ATTR{device}=="0x11fa"',
+                      self.rules()[ID])
+        for _ in range(2):
+            designation.remove_rule(ID)
+            self.assertEqual({OTHER}, self.rules().keys())
+        designation.remove_rule(OTHER)
+        self.assertEqual([], os.listdir(f'{self.folder}/udev/rules.d'))
+
+    def test_words_of_the_caller_are_refused(self):
+        designation.add_rule(ID, '10de', '11fa')
+        before = self.rules()
+        other = '", RUN+="/bin/sh -c id'
+        for arguments in (
+                (f'{OTHER}{other}', '10de', '11fa'),
+                (OTHER, f'10de{other}', '11fa'),
+                (OTHER, '10de', f'11fa{other}'),
+                (f'{OTHER}\nSUBSYSTEM=="pci"', '10de', '11fa'),
+                (OTHER, '10de\n', '11fa'), (OTHER, '*', '11fa'),
+                ('/devices/pci0000:20/*', '10de', '11fa'),
+                ('/devices/pci0000:20/../01.0', '10de', '11fa'),
+                ('/devices/pci0000:20', '10de', '11fa'),
+                ('0000:21:00.0', '10de', '11fa'), ('', '', '')):
+            self.assertRaises(
+                PermissionError, designation.add_rule, *arguments)
+        self.assertEqual(before, self.rules())
+
+
+class DriverctlTest(DesignationCase):
+
+    def setUp(self):
+        super().setUp()
+        pathlib.Path(self.folder, 'driverctl').write_text(
+            f'#!/bin/sh\necho "$@" >> {self.folder}/called\n')
+        os.chmod(f'{self.folder}/driverctl', 0o755)
+
+    def test_called_for_one_function(self):
+        designation.driverctl('set-override', '0000:26:00.0')
+        designation.driverctl('unset-override', '0000:26:00.0')
+        self.assertEqual(
+            '--noprobe set-override 0000:26:00.0 vfio-pci\n'
+            '--noprobe unset-override 0000:26:00.0\n',
+            pathlib.Path(self.folder, 'called').read_text())
+
+    def test_no_address(self):
+        for address in ('--all', '', '../../etc', '0000:26:00.0 x'):
+            self.assertRaises(PermissionError, designation.driverctl,
+                              'set-override', address)
+        self.assertFalse(os.path.exists(f'{self.folder}/called'))
