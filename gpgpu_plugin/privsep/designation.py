@@ -33,7 +33,7 @@ _VFIO = 'vfio-pci'
 _HEADER = '# Written by gpgpu-manage host designate.\n'
 _MARK = '# designated: '
 _STABLE_ID = re.compile(
-    r'/devices/pci[0-9a-f]{4,16}:[0-9a-f]{2}(/[0-9a-f]{2}\.[0-7])+')
+    r'/devices(/pci[0-9a-f]{4,16}:[0-9a-f]{2}(/[0-9a-f]{2}\.[0-7])+)+')
 _NUMBER = re.compile(r'[0-9a-f]{4}')
 # A driver of the initramfs may be faster than udev, and vfio-pci is not yet
 # loaded. In a rule $$ is $, %k the address and %p the path below /sys.
@@ -102,11 +102,17 @@ def remove_rule(stable_id: str) -> None:
 
 def _rule(stable_id: str, vendor: str, device: str) -> str:
     """The rule that binds a function whenever it appears (udev(7))."""
-    root, *hops = stable_id.removeprefix('/devices/').split('/')
-    domain = root.removeprefix('pci').partition(':')[0]
-    path = '/'.join([root, *(f'{domain}:??:{hop}' for hop in hops)])
+    path, domain = [], ''
+    for hop in stable_id.removeprefix('/devices/').split('/'):
+        if hop.startswith('pci'):
+            # A host bridge may be below a function (Intel VMD).
+            domain = hop.removeprefix('pci').partition(':')[0]
+            path.append(hop)
+        else:
+            path.append(f'{domain}:??:{hop}')
     return ', '.join([
-        'ACTION=="add"', 'SUBSYSTEM=="pci"', f'DEVPATH=="/devices/*{path}"',
+        'ACTION=="add"', 'SUBSYSTEM=="pci"',
+        f'DEVPATH=="/devices/*{"/".join(path)}"',
         f'ATTR{{vendor}}=="0x{vendor}"', f'ATTR{{device}}=="0x{device}"',
         f'ATTR{{driver_override}}="{_VFIO}"',
         f'RUN+="/bin/sh -c \'{_BIND}\'"'])

@@ -60,6 +60,18 @@ class RulesTest(DesignationCase):
         designation.remove_rule(OTHER)
         self.assertEqual([], os.listdir(f'{self.folder}/udev/rules.d'))
 
+    def test_place_without_bus_numbers(self):
+        # The second as Intel's VMD has it: another host bridge, below a
+        # function.
+        for stable_id, path in (
+                (ID, 'pci0000:20/0000:??:01.0/0000:??:00.0'),
+                ('/devices/pci0000:3f/0e.0/pci10000:e0/01.0/00.0',
+                 'pci0000:3f/0000:??:0e.0/pci10000:e0/10000:??:01.0/'
+                 '10000:??:00.0')):
+            designation.add_rule(stable_id, '10de', '11fa')
+            self.assertIn(f'DEVPATH=="/devices/*{path}", ',
+                          self.rules()[stable_id])
+
     def test_words_of_the_caller_are_refused(self):
         designation.add_rule(ID, '10de', '11fa')
         before = self.rules()
