@@ -33,6 +33,10 @@ import shutil
 import typing
 from collections.abc import Iterable
 
+from gpgpu_plugin import exception
+from gpgpu_plugin.host import vgpu_rule
+
+# No name of a tree begins with a dot (gpgpu_plugin.host.tree).
 RULE = '.vgpu.json'
 # Of a vGPU: where it is on its card, and its size.
 PLACE = '.place.json'
@@ -60,9 +64,12 @@ def set_rule(folder: pathlib.Path,
     """Let what a function offers already, as in a recording, be made.
 
     :param rule: see equip
+    :raises Invalid: it is not of this function
     """
     (folder / RULE).write_text(json.dumps(rule))
-    Carving(folder).show()
+    carving = Carving(folder)
+    carving.check()
+    carving.show()
 
 
 def equip_vfs(root: pathlib.Path, pf: pathlib.Path,
@@ -132,6 +139,29 @@ class Carving:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY),
                           str(self._folder))
         set_rule(self._folder, {**self._rule, 'sharing': 'mixed_placed'})
+
+    def check(self) -> None:
+        """See that the rule fits what is there already.
+
+        :raises Invalid: there are other types, or vGPUs without a place
+        """
+        vgpus = self._vgpus()
+        unknown = {*vgpus.values(), *(
+            path.name for function in (self._folder, *self._vfs())
+            for path in (function / 'mdev_supported_types').glob('*'))
+        } - self._rule['types'].keys()
+        if unknown:
+            raise exception.Invalid(
+                field=f'vgpu {self._folder.name}: types',
+                value=', '.join(self._rule['types']),
+                expected=f'also {", ".join(sorted(unknown))}, which it has')
+        if self._sharing == 'mixed_placed' and not all(
+                (vgpu / PLACE).exists() for vgpu in vgpus):
+            raise exception.Invalid(
+                field=f'vgpu {self._folder.name}: sharing',
+                value=self._sharing,
+                expected='another one where there are vGPUs, whose places '
+                         'nothing says')
 
     def create_mdev(self, type_id: str, uuid: str,
                     bus: pathlib.Path) -> None:
@@ -272,7 +302,8 @@ class Carving:
         return {type_id: of(type_id) for type_id in types}
 
     def _gigabytes(self, type_id: str) -> int:
-        return -(-int(self._rule['types'][type_id]['video_ram']) // 1024)
+        return vgpu_rule.gigabytes(
+            int(self._rule['types'][type_id]['video_ram']))
 
     def _free(self, type_id: str,
               vgpus: Iterable[pathlib.Path]) -> list[int]:

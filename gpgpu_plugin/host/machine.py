@@ -25,6 +25,7 @@ import dataclasses
 import importlib.resources
 import os
 import pathlib
+import shutil
 import struct
 import typing
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from gpgpu_plugin.host import carving
 from gpgpu_plugin.host import fake_carving
 from gpgpu_plugin.host import fake_kernel
 from gpgpu_plugin.host import tree as tree_mod
+from gpgpu_plugin.host import vgpu_rule
 
 _MACHINES = importlib.resources.files('gpgpu_plugin.host') / 'machines'
 
@@ -129,11 +131,17 @@ def _parse(name: str, text: str) -> Machine:
     if missing or ('roots' in data) == ('tree' in data):
         raise _invalid(name, 'it lacks ' + (
             ' and '.join(sorted(missing)) or 'one of roots and tree'))
+    vgpu = data.get('vgpu', {})
+    if not isinstance(vgpu, dict):
+        raise exception.Invalid(field='vgpu', value=vgpu,
+                                expected='a mapping of rules')
+    for device, rule in vgpu.items():
+        vgpu_rule.check(device, rule)
     return Machine(
         name=name, title=data['title'], source=data['source'],
         reference=data['reference'], facts=data.get('facts', {}),
         roots=tuple(data.get('roots', ())), tree=data.get('tree'),
-        vgpu=data.get('vgpu', {}))
+        vgpu=vgpu)
 
 
 def _invalid(name: str, reason: str) -> exception.Invalid:
@@ -159,7 +167,8 @@ def build(machine: Machine, root: str | os.PathLike[str],
     :param bus_step: how far the bus numbers below a host bridge are apart;
         another value gives the same machine after a renumbering; one that
         was recorded has the numbers that it had
-    :raises Invalid: what was recorded is not a tree; nothing was made then
+    :raises Invalid: what was recorded is not a tree, or a rule is of another
+        machine; nothing was made then
     """
     top = pathlib.Path(root)
     if machine.tree is not None:
@@ -169,17 +178,21 @@ def build(machine: Machine, root: str | os.PathLike[str],
         (top / folder).mkdir(parents=True, exist_ok=True)
     if machine.tree is None:
         _Builder(top, bus_step).build(machine)
-    for name, rule in machine.vgpu.items():
-        fake_carving.set_rule(_device(top, name), rule)
+    try:
+        for name, rule in machine.vgpu.items():
+            fake_carving.set_rule(_device(top, name), rule)
+    except exception.Invalid:
+        # Whoever comes next would take it for a machine.
+        shutil.rmtree(top)
+        raise
 
 
 def _device(root: pathlib.Path, name: str) -> pathlib.Path:
     """The folder of a function, or of a parent of mdevs.
 
+    :param name: as of gpgpu_plugin.host.vgpu_rule.check
     :raises Invalid: it has no such one
     """
-    if not tree_mod.is_name(name):
-        raise _invalid(name, 'it is not the name of a device')
     parent = root / carving.PARENTS / name
     folder = (parent if parent.is_symlink()
               else root / 'bus/pci/devices' / name).resolve()

@@ -67,8 +67,13 @@ def target(folder: str, entry: Entry) -> str | None:
 
 
 def is_name(name: str) -> bool:
-    """Whether it stays in the folder it is in."""
-    return name not in ('', '.', '..') and not set('/\0') & set(name)
+    """Whether it stays in the folder it is in.
+
+    None begins with a dot: that is kept for what the fake kernel believes
+    (gpgpu_plugin.host.fake_carving), and nothing that is recorded does.
+    """
+    return (name != '' and not name.startswith('.')
+            and not set('/\0') & set(name))
 
 
 def write(tree: Tree, root: str | os.PathLike[str]) -> None:
@@ -121,13 +126,15 @@ def _check(tree: object) -> dict[str, dict[str, tuple[str, typing.Any]]]:
         if not (isinstance(folder, str)
                 and all(map(is_name, folder.split('/')))):
             raise _invalid('tree', folder,
-                           'a folder relative to the root, without ".."')
+                           'a folder relative to the root, none of whose '
+                           'names begins with a dot')
         if not isinstance(entries, Mapping):
             raise _invalid(folder, entries, 'a mapping of names')
         checked[folder] = {}
         for name, entry in entries.items():
             if not (isinstance(name, str) and is_name(name)):
-                raise _invalid(folder, name, 'names without "/"')
+                raise _invalid(folder, name,
+                               'names without "/" that begin with no dot')
             checked[folder][name] = _parse(folder, name, entry)
     return checked
 

@@ -494,6 +494,41 @@ class FakeTest(RecordingCase):
                 f'vgpu: {{"{name}": {MTTY!r}}}\n')
             self.assertIn(name, str(exc))
 
+    def test_rule_of_a_stranger(self):
+        text = self._mtty()
+        outside = self.temporary()
+        for name in (outside, '../../../../outside', 'a/b', '..'):
+            rule = {**MTTY, 'types': {**MTTY['types'], name: {
+                'name': 'theirs', 'video_ram': 1, 'max': 1}}}
+            exc = self.assertRaises(
+                exception.Invalid, self.host, text,
+                f'vgpu: {{mtty: {rule!r}}}\n')
+            self.assertIn(name, str(exc))
+            self.assertFalse(os.path.exists(self.root))
+        for rules in ('[]', 'null', '{mtty: null}', '{1: {}}',
+                      f'{{1: {MTTY!r}}}'):
+            exc = self.assertRaises(exception.Invalid, self.host, text,
+                                    f'vgpu: {rules}\n')
+            self.assertIn('vgpu', str(exc))
+
+    def test_rule_of_another_card(self):
+        # It has an mdev of type mtty-2 and offers both.
+        text = self._mtty()
+        for name in MTTY['types']:
+            rule = {**MTTY, 'types': {name: MTTY['types'][name]}}
+            exc = self.assertRaises(exception.Invalid, self.host, text,
+                                    f'vgpu: {{mtty: {rule!r}}}\n')
+            [other] = MTTY['types'].keys() - {name}
+            self.assertIn(other, str(exc))
+            # Or the next start would take it for a machine.
+            self.assertFalse(os.path.exists(self.root))
+
+    def test_places_that_were_not_recorded(self):
+        rule = {**MTTY, 'sharing': 'mixed_placed', 'placements': {1: [0]}}
+        exc = self.assertRaises(exception.Invalid, self.host, self._mtty(),
+                                f'vgpu: {{mtty: {rule!r}}}\n')
+        self.assertIn('places', str(exc))
+
     def test_files_that_are_no_recording(self):
         for text, words in (
                 ('{', 'no YAML'), ('- 1', 'no keys'),

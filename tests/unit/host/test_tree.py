@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.host import fake_carving
 from gpgpu_plugin.host import tree
 
 
@@ -66,6 +67,11 @@ class TreeTest(base.BaseTestCase):
                 None, [], {'/etc': {}}, {'a//b': {}}, {'a/../../b': {}},
                 {'..': {}}, {'': {}}, {1: {}}, {'a\0b': {}}, {'a': None},
                 {'a': {'../b': ''}}, {'a': {'..': ''}}, {'a': {'': ''}},
+                # The fake kernel's own, which it believes.
+                {'a': {fake_carving.RULE: '{}'}},
+                {'a': {fake_carving.PLACE: tree.link('b')}},
+                {'a': {'b': {'link': fake_carving.RULE}}},
+                {f'a/{fake_carving.PLACE}': {}},
                 {'a': {1: ''}}, {'a': {'b': None}}, {'a': {'b': 1}},
                 {'a': {'b': {}}}, {'a': {'b': {'link': 1}}},
                 {'a': {'b': {'link': ''}}}, {'a': {'b': {'link': '/etc'}}},
