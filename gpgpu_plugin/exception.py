@@ -38,7 +38,8 @@ class GpgpuException(Exception):
 class Invalid(GpgpuException):
     """The input is wrong; the message says what would be right."""
 
-    msg_fmt = '%(field)s: %(value)r is not valid: %(expected)s'
+    # A value may be as long as the file that it is in.
+    msg_fmt = '%(field).300s: %(value).300r is not valid: %(expected)s'
 
 
 class ConfigInvalid(GpgpuException):
