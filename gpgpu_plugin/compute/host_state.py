@@ -19,13 +19,13 @@ answers; and the releases that are still to be delivered.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import threading
 from collections.abc import Iterable
 
 from oslo_log import log as logging
 
+from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import codec
@@ -61,14 +61,9 @@ class HostState:
                           'the instances', self._path)
 
     def _save(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix('.new')
-        with open(temporary, 'w') as file:
-            json.dump({'held': codec.to_primitive(self._held),
-                       'pending': self._pending}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
+        durable.replace(self._path, json.dumps({
+            'held': codec.to_primitive(self._held),
+            'pending': self._pending}))
 
     def replace_held(self, held: _Held) -> None:
         """Take over what the conductor says of the whole host."""

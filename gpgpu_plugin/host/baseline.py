@@ -12,17 +12,17 @@
 """What cards were before a guest had them, one small file a function.
 
 Written when a card is prepared and compared when it is cleaned, so it must
-survive a restart of nova-compute and a reboot of the host.
+survive a restart of nova-compute, a reboot of the host and a power cut.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import typing
 from collections.abc import Mapping
 
+from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 
 
@@ -108,11 +108,8 @@ class Baselines:
 
     def _save(self, stable_id: str, record: Mapping[str, object]) -> None:
         path = self._path(stable_id)
-        temporary = path.with_suffix('.new')
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(record))
-            os.replace(temporary, path)
+            durable.replace(path, json.dumps(record))
         except OSError as exc:
             raise exception.HostNotReady(
                 path=str(path), reason=f'cannot be written: {exc.strerror}',

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import pathlib
 import re
 from collections.abc import Mapping
 
+from gpgpu_plugin import durable
 from gpgpu_plugin import privsep
 from gpgpu_plugin.privsep import sysfs
 
@@ -123,14 +123,8 @@ def _replace(rules: Mapping[str, str]) -> None:
     none."""
     path = pathlib.Path(ETC, RULES)
     if rules:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix('.new')
-        with new.open('w', encoding='utf-8') as file:
-            file.write(_HEADER + ''.join(
-                f'{_MARK}{id_}\n{rule}\n'
-                for id_, rule in sorted(rules.items())))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        durable.replace(path, _HEADER + ''.join(
+            f'{_MARK}{id_}\n{rule}\n'
+            for id_, rule in sorted(rules.items())))
     else:
         path.unlink(missing_ok=True)
