@@ -34,6 +34,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import share_allocator
 from gpgpu_plugin.domain import sharing
+from gpgpu_plugin.domain import vgpu_type
 
 _AVAILABLE = device_states.DeviceState.AVAILABLE
 
@@ -127,10 +128,14 @@ class GroupState:
 
     def free_vfs(self, card: models.Device) -> list[models.Device]:
         """VFs of a card that a claim may take, by number."""
+        plain = any(map(vgpu_type.is_of_plain_vfs,
+                        creatable.types(device_db.facts(card))))
         return sorted(
             (child for child in self.children.get(card.id, ())
              if child.kind == 'pci' and is_offered(child)
-             and child.vgpu_type is None),
+             and child.vgpu_type is None
+             # Else its vendor's driver, which makes vGPUs, is not there.
+             and (plain or device_db.facts(child).vgpu_seats is not None)),
             key=lambda child: device_db.facts(child).vf_index or 0)
 
     def share(self, kind: models.VGPUType) -> share_allocator.Share:

@@ -38,6 +38,7 @@ _RESOLUTION = re.compile(r'(?:max_resolution|resolution)\s*[=:]?\s*'
 _PROFILE = re.compile(
     r'[A-Za-z0-9-]+-(\d+)[ABCQ](?:4|ME|NOME|MEALL|GFX|M)?')
 _CREATABLE = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
+_PLAIN_VF = re.compile(r'vf[1-9]\d*')
 
 _HALF_GIGABYTE = 512
 _GIGABYTE = 1024
@@ -125,6 +126,17 @@ def from_creatable(text: str) -> tuple[VGPUType, ...]:
         VGPUType(name=name, type_id=found[name], video_ram=size,
                  max_instances=largest // size if size else None)
         for name, size in sorted(sizes.items()))
+
+
+def of_plain_vfs(count: int) -> VGPUType:
+    """The only type of VFs that know none: each is one of so many."""
+    return VGPUType(
+        name=f'vf{count}', type_id=str(count), max_instances=count)
+
+
+def is_of_plain_vfs(name: str) -> bool:
+    """Whether it is a type of VFs that know none."""
+    return _PLAIN_VF.fullmatch(name) is not None
 
 
 def _profile_name(name: str | None) -> str | None:

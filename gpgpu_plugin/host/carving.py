@@ -177,9 +177,7 @@ def gather(functions: Iterable[pci.PCIFunction]) -> list[pci.PCIFunction]:
 def _types_of(vfs: list[pci.PCIFunction],
               ) -> tuple[vgpu_type.VGPUType, ...] | None:
     if all(vf.vgpu_seats is None for vf in vfs):
-        return (vgpu_type.VGPUType(
-            name=f'vf{len(vfs)}', type_id=str(len(vfs)),
-            max_instances=len(vfs)),)
+        return (vgpu_type.of_plain_vfs(len(vfs)),)
     if any(vf.carved for vf in vfs):
         return None
     types = next(vf.vgpu_types for vf in vfs if vf.vgpu_seats is not None)

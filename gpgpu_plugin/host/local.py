@@ -165,7 +165,12 @@ class LocalHost(base.Host):
         for backend in self._backends:
             if backend.handles(device):
                 return backend
-        raise exception.HostError(
-            path=device.address,
-            reason=f'nothing here can make a {device.vgpu_type} of it: is '
-                   f'the driver of the card loaded?')
+        folder = f'{self.access.sysfs.devices}/{device.address}'
+        if self.access.sysfs.link(folder) is None:
+            reason = f'{device.stable_id} is not there'
+        else:
+            driver = self.access.sysfs.link(f'{folder}/driver')
+            reason = (f"nothing here can make a {device.vgpu_type} of it: is "
+                      f"its vendor's driver loaded and bound to it? It has "
+                      f"{f'the driver {driver}' if driver else 'no driver'}")
+        raise exception.HostError(path=device.address, reason=reason)

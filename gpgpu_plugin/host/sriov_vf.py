@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu_type
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import passthrough
 
@@ -24,5 +25,8 @@ class SriovVFBackend(passthrough.PassthroughBackend):
     order = 30
 
     def handles(self, device: base.HostDevice) -> bool:
+        # A vendor's type is nothing that the bare VF is: its driver is
+        # missing.
         return (device.vgpu_type is not None
+                and vgpu_type.is_of_plain_vfs(device.vgpu_type)
                 and pci.pf_of(device.stable_id) is not None)

@@ -359,6 +359,27 @@ class VFTest(vgpu_base.VGPUTestCase):
         self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
                          self.remaining())
 
+    def test_a_vf_that_knows_no_types_is_no_seat_for_one(self):
+        # Its vendor's driver is not bound to it.
+        report.report(self.db, base.scan([
+            PF, vf(PF, 0, vgpu_seats=None, driver='vfio-pci'),
+            *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
+                         self.remaining())
+        claim = self.ask(Q1=2)
+        self.assertEqual([f'{PF.id}/vf1', f'{PF.id}/vf2'],
+                         [each.stable_id for each in claim.assignments])
+        self.denied('not_enough_available', Q1=1)
+
+    def test_vfs_of_a_card_that_know_no_types(self):
+        pf = dataclasses.replace(
+            PF, vgpu_types=(vgpu_type.of_plain_vfs(3),))
+        report.report(self.db, base.scan(
+            [pf, *(vf(PF, number, vgpu_seats=None) for number in range(3))]))
+        self.enable('vf3')
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0,
+                          'vf3': 3}, self.remaining())
+
     def test_a_vf_that_is_nobodys_to_give(self):
         report.report(self.db, base.scan([
             PF, vf(PF, 0, owner='Nova ([pci] device_spec)'),

@@ -14,6 +14,7 @@
 import errno
 import os
 import pathlib
+import shutil
 import uuid
 
 import fixtures
@@ -77,6 +78,26 @@ class NvidiaVFTest(vgpu_base.VGPUCase):
             [os.path.basename(each) for each in self.host.kernel.written])
         self.host.kernel.faults['reset'] = errno.ENOTTY
         self.assertFalse(self.host.clean(device).passed)
+
+    def test_nothing_is_given_raw_while_the_driver_is_missing(self):
+        device = self.device()
+        folder = f'{self.root}/bus/pci/devices/{device.address}'
+        self.host.prepare(device)
+        # A reboot: vfio-pci was quicker than the vendor's driver.
+        shutil.rmtree(f'{folder}/nvidia')
+        [vf] = [each for each in self.functions()
+                if each.id == device.stable_id]
+        self.host.binder.bind(vf)
+        self.host.kernel.written.clear()
+        for method in (self.host.prepare, self.host.attachment,
+                       self.host.release):
+            self.refused(
+                method, device, "a L40S-12Q of it: is its vendor's driver "
+                'loaded and bound to it? It has the driver vfio-pci')
+        verdict = self.host.clean(device)
+        self.assertFalse(verdict.passed)
+        self.assertIn('vfio-pci', verdict.evidence)
+        self.assertEqual([], self.host.kernel.written)
 
     def test_another_holdings_type_is_left_alone(self):
         late, now = self.device(), self.device()

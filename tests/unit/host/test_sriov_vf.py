@@ -45,6 +45,12 @@ class PlainVFTest(vgpu_base.VGPUCase):
         self.assertIn(f'bus/pci/devices/{vf.address}/reset',
                       self.host.kernel.written)
 
+    def test_a_vendors_type_is_nothing_that_a_plain_vf_has(self):
+        vf = next(each for each in self.functions() if each.pf)
+        self.refused(self.host.prepare, host_base.HostDevice(
+            assignment_uuid='a', stable_id=vf.id, address=vf.address,
+            vgpu_type='vf-4Q'), "vendor's driver", 'It has no driver')
+
     def test_more_vfs_than_a_card_can_have(self):
         root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
         host = fake.FakeHost.for_machine(
