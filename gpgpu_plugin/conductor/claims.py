@@ -132,8 +132,8 @@ def _with(state: group_state.GroupState,
     mine = [each for each in granted
             if each.device.group_id == state.group.id]
     known = {device.id for device in state.devices}
-    return group_state.GroupState(
-        group=state.group, held=[*state.held, *mine],
+    return dataclasses.replace(
+        state, held=[*state.held, *mine],
         devices=[*state.devices, *(each.device for each in mine
                                    if each.device.id not in known)])
 

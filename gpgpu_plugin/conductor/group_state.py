@@ -45,11 +45,14 @@ class GroupState:
 
     :ivar devices: its cards, and what is carved out of them
     :ivar held: active assignments of all of these
+    :ivar strays: VFs of its cards that are not the group's, such as those
+        that Nova gives away, and have a vGPU or may have
     """
 
     group: models.Group
     devices: Sequence[models.Device]
     held: Sequence[models.Assignment]
+    strays: Sequence[models.Device] = ()
 
     @functools.cached_property
     def cards(self) -> list[models.Device]:
@@ -63,7 +66,8 @@ class GroupState:
         """VFs and seats for mdevs by the id of their card."""
         cards = {card.id for card in self.cards}
         found: dict[int, list[models.Device]] = collections.defaultdict(list)
-        for device in self.devices:
+        # They take room, whoever has them.
+        for device in (*self.devices, *self.strays):
             if device.id not in cards and device.parent_id is not None:
                 found[device.parent_id].append(device)
         return found
@@ -229,9 +233,16 @@ def load(session: orm.Session, host_ids: Sequence[int],
         .options(orm.joinedload(models.Group.types))
         .order_by(models.Group.id)).unique().all()
     devices: dict[int, list[models.Device]] = collections.defaultdict(list)
-    for device in device_db.of_groups(session, [each.id for each in found]):
-        assert device.group_id is not None
-        devices[device.group_id].append(device)
+    strays: dict[int, list[models.Device]] = collections.defaultdict(list)
+    rows = device_db.managed_or_carved(session, host_ids)
+    groups = {device.id: device.group_id for device in rows}
+    for device in rows:
+        if device.group_id is not None:
+            devices[device.group_id].append(device)
+        of_card = groups.get(device.parent_id or 0)
+        if (of_card not in (None, device.group_id)
+                and device.vgpu_type is not None):
+            strays[of_card].append(device)
     held: dict[int, list[models.Assignment]] = collections.defaultdict(list)
     if active is None:
         active = assignment_db.active(
@@ -242,5 +253,6 @@ def load(session: orm.Session, host_ids: Sequence[int],
     result: dict[int, list[GroupState]] = collections.defaultdict(list)
     for group in found:
         result[group.host_id].append(GroupState(
-            group=group, devices=devices[group.id], held=held[group.id]))
+            group=group, devices=devices[group.id], held=held[group.id],
+            strays=strays[group.id]))
     return result

@@ -51,13 +51,16 @@ def of_hosts(session: orm.Session,
         .order_by(models.Device.host_id, models.Device.stable_id)))
 
 
-def of_groups(session: orm.Session,
-              group_ids: Iterable[int]) -> list[models.Device]:
-    """All devices of some groups, by stable id."""
+def managed_or_carved(session: orm.Session,
+                      host_ids: Iterable[int]) -> list[models.Device]:
+    """Devices of some hosts that are in a group, or that have a vGPU or may
+    have one, by host and stable id."""
     return list(session.scalars(
         sa.select(models.Device)
-        .where(models.Device.group_id.in_(list(group_ids)))
-        .order_by(models.Device.stable_id)))
+        .where(models.Device.host_id.in_(list(host_ids)),
+               models.Device.group_id.is_not(None)
+               | models.Device.vgpu_type.is_not(None))
+        .order_by(models.Device.host_id, models.Device.stable_id)))
 
 
 def by_stable_id(session: orm.Session, host_id: int,

@@ -17,6 +17,7 @@ import uuid
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import group_state
 from gpgpu_plugin.conductor import operators
 from gpgpu_plugin.conductor import report
 from gpgpu_plugin.conductor import variants
@@ -386,6 +387,48 @@ class VFTest(vgpu_base.VGPUTestCase):
             *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
                          self.remaining())
+
+    def test_a_vf_of_somebody_else_that_has_a_type(self):
+        # Nova gave VF 0 away, with a 16Q: nothing more fits on the card.
+        foreign = vf(PF, 0, carved=('234',), owner='Nova ([pci] device_spec)')
+        pf = dataclasses.replace(
+            PF, vgpu_types=None, creatable=vgpu_type.Creatable(
+                beside=(foreign.id,), room={'T4-1Q': 0}))
+        report.report(self.db, base.scan([pf, foreign, *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
+                         self.remaining())
+        self.denied('type_conflict', Q1=1)
+        # It counts by the rule alone, too.
+        report.report(self.db, base.scan([PF, foreign, *self.cards[2:]]))
+        self.assertEqual(0, self.remaining()['4Q'])
+        report.report(self.db, base.scan([
+            PF, dataclasses.replace(foreign, carved=()), *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
+                         self.remaining())
+
+    def test_a_vf_that_became_somebody_elses_before_it_was_clean(self):
+        claim = self.ask(Q16=1)
+        claims.release(self.db, base.uuids(claim))
+        report.report(self.db, base.scan([
+            PF, vf(PF, 0, owner='Cyborg'), *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
+                         self.remaining())
+        self.clean_all()
+        self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
+                         self.remaining())
+
+    def test_other_vfs_of_the_host_are_not_read(self):
+        # There may be hundreds of them, and they are nobody's to give.
+        report.report(self.db, base.scan([
+            PF, *(vf(PF, number, owner='Cyborg') for number in range(3)),
+            vf(PF, 3, owner='Cyborg', carved=('234',))]))
+        with self.db.reader() as session:
+            host, = session.query(models.Host)
+            [state] = group_state.load(session, [host.id])[host.id]
+        self.assertEqual(
+            ([PF.id], [f'{PF.id}/vf3']),
+            ([each.stable_id for each in state.devices],
+             [each.stable_id for each in state.strays]))
 
 
 class MixedTest(vgpu_base.VGPUTestCase):
