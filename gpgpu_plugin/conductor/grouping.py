@@ -39,8 +39,9 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     """Bring the (locked) hosts' devices into their groups.
 
     A held device keeps its group, and so does a card of which something is
-    held. What is carved out of a card is in the card's group. Groups that
-    lost their last device go.
+    held. What is carved out of a card is in the card's group; a VF of a card
+    that has no variant may have one of its own. Groups that lost their last
+    device go.
     """
     rows = {row.name: row for row in variant_db.all(session)}
     variants = [variant_db.to_domain(row) for row in rows.values()]
@@ -57,6 +58,7 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
                      key=lambda device: device.parent_id is not None)
     held = {id_ for device in devices if device.state in _HELD
             for id_ in (device.id, device.parent_id)}
+    cards = {device.id: device for device in devices}
     placed: dict[int, models.Group | None] = {}
     for device in devices:
         group = present.get(device.group_id or 0)
@@ -65,7 +67,8 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
             before = group
             group, reason = placed.get(device.parent_id or 0), None
             if group is None:
-                name, reason = _match(variants, device)
+                name, reason = _match(
+                    variants, device, cards.get(device.parent_id or 0))
                 if name is not None:
                     key = host.id, name
                     if key not in groups:
@@ -83,15 +86,23 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     session.flush()
 
 
-def _match(variants: Sequence[rules.Variant],
-           device: models.Device) -> tuple[str | None, str | None]:
-    """Name of the device's variant, or the reason why it has none."""
+def _match(variants: Sequence[rules.Variant], device: models.Device,
+           parent: models.Device | None) -> tuple[str | None, str | None]:
+    """Name of the device's variant, or the reason why it has none.
+
+    :param parent: its card, which has no group
+    """
     facts = device_db.facts(device)
     if device.kind == 'mdev':
         return None, 'its card is unmanaged'
     obstacle = card.obstacle(facts)
     if obstacle is not None:
         return None, obstacle
+    if parent is not None:
+        # VFs go with their card: to whom it is given, or nowhere.
+        obstacle = card.obstacle(device_db.facts(parent))
+        if obstacle is not None:
+            return None, f'its card is unmanaged: {obstacle}'
     try:
         variant = rules.match(variants, facts)
     except exception.VariantTie as exc:

@@ -417,6 +417,16 @@ class VFTest(vgpu_base.VGPUTestCase):
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
                          self.remaining())
 
+    def test_vfs_of_a_card_that_has_no_variant_are_cards(self):
+        # Some give a variant to the ids of the VFs alone.
+        variants.create(self.db, view.VariantView(
+            name='VF', vendor='10de', device='26b9'))
+        report.report(self.db, base.scan([
+            dataclasses.replace(PF, device='1eb9'), *self.cards[1:]]))
+        [listed] = vgpu_types.list_all(self.db, 'h1')
+        self.assertEqual(('passthrough', 3), (
+            listed.vgpu_type, listed.remaining_capacity))
+
     def test_other_vfs_of_the_host_are_not_read(self):
         # There may be hundreds of them, and they are nobody's to give.
         report.report(self.db, base.scan([
@@ -429,6 +439,29 @@ class VFTest(vgpu_base.VGPUTestCase):
             ([PF.id], [f'{PF.id}/vf3']),
             ([each.stable_id for each in state.devices],
              [each.stable_id for each in state.strays]))
+
+
+class SameIDTest(vgpu_base.VGPUTestCase):
+    """NVIDIA's VFs have the device id of their PF."""
+
+    cards = (PF, *(vf(PF, index, device='1eb8') for index in range(3)))
+
+    def test_vfs_of_a_card_that_nobody_can_have_are_no_cards(self):
+        for facts in ({'owner': 'Cyborg'}, {'part_of': '0000:00:00.1'},
+                      {'fault': 'it does not answer'}):
+            report.report(self.db, base.scan(
+                [dataclasses.replace(PF, **facts), *self.cards[1:]]))
+            self.assertEqual((), vgpu_types.list_all(self.db, 'h1'))
+            self.assertEqual({'unmanaged': 4}, self.states())
+            self.denied('no_such_group', whole=1)
+        shown = {each.stable_id: each.reason
+                 for each in operators.device_list(self.db)}
+        self.assertEqual('it does not answer', shown[PF.id])
+        self.assertEqual('its card is unmanaged: it does not answer',
+                         shown[self.cards[1].id])
+        report.report(self.db, base.scan(self.cards))
+        self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
+                         self.remaining())
 
 
 class MixedTest(vgpu_base.VGPUTestCase):
