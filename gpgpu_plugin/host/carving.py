@@ -153,9 +153,9 @@ def creatable(sysfs: sysfs_mod.Sysfs, folder: str,
 def gather(functions: Iterable[pci.PCIFunction]) -> list[pci.PCIFunction]:
     """The functions, with the types of VFs at their PF.
 
-    A VF says what is possible now; only if no VF of the PF has a vGPU that is
-    all that the card can be carved into. VFs that know no types are parts of
-    the card as they are, one of so many.
+    creatable_vgpu_types of a VF is what is possible now; only if no VF of the
+    PF has a vGPU that is all that the card can be carved into. VFs that know
+    no types are parts of the card as they are, one of so many.
     """
     functions = list(functions)
     vfs: dict[str, list[pci.PCIFunction]] = collections.defaultdict(list)
@@ -178,9 +178,11 @@ def _types_of(vfs: list[pci.PCIFunction],
               ) -> tuple[vgpu_type.VGPUType, ...] | None:
     if all(vf.vgpu_seats is None for vf in vfs):
         return (vgpu_type.of_plain_vfs(len(vfs)),)
-    if any(vf.carved for vf in vfs):
-        return None
-    types = next(vf.vgpu_types for vf in vfs if vf.vgpu_seats is not None)
+    # One that has a vGPU says what else is true: mdev parents list all types
+    # at all times, and only how many fit is not told then.
+    carved = [vf for vf in vfs if vf.carved]
+    types = next(vf.vgpu_types for vf in carved or vfs
+                 if vf.vgpu_seats is not None)
     return None if types is None else tuple(
         dataclasses.replace(
             each, max_instances=None if each.max_instances is None

@@ -55,20 +55,23 @@ class NovasOwn:
         :param functions: all of the host
         """
         functions = tuple(functions)
-        places = {each.id: each.address for each in functions}
-        found = ((each.address, self._option(each, places.get(each.pf or '')))
+        pfs = {each.id: each for each in functions}
+        found = ((each.address, self._option(each, pfs.get(each.pf or '')))
                  for each in functions)
         return {address: option for address, option in found
                 if option is not None}
 
     def _option(self, function: pci.PCIFunction,
-                parent: str | None) -> str | None:
+                pf: pci.PCIFunction | None) -> str | None:
         if _is_known(function.address) and self._specs.device_assignable({
                 'vendor_id': function.vendor, 'product_id': function.device,
-                'address': function.address, 'parent_addr': parent,
+                'address': function.address,
+                'parent_addr': pf.address if pf is not None else None,
                 'capabilities': {}}):
             return _DEVICE_SPEC
-        offered = {each.type_id for each in function.vgpu_types or ()}
+        # A scan tells the types of VFs of their PF, also while these have
+        # mdevs. Where they cannot be told they are no mdev types.
+        offered = {each.type_id for each in (pf or function).vgpu_types or ()}
         for name, addresses in self._types.items():
             if name in offered and (
                     not addresses or function.address in addresses):

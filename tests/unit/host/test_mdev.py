@@ -13,6 +13,7 @@
 
 import errno
 import os
+import pathlib
 import uuid
 
 import fixtures
@@ -245,6 +246,21 @@ class MdevOnVFTest(vgpu_base.VGPUCase):
                  if each.name == name)
             for name in ('A100D-4C', 'A100D-20C', 'A100D-80C'))))
         self.assertEqual({()}, {each.vgpu_types for each in self.vfs})
+        # The driver lists them at all times.
+        self.host.prepare(self.device(0))
+        self.assertEqual(pf.vgpu_types, next(
+            each.vgpu_types for each in self.functions()
+            if each.id == self.vfs[0].pf))
+
+    def test_how_many_fit_is_not_told_beside_an_mdev(self):
+        for path in pathlib.Path(self.root).glob(
+                'bus/pci/devices/*/mdev_supported_types/*/description'):
+            path.unlink()
+        self.host.prepare(self.device(0))
+        pf = next(each for each in self.functions()
+                  if each.id == self.vfs[0].pf)
+        self.assertEqual({None}, {each.max_instances
+                                  for each in pf.vgpu_types})
 
     def test_one_mdev_on_each_vf(self):
         devices = [self.device(number) for number in range(4)]

@@ -12,6 +12,7 @@
 """What Nova would give away beside the plugin; the rest by REST API."""
 
 import json
+import uuid
 
 import fixtures
 from nova.conf import devices as devices_conf
@@ -21,13 +22,15 @@ from oslotest import base
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import fake
 from gpgpu_plugin.objects import view
 from gpgpu_plugin.virt import conflicts
 
 ADDRESS = '0000:21:00.0'
 
 
-class ConflictTest(base.BaseTestCase):
+class ConflictCase(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
@@ -39,6 +42,9 @@ class ConflictTest(base.BaseTestCase):
         # Nova's group is one object for all configurations.
         self.addCleanup(self.conf.clear_override, 'enabled_mdev_types',
                         'devices')
+
+
+class ConflictTest(ConflictCase):
 
     def check(self, *resource_classes, variant='A', types=()):
         conflicts.NovasOwn(self.conf).check(
@@ -114,3 +120,63 @@ class ConflictTest(base.BaseTestCase):
         self.assertEqual(
             dict.fromkeys((ADDRESS, '0000:21:00.4'), '[pci] device_spec'),
             conflicts.NovasOwn(self.conf).options([pf, vf, other]))
+
+
+class MdevOnVFTest(ConflictCase):
+    """Each mdev is on a VF of its own; a scan tells the types of the PF."""
+
+    def setUp(self):
+        super().setUp()
+        self.host = fake.FakeHost.for_machine(
+            'nvidia-a100-2', f'{self.useFixture(fixtures.TempDir()).path}/sys',
+            {'10de:20b5': 20})
+        self.host.make_vfs(())
+        self.pf, *self.vfs = self.card()
+        [self.kind] = [each for each in self.pf.vgpu_types
+                       if each.name == 'A100D-20C']
+        self.conf.set_override(
+            'enabled_mdev_types', [self.kind.type_id], 'devices')
+        self.option = f'[devices] enabled_mdev_types = {self.kind.type_id}'
+
+    def card(self):
+        """The first one and its VFs."""
+        functions = [each for each in self.host.scan().functions
+                     if pci.can_be_gpu(each.class_code)]
+        return [each for each in functions
+                if functions[0].id in (each.id, each.pf)]
+
+    def options(self):
+        return conflicts.NovasOwn(self.conf).options(self.card())
+
+    def carve(self, vf):
+        self.host.prepare(host_base.HostDevice(
+            assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
+            address=vf.address, vgpu_type=self.kind.name))
+
+    def name(self, *addresses):
+        group = f'mdev_{self.kind.type_id}'
+        conflicts.NovasOwn(self.conf)
+        self.conf.set_override('device_addresses', list(addresses), group)
+        self.addCleanup(
+            self.conf.clear_override, 'device_addresses', group)
+
+    def test_all_that_have_the_type(self):
+        covered = dict.fromkeys(
+            (each.address for each in (self.pf, *self.vfs)), self.option)
+        self.assertEqual(covered, self.options())
+        # Also once one of them has it, as at each start after the first.
+        self.carve(self.vfs[0])
+        self.assertEqual(covered, self.options())
+
+    def test_those_that_are_named(self):
+        self.name(self.vfs[3].address)
+        covered = {self.vfs[3].address: self.option}
+        self.assertEqual(covered, self.options())
+        self.carve(self.vfs[0])
+        self.assertEqual(covered, self.options())
+
+    def test_another_cards_type(self):
+        self.conf.set_override(
+            'enabled_mdev_types', ['nvidia-233'], 'devices')
+        self.carve(self.vfs[0])
+        self.assertEqual({}, self.options())
