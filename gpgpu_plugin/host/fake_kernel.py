@@ -115,10 +115,20 @@ class FakeKernel:
         if (override and override != driver.name) or (
                 driver.name == 'vfio-pci' and not override):
             raise _error(errno.ENODEV, address)
+        self._attach(driver, device)
+        if self._is_carved_by(driver, device):
+            fake_carving.equip_vfs(
+                self._root, (device / 'physfn').resolve(), [device])
+
+    def _attach(self, driver: pathlib.Path, device: pathlib.Path) -> None:
         # vfio-pci enables a device when it is opened, others at once.
         self._enable(device, driver.name != 'vfio-pci')
         (device / 'driver').symlink_to(os.path.relpath(driver, device))
-        (driver / address).symlink_to(os.path.relpath(device, driver))
+        (driver / device.name).symlink_to(os.path.relpath(device, driver))
+
+    @staticmethod
+    def _is_carved_by(driver: pathlib.Path, device: pathlib.Path) -> bool:
+        return driver.name == 'nvidia' and (device / 'physfn').exists()
 
     def _unbind(self, driver: pathlib.Path, address: str) -> None:
         device = self._device(address)
@@ -129,6 +139,17 @@ class FakeKernel:
         self._enable(device, False)
         (device / 'driver').unlink()
         (driver.resolve() / address).unlink()
+        if self._is_carved_by(driver, device):
+            self._forget_vgpus(device)
+
+    def _forget_vgpus(self, vf: pathlib.Path) -> None:
+        fake_carving.drop_vf(self._root, vf)
+        for folder in (
+                *(path.parent for path in vf.glob('*/mdev_type')),
+                vf / 'nvidia', vf / 'mdev_supported_types'):
+            shutil.rmtree(folder, ignore_errors=True)
+        # The card has their room again.
+        fake_carving.equip_vfs(self._root, (vf / 'physfn').resolve(), [])
 
     @staticmethod
     def _enable(device: pathlib.Path, enabled: bool) -> None:
@@ -256,9 +277,13 @@ class FakeKernel:
         for number in range(now):
             self._drop(self._vf_address(pf, number))
             (pf / f'virtfn{number}').unlink()
-        fake_carving.equip_vfs(self._root, pf, [
-            self._add_vf(pf, number) for number in range(wanted)])
+        vfs = [self._add_vf(pf, number) for number in range(wanted)]
+        fake_carving.equip_vfs(self._root, pf, vfs)
         (pf / 'sriov_numvfs').write_text(f'{wanted}\n')
+        driver = (pf / 'driver').resolve()
+        for vf in vfs:
+            if self._is_carved_by(driver, vf):
+                self._attach(driver, vf)
 
     def _vf_address(self, pf: pathlib.Path, number: int) -> str:
         domain, bus, place = pf.name.split(':')

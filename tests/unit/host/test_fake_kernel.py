@@ -15,6 +15,7 @@ notice what it does."""
 import errno
 import os
 import shutil
+import uuid
 
 import fixtures
 from oslotest import base
@@ -102,8 +103,33 @@ class SriovTest(KernelTestCase):
         self.refused(errno.ENOENT,
                      f'bus/pci/devices/{pf.address}/sriov_numvfs', '8')
         self.kernel.sriov_manage(pf.address)
-        self.assertEqual(32, sum(
-            each.pf == pf.id for each in host.scan().functions))
+        vfs = [each for each in host.scan().functions if each.pf == pf.id]
+        self.assertEqual((32, {'nvidia'}), (
+            len(vfs), {each.driver for each in vfs}))
+
+    def test_a_vf_is_carved_by_its_driver_alone(self):
+        for name, file in (
+                ('nvidia-l40s-vgpu-2', 'nvidia/current_vgpu_type'),
+                ('nvidia-a100-2', 'mdev_supported_types')):
+            root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+            host = fake.FakeHost.for_machine(name, root)
+            pf = next(each for each in host.scan().functions
+                      if each.sriov_totalvfs)
+            host.kernel.sriov_manage(pf.address)
+            vf = next(each for each in host.scan().functions if each.pf)
+            before = host.scan()
+            host.prepare(host_base.HostDevice(
+                assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
+                address=vf.address, vgpu_type=next(
+                    kind.name for each in before.functions
+                    for kind in each.vgpu_types)))
+            path = f'{root}/bus/pci/devices/{vf.address}/{file}'
+            for end, there in (('unbind', False), ('bind', True)):
+                host.kernel.write(
+                    f'bus/pci/drivers/nvidia/{end}', vf.address)
+                self.assertEqual(there, os.path.exists(path))
+            # What was carved is gone, and its room is free.
+            self.assertEqual(before, host.scan())
 
     def test_256_vfs_over_several_buses_have_ids_of_their_own(self):
         root = self.useFixture(fixtures.TempDir()).path
