@@ -111,6 +111,21 @@ class Binder:
         self.unbind(function)
         self.write('bus/pci/drivers_probe', function.address)
 
+    def reprobe(self, function: pci.PCIFunction) -> None:
+        """Let the driver that it has begin with it anew.
+
+        :raises HostError: the kernel refused, or it has no driver then
+        """
+        driver = self._driver(function)
+        if driver is None:
+            return
+        for name in ('unbind', 'bind'):
+            self.write(f'bus/pci/drivers/{driver}/{name}', function.address)
+        if self._driver(function) != driver:
+            raise exception.HostError(
+                path=function.address,
+                reason=f'{driver} does not take it again')
+
     def reset(self, function: pci.PCIFunction) -> None:
         """Reset this function alone.
 

@@ -13,8 +13,12 @@
 
 A VF has no name of its own that ends with a holding, so which holding set its
 type is written down before it is set; another one leaves it alone.
-Source: NVIDIA vGPU software user guide, "Creating an NVIDIA vGPU on a Linux
-with KVM hypervisor that uses a vendor-specific VFIO framework".
+Between two holdings a VF is reset, and the driver gives it up and takes it
+again, so that nothing which the driver knew of the last one is left. It stays
+bound to that driver; libvirt does not bind it to another one.
+Sources: NVIDIA vGPU software user guide, "Creating an NVIDIA vGPU on a Linux
+with KVM hypervisor that uses a vendor-specific VFIO framework"; NVIDIA's
+program sriov-manage, which unbinds and binds VFs in the same way.
 """
 
 from __future__ import annotations
@@ -74,6 +78,15 @@ class NvidiaVFBackend(base.Backend):
         before = self._vf(device)
         self.release(device)
         self.access.binder.reset(before)
+        # No guest has it open, for which the kernel would wait: release saw
+        # that.
+        self.access.binder.reprobe(before)
+        current = self._current(device)
+        if current != carving.NO_TYPE:
+            raise exception.HostError(
+                path=device.address,
+                reason=f'its type is {current} after its driver took it '
+                       f'again')
         after = self._vf(device)
         changed = [
             f'since before the guest, {each}'
@@ -81,8 +94,8 @@ class NvidiaVFBackend(base.Backend):
                 after.id, device.cleaning or device.assignment_uuid,
                 self._shape(after))]
         return base.CleanVerdict(passed=not changed, evidence='; '.join(
-            changed or [f'{device.address} has no type, was reset, and is '
-                        f'the same']))
+            changed or [f'{device.address} has no type, was reset and '
+                        f'probed again, and is the same']))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         self._vf(device)

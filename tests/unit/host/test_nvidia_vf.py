@@ -14,7 +14,6 @@
 import errno
 import os
 import pathlib
-import shutil
 import uuid
 
 import fixtures
@@ -46,6 +45,12 @@ class NvidiaVFTest(vgpu_base.VGPUCase):
         return self.read(f'bus/pci/devices/{self.vfs[number].address}/nvidia'
                          '/current_vgpu_type')
 
+    def driver(self, number=0):
+        link = (f'{self.root}/bus/pci/devices/{self.vfs[number].address}'
+                '/driver')
+        return os.path.basename(os.readlink(link)) if os.path.islink(
+            link) else None
+
     def test_vfs_are_made_and_only_once(self):
         self.assertEqual(2 * self.made, len(self.vfs))
         self.host.make_vfs(())
@@ -73,21 +78,55 @@ class NvidiaVFTest(vgpu_base.VGPUCase):
         self.host.kernel.written.clear()
         verdict = self.host.clean(device)
         self.assertTrue(verdict.passed, verdict.evidence)
+        folder = f'bus/pci/devices/{device.address}'
+        # In the end its driver begins with it anew.
         self.assertEqual(
-            ['current_vgpu_type', 'reset'],
-            [os.path.basename(each) for each in self.host.kernel.written])
+            [f'{folder}/nvidia/current_vgpu_type', f'{folder}/reset',
+             'bus/pci/drivers/nvidia/unbind', 'bus/pci/drivers/nvidia/bind'],
+            self.host.kernel.written)
+        self.assertEqual('nvidia', self.driver())
         self.host.kernel.faults['reset'] = errno.ENOTTY
         self.assertFalse(self.host.clean(device).passed)
 
+    def test_a_driver_that_does_not_take_it_again(self):
+        device = self.device()
+        for fail in (lambda: self.host.kernel.faults.update(
+                         {'nvidia/bind': errno.EIO}),
+                     lambda: self.host.kernel.ignored.add('nvidia/bind')):
+            self.host.prepare(device)
+            fail()
+            verdict = self.host.clean(device)
+            self.assertFalse(verdict.passed)
+            self.assertIsNone(self.driver())
+            self.host.kernel.faults.clear()
+            self.host.kernel.ignored.clear()
+            # Without its driver it is nothing that could be clean.
+            self.assertIn('It has no driver',
+                          self.host.clean(device).evidence)
+            self.host.kernel.write(
+                'bus/pci/drivers/nvidia/bind', device.address)
+            self.assertTrue(self.host.clean(device).passed)
+
+    def test_what_the_driver_shows_after_it_began_anew(self):
+        device = self.device()
+        self.host.prepare(device)
+        write = self.host.kernel.write
+
+        def keeps(name, value):
+            write(name, value)
+            if name.endswith('nvidia/bind'):
+                write(f'bus/pci/devices/{value}/nvidia/current_vgpu_type',
+                      '1153')
+        self.host.binder._write_attribute = keeps
+        verdict = self.host.clean(device)
+        self.assertFalse(verdict.passed)
+        self.assertIn('type is 1153', verdict.evidence)
+
     def test_nothing_is_given_raw_while_the_driver_is_missing(self):
         device = self.device()
-        folder = f'{self.root}/bus/pci/devices/{device.address}'
         self.host.prepare(device)
-        # A reboot: vfio-pci was quicker than the vendor's driver.
-        shutil.rmtree(f'{folder}/nvidia')
-        [vf] = [each for each in self.functions()
-                if each.id == device.stable_id]
-        self.host.binder.bind(vf)
+        # As after a reboot, where vfio-pci was quicker.
+        self.host.binder.bind(self.vfs[0])
         self.host.kernel.written.clear()
         for method in (self.host.prepare, self.host.attachment,
                        self.host.release):
