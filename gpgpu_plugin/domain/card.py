@@ -53,7 +53,7 @@ def obstacle(function: pci.PCIFunction) -> str | None:
     known.
 
     What vGPUs are carved out of stays the host's: it may be its display, and
-    share an IOMMU group, of which vGPUs have their own.
+    share an IOMMU group, of which mdevs and VFs have their own.
     """
     if function.fault:
         return function.fault
@@ -61,7 +61,10 @@ def obstacle(function: pci.PCIFunction) -> str | None:
         return f'it is given away by {function.owner}'
     if function.part_of:
         return f'it is a function of the card {function.part_of}'
-    return None if function.vgpu_seats else whole_obstacle(function)
+    is_seat = function.pf is not None and function.vgpu_seats == pci.SEAT_VF
+    if function.vgpu_seats and not is_seat:
+        return None
+    return whole_obstacle(function)
 
 
 def whole_obstacle(function: pci.PCIFunction) -> str | None:

@@ -98,6 +98,15 @@ class ObstacleTest(base.BaseTestCase):
         self.assertIsNone(card.obstacle(function('21:00.0')))
         self.assertIsNone(card.whole_obstacle(function('21:00.0')))
 
+    def test_vf_that_is_given_away_needs_an_iommu_group_of_its_own(self):
+        # As without ACS; the second guest could not have the group.
+        foreign = {'foreign': ('0000:21:00.5',)}
+        for seats, refused in (('vf', True), ('mdev', False)):
+            vf = function('21:00.4', pf='/pf', vgpu_seats=seats, **foreign)
+            self.assertEqual(refused, card.obstacle(vf) is not None, seats)
+        self.assertIsNone(card.obstacle(
+            function('21:00.0', vgpu_seats='vf', **foreign)))
+
     def test_what_is_carved_stays_the_hosts(self):
         for facts in ({'used_by': 'boot_vga'},
                       {'foreign': ('0000:22:00.0',), 'group': 7}):
