@@ -122,7 +122,7 @@ def _group_view(state: group_state.GroupState,
     return objects.GroupView(
         variant=state.group.variant.name,
         provider_uuid=state.group.provider_uuid, numa=first.numa,
-        switches=first.switches, states=state.states(),
+        switches=first.switches, alone=first.alone, states=state.states(),
         types=tuple(objects.TypeView(
             resource_class=state.resource_class(kind), free=mask.free,
             room=mask.room) for kind, mask in types))

@@ -288,12 +288,16 @@ class Masks:
     Masks of a host.
 
     :ivar room: units that each card can take; empty: one each
+    :ivar alone: each card that can take several and whose node or switch is
+        unknown; by itself it is at one place all the same. Entry i is the
+        same card in every Masks of a host
     """
 
     free: int
     numa: tuple[int, ...] = ()
     switches: tuple[int, ...] = ()
     room: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
 
     def units(self, part: int = -1) -> int:
         """Units that some of the cards can take.
@@ -314,6 +318,11 @@ def masks(groups: Sequence[Sequence[tuple[Card, int]]]) -> list[Masks]:
                     for card, _ in group if card.numa_node is not None})
     switches = sorted({card.switch for group in groups
                        for card, _ in group if card.switch is not None})
+    total: collections.Counter[str] = collections.Counter()
+    for card, units in itertools.chain.from_iterable(groups):
+        if card.numa_node is None or card.switch is None:
+            total[card.id] += units
+    alone = sorted(name for name, units in total.items() if units > 1)
 
     def mask(group: Sequence[tuple[Card, int]],
              wanted: Callable[[Card, int], bool]) -> int:
@@ -329,7 +338,10 @@ def masks(groups: Sequence[Sequence[tuple[Card, int]]]) -> list[Masks]:
             mask(group, lambda card, _units, sw=switch:  # type: ignore[misc]
                  card.switch == sw) for switch in switches),
         room=tuple(units for _, units in group)
-        if any(units > 1 for _, units in group) else ())
+        if any(units > 1 for _, units in group) else (),
+        alone=tuple(
+            mask(group, lambda card, _units, name=name:  # type: ignore[misc]
+                 card.id == name) for name in alone))
         for group in groups]
 
 
@@ -380,8 +392,8 @@ def _fits(masks: Sequence[Masks], counts: Sequence[int],
     islands: Iterable[Sequence[int]] = [[mask.free for mask in masks]]
     if topology is not _Topology.ANY and sum(counts) > 1:
         islands = zip(*(
-            mask.switches if topology is _Topology.SAME_SWITCH else mask.numa
-            for mask in masks), strict=True)
+            (mask.switches if topology is _Topology.SAME_SWITCH
+             else mask.numa) + mask.alone for mask in masks), strict=True)
     return any(
         all(mask.units(part) >= count for part, mask, count
             in zip(island, masks, counts, strict=True))

@@ -204,10 +204,12 @@ class _Region:
 
     nodes: frozenset[int | None] | None = None
     switch: str | None = None
+    card: str | None = None
 
     def _has(self, card: allocator.Card | sharing.SharedCard) -> bool:
         return ((self.nodes is None or card.numa_node in self.nodes)
-                and self.switch in (None, card.switch))
+                and self.switch in (None, card.switch)
+                and self.card in (None, card.id))
 
     def of(self, offers: Mapping[str, Sequence[allocator.Card]],
            ) -> dict[str, list[allocator.Card]]:
@@ -245,10 +247,19 @@ def _wishes(offers: Mapping[str, Sequence[allocator.Card]],
                 yield on_one
             yield [_Region(base)]
         elif request.topology is request_mod.Topology.SAME_NUMA:
-            yield on_one
+            yield [*on_one, *_alone(
+                base, (card.id for card in cards if card.numa_node is None))]
         else:
-            yield [_Region(base, switch) for switch in sorted(
-                {card.switch for card in cards if card.switch is not None})]
+            yield [*(_Region(base, switch) for switch in sorted(
+                {card.switch for card in cards if card.switch is not None})),
+                *_alone(base, (card.id for card in cards
+                               if card.switch is None))]
+
+
+def _alone(nodes: frozenset[int | None] | None,
+           cards: Iterable[str]) -> list[_Region]:
+    """What is on one card is at one place, wherever that is."""
+    return [_Region(nodes, card=card) for card in sorted(set(cards))]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,6 +71,7 @@ class GroupView:
     :ivar types: what it offers
     :ivar numa: mask of the cards of each known NUMA node (unknown: in none)
     :ivar switches: mask of the cards below each PCIe switch
+    :ivar alone: as in domain.allocator.Masks
     :ivar states: cards by state, ``missing`` and ``disabled`` first
     """
 
@@ -79,6 +80,7 @@ class GroupView:
     types: tuple[TypeView, ...]
     numa: tuple[int, ...] = ()
     switches: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
     states: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -97,8 +99,9 @@ class HostGroups:
 class Changes:
     """Hosts that changed after a generation, and the one to ask with next.
 
-    Masks of the groups of one host share their NUMA and switch order: entry
-    i of ``numa`` (of ``switches``) is the same node (switch) in every group.
+    Masks of the groups of one host share their order: entry i of ``numa``
+    (of ``switches``, of ``alone``) is the same node (switch, card) in every
+    group.
     """
 
     generation: int

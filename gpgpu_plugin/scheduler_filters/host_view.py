@@ -72,7 +72,7 @@ class HostView:
         masks = {
             each.resource_class: allocator.Masks(
                 free=each.free, room=each.room, numa=group.numa,
-                switches=group.switches)
+                switches=group.switches, alone=group.alone)
             for group in host.groups if group.provider_uuid in providers
             for each in group.types if each.resource_class in asked}
         return allocator.refusal(masks, request, guest_nodes)

@@ -15,6 +15,7 @@ import dataclasses
 import uuid
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import changes
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import group_state
@@ -69,6 +70,14 @@ class TypesTest(vgpu_base.VGPUTestCase):
             {'T4-16Q', 'T4-1Q', 'T4-4Q'},
             {each.vgpu_type for each in vgpu_types.list_all(self.db, 'h2')
              if each.enabled})
+
+    def test_the_scheduler_is_told_of_cards_below_no_switch(self):
+        [host] = changes.changes_since(self.db, 0).hosts
+        self.assertEqual(((), (1, 2)), (
+            host.groups[0].switches, host.groups[0].alone))
+        self.ask(whole=1)
+        [host] = changes.changes_since(self.db, 0).hosts
+        self.assertEqual((2,), host.groups[0].alone)
 
     def test_a_list_reads_no_devices(self):
         # There may be thousands of hosts with hundreds of VFs each.

@@ -131,6 +131,48 @@ class TopologyTest(base.BaseTestCase):
             request({'V4': 3}, topology=topology), *self.CARDS)
         self.assertEqual('topology_same_switch', exc.reason)
 
+    def test_one_card_is_an_island_of_its_own(self) -> None:
+        for topology in (request_mod.Topology.SAME_SWITCH,
+                         request_mod.Topology.SAME_NUMA):
+            self.assertEqual({'V4': ['b', 'b', 'b']}, allocate(
+                request({'V4': 3}, topology=topology),
+                card('a', '8'), card('b')))
+            # Two that are nowhere are not at the same place.
+            exc = self.assertRaises(
+                allocator.Unsatisfiable, allocate,
+                request({'V8': 3}, topology=topology), card('a'), card('b'))
+            self.assertEqual(f'topology_{topology}', exc.reason)
+            exc = self.assertRaises(
+                allocator.Unsatisfiable, allocate,
+                request({'V4': 1, 'WHOLE': 1}, topology=topology),
+                card('a'), card('b'), whole=['b'])
+
+    def test_one_card_that_is_not_near_the_guests_memory(self) -> None:
+        fields: dict[str, typing.Any] = {
+            'topology': request_mod.Topology.SAME_NUMA,
+            'numa_policy': request_mod.NumaPolicy.REQUIRED}
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate, request({'V4': 2}, **fields),
+            card('a'), guest_nodes=frozenset({0}))
+        self.assertEqual('numa_policy_required', exc.reason)
+
+    def test_masks_know_cards_that_are_nowhere(self) -> None:
+        nowhere = [(allocator.Card(id=each), 4) for each in 'ab']
+        known = allocator.Card(id='c', numa_node=0, switch='s'), 4
+        masks = dict(zip('XY', allocator.masks(
+            [nowhere, [*nowhere, known]]), strict=True))
+        self.assertEqual(((1, 2), (1, 2)), (
+            masks['X'].alone, masks['Y'].alone))
+        for topology in (request_mod.Topology.SAME_SWITCH,
+                         request_mod.Topology.SAME_NUMA):
+            self.assertIsNone(allocator.refusal(
+                masks, request({'X': 4, 'Y': 4}, topology=topology)))
+            self.assertIsNotNone(allocator.refusal(
+                masks, request({'X': 5}, topology=topology)))
+        # One unit of one card needs no island.
+        [alone] = allocator.masks([[(allocator.Card(id='a'), 1)]])
+        self.assertEqual((), alone.alone)
+
 
 class BesideTest(base.BaseTestCase):
     """Several kinds in one request."""

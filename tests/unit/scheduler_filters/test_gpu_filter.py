@@ -29,13 +29,14 @@ objects.register_all()
 RC = 'CUSTOM_GPU_A'
 
 
-def groups(node, free=0b1111, generation=1, room=(), **kwargs):
+def groups(node, free=0b1111, generation=1, room=(), alone=(), **kwargs):
     return inventory.HostGroups(
         host=node, node_uuid=node, generation=generation,
         groups=(inventory.GroupView(
             variant='A', provider_uuid=f'{node}-rp', types=(
                 inventory.TypeView(resource_class=RC, free=free, room=room),),
-            numa=(0b0011, 0b1100), switches=(0b0001, 0b0010)),),
+            numa=(0b0011, 0b1100), switches=(0b0001, 0b0010),
+            alone=alone),),
         **kwargs)
 
 
@@ -104,6 +105,16 @@ class GpuFilterTest(base.BaseTestCase):
                       groups('h2', free=0b0011, room=(2, 1, 0, 0))),
             self.spec(resources__CUSTOM_GPU_A='3',
                       gpgpu__topology='same_numa'), host('h1'), host('h2')))
+
+    def test_several_on_a_card_below_no_switch(self):
+        self.assertEqual(['h1'], self.passed(
+            self.view(groups('h1', free=0b0100, room=(0, 0, 3, 0),
+                             alone=(0b0100, 0b1000)),
+                      groups('h2', free=0b1100, room=(0, 0, 2, 1),
+                             alone=(0b0100, 0b1000))),
+            self.spec(resources__CUSTOM_GPU_A='3',
+                      gpgpu__topology='same_switch'),
+            host('h1'), host('h2')))
 
     def test_topology(self):
         spec = self.spec(resources__CUSTOM_GPU_A='2',
