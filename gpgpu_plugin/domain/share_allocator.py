@@ -18,7 +18,8 @@ one on which the larger types lose least; breadth_first the emptiest, and
 among them likewise. What is still equal is decided by id.
 
 Whole cards of the same request are chosen beside them; a card of which
-something is carved is never whole.
+something is carved is never whole. Where vGPUs by these wishes leave too few,
+cards are kept for it first.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from gpgpu_plugin.domain import sharing
 _Policy = request_mod.AllocationPolicy
 _Policies = Mapping[str, request_mod.AllocationPolicy]
 
-# Orders of the demands that are tried when the first one leaves no room.
+# Orders of the demands that are tried when the first one leaves no room, and
+# sets of cards that are kept whole.
 _MAX_ORDERS = 24
+_MAX_KEPT = 24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -274,7 +277,8 @@ def _fill(offers: Mapping[str, Sequence[allocator.Card]],
     """The request out of one region; None if it does not fit.
 
     The order of the policy first; where that leaves no room for all, the
-    closest packing, in every order of the demands.
+    closest packing, in every order of the demands; then the same without
+    cards that are kept whole.
     """
     wanted = [each for each in request.demands
               if each.resource_class in shares]
@@ -286,9 +290,13 @@ def _fill(offers: Mapping[str, Sequence[allocator.Card]],
     orders = itertools.islice(itertools.permutations(wanted), _MAX_ORDERS)
     attempts = [(policy, tuple(wanted)), *(
         (_Policy.DEPTH_FIRST, order) for order in orders)]
-    for how, order in attempts:
+    kept = itertools.chain([frozenset[str]()], _kept(
+        offers, [shares[each.resource_class] for each in wanted],
+        plain.demands) if plain else ())
+    for keep, how, order in (
+            (keep, *attempt) for keep in kept for attempt in attempts):
         cards = {card.id: card for share in shares.values()
-                 for card in share.cards}
+                 for card in share.cards if card.id not in keep}
         chosen = _carve(cards, shares, order, how)
         if chosen is None:
             continue
@@ -302,6 +310,54 @@ def _fill(offers: Mapping[str, Sequence[allocator.Card]],
                 continue
         return _Outcome(_cost(shares, carved, policy), chosen)
     return None
+
+
+def _kept(offers: Mapping[str, Sequence[allocator.Card]],
+          shares: Sequence[Share], whole: Sequence[request_mod.Demand],
+          ) -> Iterator[frozenset[str]]:
+    """Cards to keep whole, those first that can be carved into the least;
+    of cards that are alike the first ones alone."""
+    cards = {card.id: card for share in shares for card in share.cards}
+    rooms = {name: sum(sharing.room(card, share.vgpu_type)
+                       for share in shares) for name, card in cards.items()}
+    picks = []
+    for demand in whole:
+        names = sorted(
+            (card.id for card in offers.get(demand.resource_class, ())),
+            key=lambda name: (rooms.get(name, 0), name))
+        picks.append(itertools.islice(
+            _picks(_alike(cards, names), demand.count), _MAX_KEPT))
+    for each in itertools.islice(itertools.product(*picks), _MAX_KEPT):
+        yield frozenset(itertools.chain.from_iterable(each))
+
+
+def _alike(cards: Mapping[str, sharing.SharedCard],
+           names: Iterable[str]) -> list[list[str]]:
+    """The names in groups of which the first can be carved as the others;
+    those of no card not at all."""
+    found: list[tuple[sharing.SharedCard | None, list[str]]] = []
+    for name in names:
+        kind = dataclasses.replace(
+            cards[name], id='', numa_node=None, switch=None,
+            ) if name in cards else None
+        group = next((each for other, each in found if other == kind), None)
+        if group is None:
+            found.append((kind, [name]))
+        else:
+            group.append(name)
+    return [group for _, group in found]
+
+
+def _picks(alike: Sequence[Sequence[str]],
+           count: int) -> Iterator[tuple[str, ...]]:
+    """So many of them all, in every way that makes a difference."""
+    if not count:
+        yield ()
+    elif sum(map(len, alike)) >= count:
+        first, *rest = alike
+        for taken in range(min(count, len(first)), -1, -1):
+            for others in _picks(rest, count - taken):
+                yield (*first[:taken], *others)
 
 
 def _cost(shares: Mapping[str, Share], carved: Iterable[Chosen],
@@ -323,7 +379,8 @@ def _carve(cards: dict[str, sharing.SharedCard],
         share = shares[demand.resource_class]
         for _ in range(demand.count):
             able = [cards[each.id] for each in share.cards
-                    if sharing.room(cards[each.id], share.vgpu_type)]
+                    if each.id in cards
+                    and sharing.room(cards[each.id], share.vgpu_type)]
             if not able:
                 return None
             card = min(able, key=lambda card, name=share.vgpu_type:  # type: ignore[misc]

@@ -11,10 +11,12 @@
 #    under the License.
 """Which cards vGPUs are carved out of."""
 
+import dataclasses
 import itertools
 import typing
 
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from oslotest import base
 
@@ -187,6 +189,32 @@ class BesideTest(base.BaseTestCase):
             request({'WHOLE': 1, 'V4': 1}, allocation_policy=BREADTH),
             card('a', '4'), card('b'), whole=['b']))
 
+    def test_the_only_card_that_can_be_whole_is_kept(self) -> None:
+        for only, other in itertools.permutations('ab'):
+            for policy in (DEPTH, BREADTH):
+                self.assertEqual({'WHOLE': [only], 'V4': [other]}, allocate(
+                    request({'WHOLE': 1, 'V4': 1}, allocation_policy=policy),
+                    card('a'), card('b'), whole=[only]))
+
+    def test_a_card_is_kept_that_can_be_carved_into_the_least(self) -> None:
+        # Its driver makes less of the largest type than b's.
+        small = card('a', told={'4': 4, '8': 1, '16': 0})
+        self.assertEqual({'WHOLE': ['a'], 'V16': ['b']}, allocate(
+            request({'WHOLE': 1, 'V16': 1}), small, card('b'),
+            whole=['a', 'b']))
+        self.assertEqual({'WHOLE': ['a'], 'V8': ['b', 'b']}, allocate(
+            request({'WHOLE': 1, 'V8': 2}), small, card('b'),
+            whole=['a', 'b']))
+
+    def test_many_cards_to_keep_are_no_explosion(self) -> None:
+        cards = [card(f'c{number:02}', told={'4': number % 7, '8': 1})
+                 for number in range(40)]
+        exc = self.assertRaises(
+            allocator.Unsatisfiable, allocate,
+            request({'WHOLE': 20, 'V8': 21}), *cards,
+            whole=[each.id for each in cards])
+        self.assertEqual('type_conflict', exc.reason)
+
     def test_not_together(self) -> None:
         exc = self.assertRaises(
             allocator.Unsatisfiable, allocate,
@@ -212,9 +240,7 @@ class BesideTest(base.BaseTestCase):
 
 @st.composite
 def _hosts(draw: st.DrawFn) -> list[sharing.SharedCard]:
-    how = draw(st.sampled_from(
-        [sharing.Sharing.SAME_TYPE, sharing.Sharing.SAME_SIZE,
-         sharing.Sharing.MIXED]))
+    how = draw(st.sampled_from(sharing.Sharing))
     cards = []
     for name in 'abc'[:draw(st.integers(min_value=1, max_value=3))]:
         new = card(name, sharing=how, numa_node=draw(st.integers(0, 1)))
@@ -226,19 +252,42 @@ def _hosts(draw: st.DrawFn) -> list[sharing.SharedCard]:
     return cards
 
 
-def _can(cards: list[sharing.SharedCard], units: list[str]) -> bool:
-    """Whether there is any way at all."""
+def _can(cards: list[sharing.SharedCard], units: list[str],
+         whole: typing.Collection[str] = (), count: int = 0) -> bool:
+    """Whether there is any way at all.
+
+    :param whole: ids of the cards that may be taken whole
+    :param count: so many of them are
+    """
     if not units:
-        return True
+        carved = {each.id for each in cards if each.units}
+        return len(set(whole) - carved) >= count
     return any(
         _can([*cards[:index], each.with_unit(units[0]),
-              *cards[index + 1:]], units[1:])
+              *cards[index + 1:]], units[1:], whole, count)
         for index, each in enumerate(cards) if sharing.room(each, units[0]))
+
+
+def _islands(cards: list[sharing.SharedCard], topology: request_mod.Topology,
+             ) -> list[list[sharing.SharedCard]]:
+    """Cards at one place each."""
+    if topology is request_mod.Topology.ANY:
+        return [cards]
+    place = ('switch' if topology is request_mod.Topology.SAME_SWITCH
+             else 'numa_node')
+    return [*([each for each in cards if getattr(each, place) == value]
+              for value in {getattr(each, place) for each in cards} - {None}),
+            *([each] for each in cards)]
+
+
+# The same each time, however busy the machine is.
+_SETTINGS = settings(derandomize=True, deadline=None)
 
 
 class PropertyTest(base.BaseTestCase):
     """Any host, any policy."""
 
+    @_SETTINGS
     @given(_hosts(), st.sampled_from(sorted(TYPES)),
            st.sampled_from([DEPTH, BREADTH]))
     def test_what_a_share_promises_can_be_claimed_and_no_more(
@@ -254,6 +303,7 @@ class PropertyTest(base.BaseTestCase):
             request({f'V{name}': promised + 1}, allocation_policy=policy),
             *cards)
 
+    @_SETTINGS
     @given(_hosts(), st.lists(st.sampled_from(sorted(TYPES)), min_size=1,
                               max_size=4),
            st.sampled_from([DEPTH, BREADTH]))
@@ -272,3 +322,45 @@ class PropertyTest(base.BaseTestCase):
             for name, ids in found.items():
                 for each in ids:
                     state[each] = state[each].with_unit(name[1:])
+
+    @settings(_SETTINGS, max_examples=300)
+    @given(st.data(), st.sampled_from(list(request_mod.Topology)),
+           st.sampled_from([DEPTH, BREADTH]))
+    def test_whole_cards_beside_are_refused_only_if_there_is_no_way(
+            self, data: st.DataObject, topology: request_mod.Topology,
+            policy: request_mod.AllocationPolicy) -> None:
+        cards = [dataclasses.replace(
+            each, switch=data.draw(st.sampled_from(['s', 't', None])),
+            numa_node=data.draw(st.sampled_from([0, 1, None])),
+            told=data.draw(st.none() | st.fixed_dictionaries(
+                {name: st.integers(0, 4) for name in TYPES})))
+            for each in data.draw(_hosts())]
+        # One can be whole, but not be carved.
+        cards.append(card('x', types={}, switch='s', numa_node=0))
+        whole = {each.id for each in cards if not each.units
+                 and data.draw(st.booleans())}
+        count = data.draw(st.integers(1, 2))
+        units = data.draw(st.lists(
+            st.sampled_from(sorted(TYPES)), min_size=1, max_size=4))
+        asked = request({'WHOLE': count} | {
+            f'V{name}': units.count(name) for name in units},
+            topology=topology, allocation_policy=policy)
+        can = any(_can(island, units, whole & {each.id for each in island},
+                       count) for island in _islands(cards, topology))
+        try:
+            found = share_allocator.allocate(
+                {'WHOLE': [allocator.Card(
+                    id=each.id, switch=each.switch, numa_node=each.numa_node)
+                    for each in cards if each.id in whole]},
+                shares(*cards), asked, {})
+        except allocator.Unsatisfiable:
+            self.assertFalse(can)
+            return
+        self.assertTrue(can)
+        taken = {each.card for each in found.pop('WHOLE')}
+        self.assertEqual((count, True), (len(taken), taken <= whole))
+        state = {each.id: each for each in cards if each.id not in taken}
+        for chosen in itertools.chain.from_iterable(found.values()):
+            assert chosen.vgpu_type is not None
+            state[chosen.card] = state[chosen.card].with_unit(
+                chosen.vgpu_type)
