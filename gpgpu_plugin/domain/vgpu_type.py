@@ -82,6 +82,13 @@ class Creatable:
     room: dict[str, int | None] = dataclasses.field(default_factory=dict)
     most: dict[str, int] = dataclasses.field(default_factory=dict)
 
+    @property
+    def fails(self) -> bool:
+        """Whether the driver makes nothing, though nothing is there: its
+        service may be down, or it waits to be set up."""
+        return not self.beside and not any(
+            count != 0 for count in self.room.values())
+
 
 def from_mdev(type_id: str, name: str | None, description: str | None,
               available: int | None) -> VGPUType:

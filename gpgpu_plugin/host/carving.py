@@ -31,6 +31,7 @@ from gpgpu_plugin.host import sysfs as sysfs_mod
 
 PARENTS = 'class/mdev_bus'
 MDEV_TYPES = 'mdev_supported_types'
+AVAILABLE = 'available_instances'
 CURRENT = 'nvidia/current_vgpu_type'
 CREATABLE = 'nvidia/creatable_vgpu_types'
 PLACEMENT = 'nvidia/placement_id'
@@ -131,7 +132,7 @@ def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
         # Others, such as vfio-ccw, are no PCI devices to a guest.
         if sysfs.read(f'{path}/device_api') not in (None, _PCI_API):
             continue
-        text = sysfs.read(f'{path}/available_instances')
+        text = sysfs.read(f'{path}/{AVAILABLE}')
         available = int(text) if text else None
         found.append((vgpu_type.from_mdev(
             type_id, sysfs.read(f'{path}/name'),

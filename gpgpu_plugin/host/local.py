@@ -70,6 +70,7 @@ class LocalHost(base.Host):
                 extensions.BACKENDS).values()),
             key=lambda backend: backend.order)
         self._watch: watch.Watch | None = None
+        self._failed = False
 
     @classmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str) -> LocalHost:
@@ -104,6 +105,7 @@ class LocalHost(base.Host):
                               wanted)
 
     def scan(self) -> scanner.Scan:
+        self._failed = False
         scan = scanner.scan(self.access.sysfs)
         if self._watch is not None:
             self._watch.close()
@@ -116,7 +118,8 @@ class LocalHost(base.Host):
                      or function.vgpu_seats is not None)
 
     def changed(self) -> bool:
-        return self._watch is None or self._watch.changed()
+        return (self._watch is None or self._failed
+                or self._watch.changed())
 
     def creatable(self, devices: Iterable[base.HostDevice],
                   ) -> dict[str, vgpu_type.Creatable]:
@@ -134,6 +137,10 @@ class LocalHost(base.Host):
                 continue
             if told is not None:
                 found[card] = told
+                if told.fails:
+                    # Nobody will ask it for a vGPU, and so hear that it is
+                    # well again; the watch of the next scan waits for that.
+                    self._failed = True
         return found
 
     def prepare(self, device: base.HostDevice) -> None:

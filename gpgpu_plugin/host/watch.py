@@ -12,8 +12,8 @@
 """Did anything change since the last scan? Asked often, so it is cheap.
 
 It notices a function or a parent of mdevs that came or went, a driver that
-was bound or unbound, a changed number of VFs, and that VFs can be given types
-which could be given none, by listings and by small files that are kept open.
+was bound or unbound, a changed number of VFs, and that a driver makes vGPUs
+which made none at all, by listings and by small files that are kept open.
 Modification times are not used: sysfs does not promise them.
 """
 
@@ -51,13 +51,20 @@ class Watch:
             if function.sriov_totalvfs is not None:
                 self._keep(f'{sysfs.devices}/{function.address}'
                            '/sriov_numvfs')
-            told = function.creatable
-            if (function.vgpu_seats == pci.SEAT_VF and told is not None
-                    and not told.beside and not told.room):
+            if function.creatable is not None and function.creatable.fails:
                 # The vendor's service may begin after us.
-                self._keep(f'{sysfs.devices}/{function.address}'
-                           f'/virtfn0/{carving.CREATABLE}')
+                self._keep_room(
+                    f'{sysfs.devices}/{function.address}/virtfn0'
+                    if function.vgpu_seats == pci.SEAT_VF
+                    else f'{sysfs.root}/{carving.PARENTS}/{function.address}')
         self._before = self._listing()
+
+    def _keep_room(self, folder: str) -> None:
+        """What a driver tells that makes nothing, and so neither do we."""
+        self._keep(f'{folder}/{carving.CREATABLE}')
+        types = f'{folder}/{carving.MDEV_TYPES}'
+        for name in self._sysfs.names(types):
+            self._keep(f'{types}/{name}/{carving.AVAILABLE}')
 
     def _keep(self, path: str) -> None:
         # A file that cannot be opened is no worse watched than before.

@@ -62,6 +62,9 @@ class MdevTest(vgpu_base.VGPUCase):
             host_base.Attachment(mdev=device.assignment_uuid),
             self.host.attachment(device))
 
+    def test_a_driver_that_fails_for_a_while(self):
+        self.looks_until_it_is_well(self.device())
+
     def test_one_write_to_make_and_one_to_remove(self):
         device = self.device()
         self.host.kernel.written.clear()
@@ -261,6 +264,9 @@ class MdevOnVFTest(vgpu_base.VGPUCase):
                   if each.id == self.vfs[0].pf)
         self.assertEqual({None}, {each.max_instances
                                   for each in pf.vgpu_types})
+
+    def test_a_driver_that_fails_for_a_while(self):
+        self.looks_until_it_is_well(self.device(0))
 
     def test_one_mdev_on_each_vf(self):
         devices = [self.device(number) for number in range(4)]

@@ -12,6 +12,9 @@
 """What tests of the backends of vGPUs share."""
 
 
+import itertools
+import pathlib
+
 import fixtures
 from oslotest import base
 
@@ -52,6 +55,50 @@ class VGPUCase(base.BaseTestCase):
             each.id: each.creatable for each in self.functions()
             if each.id in told})
         return told
+
+    def fail(self):
+        """Let the drivers make nothing, as without their service.
+
+        :returns: lets them be well again
+        """
+        before = {path: path.read_text() for path in itertools.chain(*(
+            pathlib.Path(self.root, 'devices').rglob(name) for name in (
+                'creatable_vgpu_types', 'available_instances')))}
+        for path in before:
+            path.write_text('0\n' if path.name == 'available_instances'
+                            else 'ID    : vGPU Name\n')
+
+        def well():
+            for path, text in before.items():
+                path.write_text(text)
+        return well
+
+    def looks_until_it_is_well(self, device):
+        """A driver that fails for a while is looked at again.
+
+        :param device: that is made in between
+        """
+        self.host.scan()
+        well = self.fail()
+        self.assertFalse(self.host.changed())
+        # A build finds it out.
+        self.assertRaises(exception.NoRoom, self.host.prepare, device)
+        [told] = self.host.creatable([device]).values()
+        self.assertEqual(((), set()), (
+            told.beside, set(told.room.values()) - {0}))
+        self.assertTrue(self.host.changed())
+        self.host.scan()
+        self.assertFalse(self.host.changed())
+        well()
+        self.assertTrue(self.host.changed())
+        self.host.scan()
+        # What is made is no change that must be looked at.
+        self.host.prepare(device)
+        self.host.creatable([device])
+        self.assertFalse(self.host.changed())
+        self.host.release(device)
+        self.host.creatable([device])
+        self.assertFalse(self.host.changed())
 
     def twice(self, method, device):
         return [method(device) for _ in range(2)][1]
