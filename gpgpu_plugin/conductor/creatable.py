@@ -35,10 +35,10 @@ def note(session: orm.Session, host: models.Host,
     used = device_db.in_use(session, host.id)
     for card in device_db.by_stable_id(session, host.id, told):
         before = device_db.facts(card)
-        facts = device_db.dump_facts(dataclasses.replace(
-            before, creatable=creatable.newer(
-                before.creatable,
-                creatable.named(told[card.stable_id], places), used)))
-        if card.facts != facts:
-            card.facts = facts
+        now = dataclasses.replace(before, creatable=creatable.newer(
+            before.creatable,
+            creatable.named(told[card.stable_id], places), used))
+        # When it was said is kept, too, and is no news to anybody.
+        card.facts = device_db.dump_facts(now)
+        if now != before:
             host_db.changed(host)

@@ -162,11 +162,15 @@ def _told(row: models.Device, function: pci.PCIFunction,
     if (function.pf is not None
             and row.state != device_states.DeviceState.AVAILABLE):
         carved = ()
-    told = function.creatable
+    told = before.creatable
+    if function.creatable is not None:
+        told = creatable.newer(
+            told, creatable.named(function.creatable, ours), used)
+    if told == before.creatable:
+        # Said later, but no news.
+        told = before.creatable
     return dataclasses.replace(
-        function, vgpu_seats=seats, carved=carved,
-        creatable=before.creatable if told is None else creatable.newer(
-            before.creatable, creatable.named(told, ours), used),
+        function, vgpu_seats=seats, carved=carved, creatable=told,
         vgpu_types=None if types is None else tuple(
             dataclasses.replace(kind, max_instances=most.get(kind.name))
             if kind.max_instances is None else kind for kind in types))

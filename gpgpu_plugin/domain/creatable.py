@@ -24,15 +24,17 @@ from gpgpu_plugin.domain import vgpu_type
 
 def newer(before: vgpu_type.Creatable | None, told: vgpu_type.Creatable,
           used: Mapping[str, str | None]) -> vgpu_type.Creatable:
-    """Which of two the driver told last, as far as it matters; answers of
-    several builds may arrive in any order.
+    """Which of two the driver told last: answers of several builds may
+    arrive in any order.
 
-    What was told later saw all that the other one saw, unless it is gone.
+    Each change is told after it was made, so what was asked last saw all
+    that others saw. Between two starts of a nova-compute nothing is known;
+    the one that arrives last is taken.
 
     :param used: types of the host's places that are in use, by stable id
     """
-    if before is not None and set(told.beside) < set(before.beside) and (
-            set(before.beside) - set(told.beside) <= used.keys()):
+    if before is not None and before.at[0] == told.at[0] and (
+            told.at < before.at):
         return before
     return dataclasses.replace(
         told, most=_most(before.most if before else {}, told, used))

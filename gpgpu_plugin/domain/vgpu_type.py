@@ -76,11 +76,15 @@ class Creatable:
         is; None: one at least. Of types that are left out none
     :ivar most: how many of a type the card was seen to take with nothing
         else on it; only the conductor knows
+    :ivar at: which start of a host's nova-compute asked, and a number that
+        grows, drawn before the driver was asked; two answers that differ in
+        nothing else say the same
     """
 
     beside: tuple[str, ...] = ()
     room: dict[str, int | None] = dataclasses.field(default_factory=dict)
     most: dict[str, int] = dataclasses.field(default_factory=dict)
+    at: tuple[str, int] = dataclasses.field(default=('', 0), compare=False)
 
     @property
     def fails(self) -> bool:

@@ -15,7 +15,10 @@ handed out by whichever backend is theirs."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import os
+import uuid
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -71,6 +74,8 @@ class LocalHost(base.Host):
             key=lambda backend: backend.order)
         self._watch: watch.Watch | None = None
         self._failed = False
+        self._start = str(uuid.uuid4())
+        self._numbers = itertools.count(1)
 
     @classmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str) -> LocalHost:
@@ -106,11 +111,20 @@ class LocalHost(base.Host):
 
     def scan(self) -> scanner.Scan:
         self._failed = False
+        at = self._at()
         scan = scanner.scan(self.access.sysfs)
         if self._watch is not None:
             self._watch.close()
         self._watch = watch.Watch(self.access.sysfs, scan.functions)
-        return scan
+        return dataclasses.replace(scan, functions=tuple(
+            function if function.creatable is None else dataclasses.replace(
+                function, creatable=dataclasses.replace(
+                    function.creatable, at=at))
+            for function in scan.functions))
+
+    def _at(self) -> tuple[str, int]:
+        """Drawn before a driver is asked (vgpu_type.Creatable)."""
+        return self._start, next(self._numbers)
 
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
         return tuple(function for function in scan.functions
@@ -127,6 +141,7 @@ class LocalHost(base.Host):
         for device in devices:
             if device.vgpu_type is None:
                 continue
+            at = self._at()
             try:
                 card, told = carving.look_at_card(
                     self.access.sysfs, device.address, device.stable_id)
@@ -136,7 +151,7 @@ class LocalHost(base.Host):
                               'read', device.address)
                 continue
             if told is not None:
-                found[card] = told
+                found[card] = dataclasses.replace(told, at=at)
                 if told.fails:
                     # Nobody will ask it for a vGPU, and so hear that it is
                     # well again; the watch of the next scan waits for that.

@@ -12,12 +12,15 @@
 """What the drivers of cards say of their room, and what becomes of it."""
 
 import dataclasses
+import functools
+import itertools
 import uuid
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.stateful import initialize
 from hypothesis.stateful import invariant
+from hypothesis.stateful import precondition
 from hypothesis.stateful import rule
 from oslotest import base as oslotest_base
 
@@ -26,6 +29,8 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import report
 from gpgpu_plugin.conductor import vgpu_types
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import vgpu_type
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -37,9 +42,9 @@ TYPES = vgpu_base.TYPES
 class ToldTest(vgpu_base.VGPUTestCase):
     """Drivers that make fewer than the sizes of the types say."""
 
-    def tell(self, card, *beside, **room):
+    def tell(self, card, *beside, at=('', 0), **room):
         """``Q4=2``: two more of T4-4Q."""
-        return {card.id: vgpu_type.Creatable(beside=beside, room={
+        return {card.id: vgpu_type.Creatable(beside=beside, at=at, room={
             f'T4-{name[1:]}Q': count for name, count in room.items()})}
 
     def report(self, told, cards=CARDS):
@@ -125,19 +130,74 @@ class ToldTest(vgpu_base.VGPUTestCase):
         [first], [second] = (
             base.uuids(self.ask(name, Q1=1)) for name in ('i1', 'i2'))
         claims.activate(self.db, [second], self.tell(
-            CARDS[0], first, second, Q1=3))
+            CARDS[0], first, second, at=('a', 3), Q1=3))
         for _ in range(2):
             self.assertEqual(19, self.remaining()['1Q'])
             claims.activate(self.db, [first], self.tell(
-                CARDS[0], first, Q1=9))
-        self.report(self.tell(CARDS[0], second, Q1=9), [
-            dataclasses.replace(CARDS[0], carved=(second,)), CARDS[1]])
+                CARDS[0], first, at=('a', 2), Q1=9))
+        alone = [dataclasses.replace(CARDS[0], carved=(second,)), CARDS[1]]
+        self.report(self.tell(CARDS[0], second, at=('a', 1), Q1=9), alone)
         self.assertEqual(19, self.remaining()['1Q'])
         claims.release(self.db, [first])
         self.clean_all()
-        self.report(self.tell(CARDS[0], second, Q1=9), [
-            dataclasses.replace(CARDS[0], carved=(second,)), CARDS[1]])
+        self.report(self.tell(CARDS[0], second, at=('a', 4), Q1=9), alone)
         self.assertEqual(25, self.remaining()['1Q'])
+
+    def test_told_late_of_what_is_gone_since(self):
+        [first], [second] = (
+            base.uuids(self.ask(name, Q4=1)) for name in ('i1', 'i2'))
+        claims.activate(self.db, [first], self.tell(
+            CARDS[0], first, at=('a', 1), Q4=1))
+        claims.release(self.db, [first])
+        [task] = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.finished(
+            self.db, task.device_uuid, task.token, passed=True, evidence='',
+            told=self.tell(CARDS[0], second, at=('a', 3), Q4=0))
+        self.assertEqual(4, self.remaining()['4Q'])
+        claims.activate(self.db, [second], self.tell(
+            CARDS[0], first, second, at=('a', 2), Q4=0))
+        self.assertEqual(4, self.remaining()['4Q'])
+
+    def test_told_late_of_a_place_that_is_another_ones(self):
+        [first] = base.uuids(self.ask(Q16=1))
+        claims.activate(self.db, [first], self.tell(
+            CARDS[0], first, at=('a', 1)))
+        claims.release(self.db, [first])
+        [task] = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.finished(
+            self.db, task.device_uuid, task.token, passed=True, evidence='',
+            told=self.tell(CARDS[0], at=('a', 3), Q1=12, Q4=3))
+        mine = base.uuids(self.ask('i2', Q4=1))
+        self.report(self.tell(CARDS[0], first, at=('a', 2)), [
+            dataclasses.replace(CARDS[0], carved=(first,)), CARDS[1]])
+        self.assertEqual(6, self.remaining()['4Q'])
+        claims.activate(self.db, mine, self.tell(
+            CARDS[0], *mine, at=('a', 4), Q4=2))
+        self.assertEqual(6, self.remaining()['4Q'])
+
+    def test_told_by_another_start_of_the_host(self):
+        self.report(self.tell(CARDS[0], at=('a', 9), Q4=1))
+        self.report(self.tell(CARDS[0], at=('b', 1), Q4=3))
+        self.assertEqual(7, self.remaining()['4Q'])
+
+    def test_when_it_was_said_is_no_news(self):
+        mine = base.uuids(self.ask(Q4=1))
+        first = claims.activate(
+            self.db, mine, self.tell(CARDS[0], *mine, at=('a', 1), Q4=1))
+        again = self.tell(CARDS[0], *mine, at=('a', 3), Q4=1)
+        self.assertEqual(first, claims.activate(self.db, mine, again))
+        with self.statements() as found:
+            self.report(
+                self.tell(CARDS[0], *mine, at=('a', 4), Q4=1),
+                [dataclasses.replace(CARDS[0], carved=mine), CARDS[1]])
+        self.assertFalse([each for each in found if each.startswith(
+            'UPDATE') and 'hosts' not in each], found)
+        # It is known all the same, so that what was said before is late.
+        claims.activate(self.db, mine, self.tell(
+            CARDS[0], *mine, at=('a', 2), Q4=3))
+        self.assertEqual(5, self.remaining()['4Q'])
 
     def test_learnt_how_many_it_takes(self):
         claim = self.ask(Q4=3)
@@ -219,7 +279,7 @@ def size_of(name):
 
 class DriverMachine(RuleBasedStateMachine):
     """What drivers say is known after each change, in whatever order it
-    arrives; what is claimed after it they make."""
+    arrives and however late; what is claimed after it they make."""
 
     def __init__(self):
         super().__init__()
@@ -228,22 +288,34 @@ class DriverMachine(RuleBasedStateMachine):
         self.case.setUp()
         self.live = {}
         self.count = 0
+        self.cleaned = set()
+        # Calls that are on their way to the conductor.
+        self.calls = []
 
     def teardown(self):
         self.case.doCleanups()
 
-    @initialize(memories=st.tuples(*[st.integers(0, 16)] * 2))
+    @initialize(memories=st.tuples(*[st.sampled_from([3, 6, 16])] * 2))
     def start(self, memories):
+        self.numbers = itertools.count(1)
         self.drivers = {card.id: Driver(memory) for card, memory in zip(
             CARDS, memories, strict=True)}
-        report.report(self.case.db, base.scan(
-            dataclasses.replace(card, creatable=self.drivers[card.id].told())
-            for card in CARDS))
+        self.scan(False)
 
-    def told(self, claim):
-        cards = {each.stable_id.partition('/mdev')[0]
-                 for each in claim.assignments}
-        return {card: self.drivers[card].told() for card in cards}
+    def told(self, *cards):
+        at = ('start', next(self.numbers))
+        return {card: dataclasses.replace(self.drivers[card].told(), at=at)
+                for card in cards}
+
+    def told_of(self, claim):
+        return self.told(*{each.stable_id.partition('/mdev')[0]
+                           for each in claim.assignments})
+
+    def call(self, late, method, *args, **kwargs):
+        self.calls.append(functools.partial(
+            method, self.case.db, *args, **kwargs))
+        if not late:
+            self.calls.pop()()
 
     def ask(self, name, count):
         promised = self.case.remaining()[f'{name[1:]}Q']
@@ -270,54 +342,84 @@ class DriverMachine(RuleBasedStateMachine):
 
     names = st.sampled_from(['Q1', 'Q4', 'Q16'])
 
-    @rule(name=names, count=st.integers(1, 5))
-    def boot(self, name, count):
+    @rule(name=names, count=st.integers(1, 5), late=st.booleans())
+    def boot(self, name, count, late):
+        known = not self.calls
         claim = self.ask(name, count)
-        if claim is not None:
-            assert self.make(claim), claim
-            claims.activate(self.case.db, base.uuids(claim),
-                            self.told(claim))
-            self.live[self.count] = claim
+        if claim is None:
+            return
+        made = self.make(claim)
+        assert made or not known, claim
+        uuids, told = base.uuids(claim), self.told_of(claim)
+        if not made:
+            self.call(late, claims.abort, uuids, touched=False, fault=None,
+                      told=told)
+            return
+        key = f'i{self.count}'
 
-    @rule(first=names, second=names, swapped=st.booleans())
-    def boot_two_at_once(self, first, second, swapped):
-        answers = []
-        for claim in [self.ask(name, 1) for name in (first, second)]:
-            if claim is None:
+        def activate(*args):
+            claims.activate(*args)
+            self.live[key] = uuids
+        self.call(late, activate, uuids, told)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), how=st.sampled_from(['late', 'now', 'swapped']))
+    def delete(self, data, how):
+        key = data.draw(st.sampled_from(sorted(self.live)))
+        claims.release(self.case.db, self.live.pop(key))
+        before = len(self.calls)
+        for task in cleaning.tasks(self.case.db, 'h1'):
+            if task.token in self.cleaned:
                 continue
-            if self.make(claim):
-                answers.append((claims.activate, claim, self.told(claim), {}))
-                self.live[f'{self.count} {len(answers)}'] = claim
-            else:
-                answers.append((claims.abort, claim, self.told(claim),
-                                {'touched': False, 'fault': None}))
-        for method, claim, told, how in answers[::-1 if swapped else 1]:
-            method(self.case.db, base.uuids(claim), told=told, **how)
+            self.cleaned.add(task.token)
+            card = task.stable_id.partition('/mdev')[0]
+            cleaning.started(self.case.db, task.device_uuid, task.token)
+            self.drivers[card].made.pop(task.assignment_uuid)
+            self.call(how != 'now', cleaning.finished, task.device_uuid,
+                      task.token, passed=True, evidence='',
+                      told=self.told(card))
+        if how == 'swapped':
+            while self.calls[before:]:
+                self.calls.pop()()
 
+    @precondition(lambda self: self.calls)
+    @rule(late=st.booleans())
+    def scan(self, late):
+        told = self.told(*self.drivers)
+        self.call(late, report.report, base.scan(
+            dataclasses.replace(
+                card, creatable=told[card.id],
+                carved=tuple(sorted(self.drivers[card.id].made)))
+            for card in CARDS))
+
+    @precondition(lambda self: self.calls)
     @rule(data=st.data())
-    def delete(self, data):
-        if self.live:
-            key = data.draw(st.sampled_from(sorted(self.live, key=str)))
-            claim = self.live.pop(key)
-            claims.release(self.case.db, base.uuids(claim))
-            for task in cleaning.tasks(self.case.db, 'h1'):
-                card = task.stable_id.partition('/mdev')[0]
-                cleaning.started(self.case.db, task.device_uuid, task.token)
-                self.drivers[card].made.pop(task.assignment_uuid)
-                cleaning.finished(
-                    self.case.db, task.device_uuid, task.token, passed=True,
-                    evidence='', told={card: self.drivers[card].told()})
+    def arrive(self, data):
+        for each in data.draw(st.permutations(self.calls)):
+            each()
+        self.calls.clear()
 
     @invariant()
     def no_more_than_the_drivers_make(self):
+        if self.calls:
+            return
         for name, left in self.case.remaining().items():
             if name != 'passthrough':
                 assert left <= sum(
                     driver.available(f'T4-{name}')
                     for driver in self.drivers.values()), name
 
+    @invariant()
+    def nothing_is_learnt_that_is_not_so(self):
+        with self.case.db.reader() as session:
+            for card in session.query(models.Device).filter_by(kind='pci'):
+                memory = self.drivers[card.stable_id].memory
+                told = device_db.facts(card).creatable
+                for name, most in told.most.items():
+                    assert most == memory // size_of(name), (name, told)
+
 
 class AnyOrderTest(oslotest_base.BaseTestCase):
 
     def test_any_order(self):
-        vgpu_base.run_machine(DriverMachine)
+        vgpu_base.run_machine(DriverMachine, examples=20, steps=20)

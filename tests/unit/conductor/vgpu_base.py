@@ -113,9 +113,9 @@ class MachineCase(VGPUTestCase):
     run = run_it
 
 
-def run_machine(machine):
+def run_machine(machine, examples=15, steps=12):
     """Let a machine of hypothesis try what it can, the same each time."""
     case = machine.TestCase()
-    case.settings = settings(max_examples=15, stateful_step_count=12,
-                             deadline=None, derandomize=True)
+    case.settings = settings(max_examples=examples, deadline=None,
+                             stateful_step_count=steps, derandomize=True)
     case.runTest()

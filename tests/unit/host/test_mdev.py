@@ -65,6 +65,17 @@ class MdevTest(vgpu_base.VGPUCase):
     def test_a_driver_that_fails_for_a_while(self):
         self.looks_until_it_is_well(self.device())
 
+    def test_which_answer_is_the_newer_one(self):
+        device = self.device()
+        numbers = []
+        for _ in range(2):
+            [function, _] = self.functions()
+            [told] = self.host.creatable([device]).values()
+            numbers += [function.creatable.at, told.at]
+        self.assertEqual(1, len({start for start, _ in numbers}))
+        self.assertEqual(sorted(numbers), numbers)
+        self.assertEqual(4, len(set(numbers)))
+
     def test_one_write_to_make_and_one_to_remove(self):
         device = self.device()
         self.host.kernel.written.clear()
