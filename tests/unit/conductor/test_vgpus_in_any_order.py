@@ -11,7 +11,9 @@
 #    under the License.
 """vGPUs claimed and released in any order, by every rule."""
 
+import dataclasses
 import itertools
+import re
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
@@ -24,38 +26,63 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import inventory as inventory_mod
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu_type
 from tests.unit.conductor import vgpu_base
+
+# Two types are of one size.
+CARDS = tuple(dataclasses.replace(card, vgpu_types=(
+    *vgpu_base.TYPES, vgpu_type.VGPUType(
+        name='T4-4A', type_id='nvidia-240', video_ram=4096,
+        max_instances=4))) for card in vgpu_base.CARDS)
 
 
 class ClaimMachine(RuleBasedStateMachine):
     """Any order of claims and releases of all types."""
 
     sharing = 'same_type'
+    cards = CARDS
 
     def __init__(self):
         super().__init__()
         self.case = vgpu_base.MachineCase('run')
-        self.case.sharing = self.sharing
+        self.case.sharing, self.case.cards = self.sharing, self.cards
         self.case.setUp()
+        self.case.enable('T4-4A')
         self.live = {}
         self.count = 0
 
     def teardown(self):
         self.case.doCleanups()
 
-    @rule(name=st.sampled_from(['Q1', 'Q4', 'Q16', 'whole']),
-          count=st.integers(1, 5))
-    def claim(self, name, count):
-        key = 'passthrough' if name == 'whole' else f'{name[1:]}Q'
-        promised = self.case.remaining()[key]
+    def ask(self, counts):
+        """Whether each kind is promised, and why all are denied."""
+        remaining = self.case.remaining()
+        promised = all(
+            remaining['passthrough' if name == 'whole'
+                      else f'{name[1:]}{name[0]}'] >= count
+            for name, count in counts.items())
         self.count += 1
         try:
-            claim = self.case.ask(f'i{self.count}', **{name: count})
-        except exception.ClaimDenied:
-            assert promised < count, (promised, count)
-        else:
-            assert promised >= count, (promised, count)
-            self.live[f'i{self.count}'] = claim
+            self.live[f'i{self.count}'] = self.case.ask(
+                f'i{self.count}', **counts)
+        except exception.ClaimDenied as exc:
+            return promised, exc.reason
+        return promised, None
+
+    names = st.sampled_from(['Q1', 'Q4', 'A4', 'Q16', 'whole'])
+
+    @rule(name=names, count=st.integers(1, 5))
+    def claim(self, name, count):
+        promised, denied = self.ask({name: count})
+        assert promised == (denied is None), (promised, denied)
+
+    @rule(counts=st.dictionaries(
+        names, st.integers(1, 3), min_size=2, max_size=3))
+    def claim_several_at_once(self, counts):
+        promised, denied = self.ask(counts)
+        assert not promised or denied in (None, 'type_conflict'), denied
+        assert promised or denied is not None
 
     @rule(data=st.data(), passed=st.booleans())
     def release(self, data, passed):
@@ -67,7 +94,9 @@ class ClaimMachine(RuleBasedStateMachine):
     def hardware_would_take_it(self):
         cards = {}
         for each in claims.of_host(self.case.db, 'h1'):
-            card = each.stable_id.partition('/mdev')[0]
+            card, seat, _ = re.match(
+                '(.*?)(/mdev|/vf|$)(.*)', each.stable_id).groups()
+            assert bool(seat) == (each.vgpu_type != 'passthrough'), each
             cards.setdefault(card, []).append(each.vgpu_type)
         for held in cards.values():
             if 'passthrough' in held:
@@ -75,6 +104,7 @@ class ClaimMachine(RuleBasedStateMachine):
                 continue
             assert len(set(held)) == 1 or self.sharing != 'same_type', held
             sizes = [int(name[3:-1]) for name in held]
+            assert len(set(sizes)) == 1 or self.sharing != 'same_size', held
             assert sum(sizes) <= 16, held
 
     @invariant()
@@ -103,6 +133,12 @@ class ClaimMachine(RuleBasedStateMachine):
             assert total - reserved - used == remaining[key], name
 
 
+class SameSizeMachine(ClaimMachine):
+    """Types of one size beside each other."""
+
+    sharing = 'same_size'
+
+
 class MixedMachine(ClaimMachine):
     """Sizes beside each other."""
 
@@ -115,6 +151,23 @@ class PlacedMachine(ClaimMachine):
     sharing = 'mixed_placed'
 
 
+class VFMachine(ClaimMachine):
+    """Each takes one of the few VFs of its card."""
+
+    sharing = 'mixed'
+    cards = tuple(itertools.chain(*(
+        (pf, *(vgpu_base.vf(pf, index) for index in range(5)))
+        for pf in (dataclasses.replace(
+            card, vgpu_seats=pci.SEAT_VF, sriov_totalvfs=16, sriov_numvfs=5)
+            for card in CARDS))))
+
+
+class SameTypeVFMachine(VFMachine):
+    """The first one on a card decides."""
+
+    sharing = 'same_type'
+
+
 def _inventory_of(session):
     [group] = inventory_mod.of_host(session, host_db.get(session, 'h1')).groups
     return {each.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
@@ -125,6 +178,15 @@ class AnyOrderTest(oslotest_base.BaseTestCase):
 
     def test_same_type(self):
         vgpu_base.run_machine(ClaimMachine)
+
+    def test_same_size(self):
+        vgpu_base.run_machine(SameSizeMachine)
+
+    def test_vfs(self):
+        vgpu_base.run_machine(VFMachine)
+
+    def test_vfs_of_same_type(self):
+        vgpu_base.run_machine(SameTypeVFMachine)
 
     def test_mixed(self):
         vgpu_base.run_machine(MixedMachine)

@@ -70,7 +70,7 @@ class VGPUTestCase(base.ConductorTestCase):
 
     def ask(self, instance='i1', **counts):
         """Claim; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a whole card."""
-        names = {name: naming.resource_class('T4', f'T4-{name[1:]}Q')
+        names = {name: naming.resource_class('T4', f'T4-{name[1:]}{name[0]}')
                  if name != 'whole' else 'CUSTOM_GPU_T4' for name in counts}
         demands = tuple(sorted(
             request_mod.Demand(resource_class=names[name], count=count)
