@@ -48,7 +48,8 @@ MDEVS = ('mbochs', 'mtty')
 DISK = 16 * 1024 ** 3
 # In the kernel's command line, so that tests know where they are.
 MARK = 'gpgpu_lab'
-TIMEOUT = 1200
+# Of one boot; a busy machine took three times as long as a quiet one.
+TIMEOUT = 1800
 # QEMU 7.2 itself crashes now and then when a vCPU uses a mapping that another
 # one just changes: of what ran in it, that says nothing.
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)

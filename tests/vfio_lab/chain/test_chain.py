@@ -173,6 +173,9 @@ class ChainTest(cloud.GpuCloud):
 
     def test_life_of_a_server(self) -> None:
         began = time.monotonic()
+
+        def done(what: str) -> None:
+            print(f'{what} ({time.monotonic() - began:.0f} s)')
         before = {each.address: each for each in lab.displays()}
         self.wait_inventory(4, 0, variant='BOCHS')
 
@@ -180,8 +183,7 @@ class ChainTest(cloud.GpuCloud):
         [first] = self._held(server)
         self.assertEqual([first], self._owned(server))
         self._firmware_sees(server, 1)
-        print(f'boot: the guest owns {first}, its firmware sees it '
-              f'({time.monotonic() - began:.0f} s)')
+        done(f'boot: the guest owns {first}, its firmware sees it')
 
         running = self._domain(server).ID()
         self.api.post_server_action(
@@ -189,7 +191,7 @@ class ChainTest(cloud.GpuCloud):
         self.wait_status(server['id'], 'ACTIVE')
         self.assertNotEqual(running, self._domain(server).ID())
         self.assertEqual([first], self._owned(server))
-        print('hard reboot: another domain owns the same device')
+        done('hard reboot: another domain owns the same device')
 
         self.api.post_server_action(server['id'], {
             'resize': {'flavorRef': self.flavor(BOCHS=2)}})
@@ -202,7 +204,7 @@ class ChainTest(cloud.GpuCloud):
         self.assertNotIn(first, held)
         self.assertEqual(held, sorted(self._owned(server)))
         self._firmware_sees(server, 2)
-        print('resize on the same host: two other devices')
+        done('resize on the same host: two other devices')
 
         self.delete(server)
         self.wait_states(variant='BOCHS', available=4)
@@ -218,5 +220,4 @@ class ChainTest(cloud.GpuCloud):
         self.assertEqual(sorted(before), sorted(self._owned(other)))
         self.delete(other)
         self.wait_states(variant='BOCHS', available=4)
-        print(f'delete: all devices are back, clean, and went to the next '
-              f'guest ({time.monotonic() - began:.0f} s)')
+        done('delete: all devices are back, clean, and went to the next guest')
