@@ -324,24 +324,19 @@ def masks(groups: Sequence[Sequence[tuple[Card, int]]]) -> list[Masks]:
             total[card.id] += units
     alone = sorted(name for name, units in total.items() if units > 1)
 
-    def mask(group: Sequence[tuple[Card, int]],
-             wanted: Callable[[Card, int], bool]) -> int:
-        return sum(1 << index for index, (card, units) in enumerate(group)
-                   if wanted(card, units))
+    def mask(group: Sequence[tuple[Card, int]], field: str,
+             value: object) -> int:
+        return sum(1 << index for index, (card, _) in enumerate(group)
+                   if getattr(card, field) == value)
 
     return [Masks(
-        free=mask(group, lambda _card, units: units > 0),
-        numa=tuple(
-            mask(group, lambda card, _units, node=node:  # type: ignore[misc]
-                 card.numa_node == node) for node in nodes),
-        switches=tuple(
-            mask(group, lambda card, _units, sw=switch:  # type: ignore[misc]
-                 card.switch == sw) for switch in switches),
+        free=sum(1 << index for index, (_, units) in enumerate(group)
+                 if units > 0),
+        numa=tuple(mask(group, 'numa_node', node) for node in nodes),
+        switches=tuple(mask(group, 'switch', switch) for switch in switches),
         room=tuple(units for _, units in group)
         if any(units > 1 for _, units in group) else (),
-        alone=tuple(
-            mask(group, lambda card, _units, name=name:  # type: ignore[misc]
-                 card.id == name) for name in alone))
+        alone=tuple(mask(group, 'id', name) for name in alone))
         for group in groups]
 
 
