@@ -236,21 +236,12 @@ class MdevTest(vgpu_base.VGPUCase):
         self.assertEqual('nvidia', self.functions()[0].driver)
 
 
-class MdevOnVFTest(vgpu_base.VGPUCase):
+class MdevOnVFTest(vgpu_base.VFCase):
 
     machine = 'nvidia-a100-2'
     numvfs = {'10de:20b5': 5}.items()
     made = 20
-
-    def setUp(self):
-        super().setUp()
-        self.vfs = [each for each in self.functions() if each.pf]
-
-    def device(self, number, vgpu_type='A100D-20C'):
-        vf = self.vfs[number]
-        return host_base.HostDevice(
-            assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
-            address=vf.address, vgpu_type=vgpu_type)
+    vgpu_type = 'A100D-20C'
 
     def test_types_are_told_of_the_pf(self):
         pf = next(each for each in self.functions()
@@ -297,7 +288,7 @@ class MdevOnVFTest(vgpu_base.VGPUCase):
             self.told(self.device(self.made)))
         for device in devices:
             self.assertTrue(self.host.clean(device).passed)
-        self.host.prepare(self.device(4, 'A100D-80C'))
+        self.host.prepare(self.device(4, vgpu_type='A100D-80C'))
 
     def test_after_a_reboot(self):
         device = self.device(0)

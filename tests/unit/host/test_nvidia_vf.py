@@ -13,32 +13,21 @@
 
 import errno
 import os
-import uuid
 
 import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import vgpu_type
-from gpgpu_plugin.host import base as host_base
 from tests.unit.host import vgpu_base
 
 
-class NvidiaVFTest(vgpu_base.VGPUCase):
+class NvidiaVFTest(vgpu_base.VFCase):
 
     machine = 'nvidia-l40s-vgpu-2'
     numvfs = {'10de:26b9': 8}.items()
     # What sriov-manage makes of it.
     made = 32
-
-    def setUp(self):
-        super().setUp()
-        self.vfs = [each for each in self.functions() if each.pf]
-
-    def device(self, number=0, **fields):
-        vf = self.vfs[number]
-        return host_base.HostDevice(**{
-            'assignment_uuid': str(uuid.uuid4()), 'stable_id': vf.id,
-            'vgpu_type': 'L40S-12Q', 'address': vf.address, **fields})
+    vgpu_type = 'L40S-12Q'
 
     def current(self, number=0):
         return self.read(f'bus/pci/devices/{self.vfs[number].address}/nvidia'
@@ -270,7 +259,7 @@ class NvidiaVFTest(vgpu_base.VGPUCase):
     def test_a_service_that_begins_late(self):
         self.host.scan()
         self.assertFalse(self.host.changed())
-        well = self.fail()
+        well = self.stop_drivers()
         pf = self.functions()[0]
         self.assertEqual(((), vgpu_type.Creatable()),
                          (pf.vgpu_types, pf.creatable))

@@ -13,7 +13,6 @@
 
 import dataclasses
 import os
-import uuid
 
 import fixtures
 import hypothesis
@@ -22,13 +21,12 @@ from hypothesis import strategies as st
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import sharing
-from gpgpu_plugin.host import base as host_base
 from tests.unit.host import vgpu_base
 
 _SIZES = ('4C', '8C', '10C', '16C', '20C', '40C', '80C')
 
 
-class PlacingCase(vgpu_base.VGPUCase):
+class PlacingCase(vgpu_base.VFCase):
     """The first of two cards; each of its vGPUs has a VF of its own."""
 
     def setUp(self):
@@ -40,10 +38,7 @@ class PlacingCase(vgpu_base.VGPUCase):
                     if each.pf == self.card.id]
 
     def device(self, number, name, placement):
-        vf = self.vfs[number]
-        return host_base.HostDevice(
-            assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
-            vgpu_type=name, address=vf.address, placement=placement)
+        return super().device(number, vgpu_type=name, placement=placement)
 
     def place(self, device):
         return self.read(self.path(device))

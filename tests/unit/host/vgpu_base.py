@@ -11,15 +11,16 @@
 #    under the License.
 """What tests of the backends of vGPUs share."""
 
-
 import itertools
 import pathlib
+import uuid
 
 import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import fake
 
 
@@ -56,7 +57,7 @@ class VGPUCase(base.BaseTestCase):
             if each.id in told})
         return told
 
-    def fail(self):
+    def stop_drivers(self):
         """Let the drivers make nothing, as without their service.
 
         :returns: lets them be well again
@@ -79,7 +80,7 @@ class VGPUCase(base.BaseTestCase):
         :param device: that is made in between
         """
         self.host.scan()
-        well = self.fail()
+        well = self.stop_drivers()
         self.assertFalse(self.host.changed())
         # A build finds it out.
         self.assertRaises(exception.NoRoom, self.host.prepare, device)
@@ -102,3 +103,23 @@ class VGPUCase(base.BaseTestCase):
 
     def twice(self, method, device):
         return [method(device) for _ in range(2)][1]
+
+
+class VFCase(VGPUCase):
+    """A machine whose vGPUs are on VFs.
+
+    :cvar vgpu_type: what they are unless it is said
+    """
+
+    vgpu_type: str | None = None
+
+    def setUp(self):
+        super().setUp()
+        self.vfs = [each for each in self.functions() if each.pf]
+
+    def device(self, number=0, **fields):
+        """A vGPU on one of the VFs."""
+        vf = self.vfs[number]
+        return host_base.HostDevice(**{
+            'assignment_uuid': str(uuid.uuid4()), 'stable_id': vf.id,
+            'vgpu_type': self.vgpu_type, 'address': vf.address, **fields})
