@@ -37,12 +37,10 @@ from sqlalchemy import orm
 from bench import crowd
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin import rpc
-from gpgpu_plugin.conductor import report
-from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import service
-from gpgpu_plugin.conductor import variants
-from gpgpu_plugin.conductor import vgpu_types
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
@@ -51,12 +49,14 @@ from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import request
-from gpgpu_plugin.domain import sharing
-from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.objects import view
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
 
 VARIANT = 'BENCH'
 TYPES = {'T4-1Q': 16, 'T4-4Q': 4, 'T4-16Q': 1}
@@ -71,7 +71,8 @@ class Setting:
     :ivar topic_prefix: keeps the race apart from others on the same broker
     :ivar mixed: claimers ask for whole cards and vGPUs of three types, now
         and then for two of these at once
-    :ivar sharing: which vGPUs may be on one card, domain.sharing.Sharing
+    :ivar sharing: which vGPUs may be on one card,
+        domain.mix_policy.VGPUMixPolicy
     :ivar unsafe: without the host's lock and the unique key, to show that
         the race would find what they prevent
     """
@@ -84,7 +85,7 @@ class Setting:
     processes: int = 8
     threads: int = 8
     mixed: bool = False
-    sharing: str = sharing.Sharing.SAME_TYPE.value
+    mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
     unsafe: bool = False
 
     @property
@@ -98,7 +99,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Told:
+class Grant:
     """One device that a claimer was given.
 
     :ivar seconds: from the first look for a device, refusals included
@@ -112,12 +113,12 @@ class Told:
 
 
 # What one process of claimers saw: what it was given, and errors.
-_Answer = tuple[list[Told], list[str]]
+_Answer = tuple[list[Grant], list[str]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What claimers were told, and what the database says afterwards.
+    """What claimers were grants, and what the database says afterwards.
 
     :ivar seconds: from the start to the last grant
     :ivar doubles: devices that two claimers were given, or that have two
@@ -158,7 +159,7 @@ def set_up(setting: Setting) -> api.Database:
     db = api.Database(configuration(setting), setting.database)
     migration.sync(db.engine)
     for number in range(setting.hosts):
-        report.report(db, report_obj.HostReport(
+        reports.report(db, report_obj.HostReport(
             host=f'h{number}', node=f'h{number}',
             node_uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, f'h{number}')),
             functions=tuple(
@@ -168,11 +169,11 @@ def set_up(setting: Setting) -> api.Database:
                     device='2330', numa_node=card * 2 // setting.devices,
                     **_carvable(setting))
                 for card in range(setting.devices))))
-    variants.create(db, view.VariantView(
+    variant_admin.create(db, admin.VariantInfo(
         name=VARIANT, vendor='10de', device='2330',
-        sharing=setting.sharing))
+        mix_policy=setting.mix_policy))
     for name in TYPES if setting.mixed else ():
-        vgpu_types.set_enabled(db, VARIANT, name, None, enabled=True)
+        vgpu_type_admin.set_enabled(db, VARIANT, name, None, enabled=True)
     if setting.unsafe:
         _drop_unique_key(db)
     return db
@@ -181,7 +182,7 @@ def set_up(setting: Setting) -> api.Database:
 def _carvable(setting: Setting) -> dict[str, typing.Any]:
     if not setting.mixed:
         return {}
-    return {'vgpu_seats': pci.SEAT_MDEV, 'vgpu_types': tuple(
+    return {'vgpu_mechanism': pci.VGPUMechanism.MDEV, 'vgpu_types': tuple(
         vgpu_type.VGPUType(name=name, type_id=name, max_instances=most)
         for name, most in TYPES.items())}
 
@@ -218,7 +219,10 @@ def _conduct(setting: Setting, ready: typing.Any, end: typing.Any) -> None:
         device_db.transition = _swap_anyway
     conf = configuration(setting)
     conductor = service.ConductorService(
-        conf, rpc.transport(conf), api.Database(conf, setting.database))
+        conf,
+        rpc_transport.get_transport(conf),
+        api.Database(conf, setting.database),
+    )
     conductor.start()
     ready.set()
     # Until the other end is closed, which also happens when whoever held the
@@ -227,9 +231,13 @@ def _conduct(setting: Setting, ready: typing.Any, end: typing.Any) -> None:
     conductor.stop()
 
 
-def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
-               told: list[Told],
-               errors: list[str]) -> None:
+def _claim_all(
+    setting: Setting,
+    claimer: str,
+    calls: conductor_api.ConductorAPI,
+    grants: list[Grant],
+    errors: list[str],
+) -> None:
     hosts = list(range(setting.hosts))
     random.shuffle(hosts)
     # Hosts that may have some, by what is asked for.
@@ -264,7 +272,7 @@ def _claim_all(setting: Setting, claimer: str, calls: rpcapi.ConductorAPI,
             _pass_over(open_, name)
             continue
         now = time.perf_counter()
-        told += [Told(device=each.device_uuid, assignment=each.uuid,
+        grants += [Grant(device=each.device_uuid, assignment=each.uuid,
                       seconds=now - began, at=now)
                  for each in granted.assignments]
         began = now
@@ -288,15 +296,15 @@ def _pass_over(open_: dict[str, list[int]], name: str) -> None:
 def _compete(setting: Setting, name: str, barrier: typing.Any,
              results: typing.Any) -> None:
     conf = configuration(setting)
-    calls = rpcapi.ConductorAPI(conf, rpc.transport(conf))
-    told: list[Told] = []
+    calls = conductor_api.ConductorAPI(conf, rpc_transport.get_transport(conf))
+    grants: list[Grant] = []
     errors: list[str] = []
     crowd.run(
         barrier, setting.threads,
         lambda: calls.variant_list(gpgpu_context.admin()),
         lambda number: _claim_all(
-            setting, f'{name}-{number}', calls, told, errors))
-    results.put((told, errors))
+            setting, f'{name}-{number}', calls, grants, errors))
+    results.put((grants, errors))
 
 
 def run(setting: Setting) -> Outcome:
@@ -313,7 +321,7 @@ def _run_here(setting: Setting,
               db: api.Database) -> tuple[float, list[_Answer]]:
     conf = configuration(setting)
     conductor = service.ConductorService(
-        conf, rpc.transport(conf), db)
+        conf, rpc_transport.get_transport(conf), db)
     conductor.start()
     results: queue.Queue[typing.Any] = queue.Queue()
     began: list[float] = []
@@ -392,7 +400,7 @@ def _end(children: Sequence[typing.Any]) -> None:
 
 def _judge(db: api.Database, began: float,
            answers: list[_Answer]) -> Outcome:
-    told = [each for part, _ in answers for each in part]
+    grants = [each for part, _ in answers for each in part]
     with db.reader() as session:
         active = list(session.execute(
             sa.select(models.Device.uuid, models.Assignment.uuid)
@@ -409,19 +417,19 @@ def _judge(db: api.Database, began: float,
                 .where(models.Assignment.active == 1)):
             held[host, card.partition('/mdev')[0]].append(name)
     left: collections.Counter[str] = collections.Counter()
-    for each in vgpu_types.list_all(db):
+    for each in vgpu_type_admin.list_all(db):
         left[each.vgpu_type] += each.remaining_capacity
     doubles = {
         device for owners in (
-            collections.Counter(each.device for each in told),
+            collections.Counter(each.device for each in grants),
             collections.Counter(device for device, _ in active))
         for device, count in owners.items() if count > 1}
     known = {assignment for _, assignment in active}
     return Outcome(
-        granted=len(told),
-        seconds=max((each.at for each in told), default=began) - began,
-        latencies=tuple(sorted(each.seconds for each in told)),
+        granted=len(grants),
+        seconds=max((each.at for each in grants), default=began) - began,
+        latencies=tuple(sorted(each.seconds for each in grants)),
         doubles=len(doubles),
-        lost=sum(each.assignment not in known for each in told),
+        lost=sum(each.assignment not in known for each in grants),
         errors=tuple(error for _, part in answers for error in part),
         held=dict(held), left=dict(left))

@@ -25,11 +25,11 @@ import time
 from collections.abc import Callable
 
 from bench import report
-from gpgpu_plugin.host import fake_kernel
-from gpgpu_plugin.host import machine
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs as sysfs_mod
-from gpgpu_plugin.host import watch
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import watch
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine
 
 ROUNDS = 9
 

@@ -108,6 +108,6 @@ class HostNotReady(HostError):
     to blame."""
 
 
-class NoRoom(HostNotReady):
+class NoDriverCapacity(HostNotReady):
     """The card's driver makes no more of a vGPU type, though there should be
     room."""

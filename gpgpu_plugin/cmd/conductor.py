@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from gpgpu_plugin import rpc
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
+from gpgpu_plugin.rpc import transport as rpc_transport
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def prepare(argv: Sequence[str]) -> cfg.ConfigOpts:
          version=version.VERSION)
     logging.setup(conf, 'gpgpu')
     conf_gpgpu.check(conf)
-    rpc.check_leaves_process(conf)
+    rpc_transport.check_leaves_process(conf)
     return conf
 
 

@@ -21,7 +21,7 @@ from cliff import lister
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
-from gpgpu_plugin.conductor import ping
+from gpgpu_plugin.rpc import ping
 
 
 def _seconds(text: str) -> float:

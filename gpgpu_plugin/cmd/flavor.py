@@ -24,7 +24,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
 
 # The first microversion that lets Nova check extra specs.
 MICROVERSION = '2.86'

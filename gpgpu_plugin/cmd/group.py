@@ -23,7 +23,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:

@@ -28,9 +28,9 @@ from gpgpu_plugin import privsep
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host import binding
-from gpgpu_plugin.host import designation
-from gpgpu_plugin.host import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.host.vfio import designation
 
 
 class HostList(base.Command, lister.Lister):

@@ -33,13 +33,13 @@ from cliff import commandmanager
 from cliff import help as cliff_help
 from oslo_config import cfg
 
-from gpgpu_plugin import rpc
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api as db_api
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
 
 NAMESPACE = 'gpgpu_manage'
 CONFIG_FILE = '/etc/gpgpu/gpgpu.conf'
@@ -116,14 +116,16 @@ class GpgpuManage(app.App):
         """
         if self._transport is None:
             self._transport = (
-                rpc.transport(self._given) if self._given is not None
-                else reach.transport(self.rpc_conf))
+                rpc_transport.get_transport(self._given)
+                if self._given is not None
+                else reach.transport(self.rpc_conf)
+            )
         return self._transport
 
     @property
-    def api(self) -> rpcapi.ConductorAPI:
+    def api(self) -> conductor_api.ConductorAPI:
         """The conductor. :raises ConfigInvalid: see transport"""
-        return rpcapi.ConductorAPI(self.rpc_conf, self.transport)
+        return conductor_api.ConductorAPI(self.rpc_conf, self.transport)
 
     def _configuration(self, *defaults: str) -> cfg.ConfigOpts:
         if defaults not in self._read:

@@ -25,10 +25,10 @@ from cliff import lister
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
-from gpgpu_plugin.host import machine as machine_mod
-from gpgpu_plugin.host import recording
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.fake import machine as machine_mod
+from gpgpu_plugin.host.fake import recording
 
 COLUMNS = ('id', 'address', 'vendor', 'device', 'subsystem_vendor',
            'subsystem', 'revision', 'class', 'driver', 'numa_node',

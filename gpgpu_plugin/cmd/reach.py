@@ -18,7 +18,7 @@ import typing
 from oslo_config import cfg
 
 from gpgpu_plugin import exception
-from gpgpu_plugin import rpc
+from gpgpu_plugin.rpc import transport as rpc_transport
 
 
 def transport(conf: cfg.ConfigOpts) -> typing.Any:
@@ -26,10 +26,10 @@ def transport(conf: cfg.ConfigOpts) -> typing.Any:
 
     :raises ConfigInvalid: the transport reaches nobody, or not now
     """
-    rpc.check_leaves_process(conf)
-    found = rpc.transport(conf)
+    rpc_transport.check_leaves_process(conf)
+    found = rpc_transport.get_transport(conf)
     try:
-        rpc.probe(conf, found)
+        rpc_transport.probe(conf, found)
     except exception.BrokerUnavailable as exc:
         raise exception.ConfigInvalid(
             option='[gpgpu] transport_url', reason=str(exc)) from exc

@@ -29,18 +29,18 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import catalogue
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.domain import sharing
 from gpgpu_plugin.domain import variant as rules
-from gpgpu_plugin.objects import view
+from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.objects import admin
 
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
-           'type', 'resource_class', 'sharing')
+           'type', 'resource_class', 'mix_policy')
 _HELP = {
     'resource_class': 'resource class of a whole card '
                       '(default: CUSTOM_GPU_<name>)',
     'type': 'only: gpu',
-    'sharing': 'which vGPUs may be on one card together: '
-               + ', '.join(sharing.Sharing)}
+    'mix_policy': 'which vGPUs may be on one card together: '
+               + ', '.join(capacity.VGPUMixPolicy)}
 _COLUMNS = ('name', *_FIELDS, 'traits', 'devices')
 
 
@@ -74,7 +74,7 @@ class VariantCreate(base.Command, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
         created = self.app.api.variant_create(
             gpgpu_context.admin(),
-            view.VariantView(name=parsed_args.name, **_given(parsed_args)))
+            admin.VariantInfo(name=parsed_args.name, **_given(parsed_args)))
         if not created.devices:
             self.note(f'variant {created.name} matches no device that a '
                       f'host reported so far')
@@ -148,7 +148,7 @@ class VariantImport(base.Command, lister.Lister):
         known = {each.name: each for each in api.variant_list(context)}
         missing = _missing(wanted, known)
         created = {each.name: api.variant_create(
-            context, view.VariantView(**dataclasses.asdict(each)))
+            context, admin.VariantInfo(**dataclasses.asdict(each)))
             for each in missing}
         return ('Name', 'Result', 'Devices'), [
             (each.name,
@@ -158,7 +158,7 @@ class VariantImport(base.Command, lister.Lister):
 
 
 def _missing(wanted: Sequence[rules.Variant],
-             known: Mapping[str, view.VariantView],
+             known: Mapping[str, admin.VariantInfo],
              ) -> list[rules.Variant]:
     """Those to create; refuses the whole import before any is created."""
     different = [each.name for each in wanted if each.name in known
@@ -176,7 +176,7 @@ def _missing(wanted: Sequence[rules.Variant],
     return missing
 
 
-def _to_rules(known: view.VariantView) -> rules.Variant:
+def _to_rules(known: admin.VariantInfo) -> rules.Variant:
     return rules.Variant(**{
         field.name: getattr(known, field.name)
         for field in dataclasses.fields(rules.Variant)})

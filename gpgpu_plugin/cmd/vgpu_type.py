@@ -26,7 +26,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.objects import view
+from gpgpu_plugin.objects import admin
 
 _SUMMED = ('max_capacity', 'remaining_capacity', 'assigned')
 _COLUMNS = ('host', 'variant', 'vgpu_type', 'enabled', 'max_vgpu_per_pgpu',
@@ -52,9 +52,9 @@ class _OfCloud:
     assigned: int
 
 
-def summed(types: Iterable[view.VGPUTypeView]) -> list[_OfCloud]:
+def summed(types: Iterable[admin.VGPUTypeInfo]) -> list[_OfCloud]:
     """Capacity of each type over all hosts, by variant and type."""
-    found: dict[tuple[str, str], list[view.VGPUTypeView]] = (
+    found: dict[tuple[str, str], list[admin.VGPUTypeInfo]] = (
         collections.defaultdict(list))
     for each in types:
         found[each.variant, each.vgpu_type].append(each)
@@ -106,8 +106,8 @@ class VGPUTypeShow(base.Command, lister.Lister):
             _DETAILS)
 
 
-def find(types: Iterable[view.VGPUTypeView], variant: str,
-         vgpu_type: str) -> list[view.VGPUTypeView]:
+def find(types: Iterable[admin.VGPUTypeInfo], variant: str,
+         vgpu_type: str) -> list[admin.VGPUTypeInfo]:
     """The named type of a variant on each host.
 
     :raises NotFound: no card of the variant has it

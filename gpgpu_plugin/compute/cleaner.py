@@ -17,15 +17,15 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.rpc import conductor_api
 
 LOG = logging.getLogger(__name__)
 
 
-def clean(api: rpcapi.ConductorAPI, backend: base.Host,
+def clean(api: conductor_api.ConductorAPI, backend: base.Host,
           task: claim_obj.CleanTask,
           ) -> inventory_obj.HostInventory | None:
     """Clean a dirty device; in doubt it ends quarantined.
@@ -48,7 +48,7 @@ def clean(api: rpcapi.ConductorAPI, backend: base.Host,
     return api.clean_finished(
         context, task.device_uuid, task.token, passed=verdict.passed,
         evidence=verdict.evidence,
-        told=backend.creatable([base.HostDevice.to_clean(task)]))
+        driver_capacities=backend.driver_capacity([base.HostDevice.to_clean(task)]))
 
 
 def _verdict(backend: base.Host,

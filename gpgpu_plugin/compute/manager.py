@@ -17,14 +17,14 @@ from collections.abc import Callable
 
 import oslo_messaging
 
-from gpgpu_plugin import compute_rpcapi
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.rpc import compute_api
 
 
 class ComputeManager:
     """Version 1.0 of the per-host API."""
 
-    target = oslo_messaging.Target(version=compute_rpcapi.VERSION)
+    target = oslo_messaging.Target(version=compute_api.VERSION)
 
     def __init__(self, refresh: Callable[[], None]) -> None:
         self._refresh = refresh

@@ -36,16 +36,16 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import allocation_removal
+from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import cleaner
-from gpgpu_plugin.compute import departing
-from gpgpu_plugin.compute import host_state
 from gpgpu_plugin.compute import placement
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.rpc import conductor_api
 
 LOG = logging.getLogger(__name__)
 
@@ -58,26 +58,26 @@ class ResourceTracker:
 
     :param host: name of the nova-compute service
     :param client: Nova's report client (``virtapi.reportclient``)
-    :param is_dead: whether an assignment that no build here holds is used by
-        nobody any more; raises where that is not known
+    :param is_orphaned: whether an assignment that no build here holds is used
+        by nobody any more; raises where that is not known
     :param clock: seconds that only grow
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
-                 backend: base.Host, api: rpcapi.ConductorAPI,
+                 backend: base.Host, api: conductor_api.ConductorAPI,
                  client: typing.Any,
-                 is_dead: Callable[[claim_obj.Assignment], bool],
+                 is_orphaned: Callable[[claim_obj.Assignment], bool],
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.host = host
         self.backend = backend
         self.api = api
         self._client = client
-        self._is_dead = is_dead
+        self._is_orphaned = is_orphaned
         self._clock = clock
         self._compare_every = conf.gpgpu.claim_lease
-        self.state = host_state.HostState(
+        self.assignments = assignments.HostAssignments(
             os.path.join(conf.gpgpu.state_path, f'{host}.json'))
-        self.departing = departing.Departing(clock)
+        self.allocation_removal = allocation_removal.AllocationRemoval(clock)
         self._lock = threading.Lock()
         self._builds: set[str] = set()
         self._inventory: inventory_obj.HostInventory | None = None
@@ -86,31 +86,32 @@ class ResourceTracker:
         self._in_tree = False
         # What Cyborg gives away, by address, and what Nova itself does.
         self._owned: dict[str, str] = {}
-        self._novas: Callable[[Iterable[pci.PCIFunction]], dict[str, str]] = (
-            lambda functions: {})
+        self._nova_managed: Callable[
+            [Iterable[pci.PCIFunction]], dict[str, str]
+        ] = lambda functions: {}
         self._report_due = True
         self._fetch_due = False
         self._clean_due = True
         self._compare_at = 0.0
-        self.suspect()
+        self.request_reconcile()
 
     # -- what others tell it ------------------------------------------------
 
-    def leave_to_nova(self, options: Callable[
+    def exclude(self, options: Callable[
             [Iterable[pci.PCIFunction]], dict[str, str]]) -> None:
         """What Nova gives away itself is nobody else's from now on, whatever
         variants there will be.
 
         :param options: Nova's options by the address of what they cover
         """
-        self._novas = options
+        self._nova_managed = options
         self._report_due = True
 
     def set_node(self, name: str, uuid: str) -> None:
         """The compute node below which the groups are."""
         self._node = (name, uuid)
 
-    def learn(self,
+    def accept_inventory(self,
               inventory: inventory_obj.HostInventory | None) -> None:
         """Take over an answer of the conductor, unless a newer one came or
         it is about another host, for which this one claimed."""
@@ -128,12 +129,12 @@ class ResourceTracker:
         # It may be a claim for a migration that never comes.
         self._late_call = True
 
-    def loses_allocation(self, consumer: str) -> None:
+    def allocation_removed(self, consumer: str) -> None:
         """Nova takes an allocation back, while what it was for stays held."""
-        self.departing.add(consumer)
-        self.suspect()
+        self.allocation_removal.add(consumer)
+        self.request_reconcile()
 
-    def suspect(self) -> None:
+    def request_reconcile(self) -> None:
         """A call's outcome is unknown: compare with the conductor."""
         self._reconcile_due = True
         # A call that is slow may be done after that comparison.
@@ -165,7 +166,7 @@ class ResourceTracker:
                 self._owned = owned
                 self._report_due = True
                 return True
-            if self.departing and self._in_tree:
+            if self.allocation_removal and self._in_tree:
                 return False
             placement.apply(tree, node, self._inventory)
             self._in_tree = True
@@ -191,32 +192,35 @@ class ResourceTracker:
 
     # -- the end of an assignment -------------------------------------------
 
-    def release(self, instance_uuid: str,
+    def release_instance(self, instance_uuid: str,
                 which: Callable[[claim_obj.Assignment], bool] | None = None,
-                departs: str | None = None) -> None:
+                allocation_removal: str | None = None) -> None:
         """Give back what an instance holds here; never raises for want of a
         conductor, but delivers the release later.
 
         :param which: picks some of it; default all
-        :param departs: the consumer whose allocation Nova then takes back,
-            and tries to only once
+        :param allocation_removal: the consumer whose allocation Nova then
+            takes back, and tries to only once
         """
-        assignments = [each.uuid for each in self.state.held(instance_uuid)
-                       if which is None or which(each)]
+        assignments = [
+            each.uuid
+            for each in self.assignments.held(instance_uuid)
+            if which is None or which(each)
+        ]
         if assignments:
-            if departs is not None:
-                self.departing.add(departs)
-            self.end(assignments)
-            self.state.drop(instance_uuid, assignments)
+            if allocation_removal is not None:
+                self.allocation_removal.add(allocation_removal)
+            self.release(assignments)
+            self.assignments.drop(instance_uuid, assignments)
 
-    def end(self, assignments: Iterable[str]) -> None:
+    def release(self, assignments: Iterable[str]) -> None:
         """Release assignments now, or later when no conductor answers."""
         assignments = list(assignments)
         # Written down first: a crash from here on loses nothing, and
         # releasing twice does no harm.
-        self.state.postpone(assignments)
+        self.assignments.postpone(assignments)
         try:
-            self.deliver()
+            self.flush_releases()
         except exception.ConductorUnavailable as exc:
             LOG.warning('%s; the release of %s is delivered later', exc,
                         assignments)
@@ -227,16 +231,16 @@ class ResourceTracker:
                           assignments)
         self._clean_due = True
 
-    def deliver(self) -> None:
+    def flush_releases(self) -> None:
         """Deliver the releases that are owed.
 
         :raises ConductorUnavailable: it stays owed
         """
-        pending = self.state.pending()
+        pending = self.assignments.pending()
         if not pending:
             return
-        self.learn(self.api.release(gpgpu_context.admin(), pending))
-        self.state.delivered(pending)
+        self.accept_inventory(self.api.release(gpgpu_context.admin(), pending))
+        self.assignments.delivered(pending)
         self._clean_due = True
 
     def restore(
@@ -247,7 +251,9 @@ class ResourceTracker:
 
         :param assignments: only these
         """
-        for each in self.state.all() if assignments is None else assignments:
+        for each in (
+            self.assignments.all() if assignments is None else assignments
+        ):
             try:
                 self.backend.prepare(base.HostDevice.of(each))
             except exception.HostError:
@@ -257,13 +263,19 @@ class ResourceTracker:
 
     # -- the worker's look --------------------------------------------------
 
-    def tick(self) -> float | None:
+    def run_once(self) -> float | None:
         """One look; what fails is tried again by the next one.
 
         :returns: seconds after which to look again; None: when it is time
         """
-        for step in (self._await_nova, self.deliver, self._reconcile,
-                     self._report, self._fetch, self._clean):
+        for step in (
+            self._await_allocation_removal,
+            self.flush_releases,
+            self._reconcile,
+            self._report,
+            self._fetch,
+            self._clean,
+        ):
             try:
                 step()
             except exception.ConductorUnavailable as exc:
@@ -279,12 +291,12 @@ class ResourceTracker:
                 LOG.exception('%s of the devices of %s failed; tried again '
                               'later', step.__name__.strip('_'), self.host)
         self.push()
-        return _SOON if self.departing else None
+        return _SOON if self.allocation_removal else None
 
-    def _await_nova(self) -> None:
-        if self.departing:
+    def _await_allocation_removal(self) -> None:
+        if self.allocation_removal:
             inventory = self._inventory
-            self.departing.look(
+            self.allocation_removal.forget_removed(
                 nova_context.get_admin_context(), self._client, {
                     group.provider_uuid for group in (
                         inventory.groups if inventory is not None else ())})
@@ -295,15 +307,17 @@ class ResourceTracker:
         if not self._report_due and not self.backend.changed():
             return
         self._report_due = True
-        self.backend.make_vfs({each.stable_id for each in self.state.all()})
+        self.backend.make_vfs(
+            {each.stable_id for each in self.assignments.all()}
+        )
         scan = self.backend.scan()
         for problem in scan.problems:
             LOG.warning('%s', problem)
         node, node_uuid = self._node
         owned = self._owned
         owners = {address: f'Nova ({option})' for address, option
-                  in self._novas(scan.functions).items()} | owned
-        self.learn(self.api.report(
+                  in self._nova_managed(scan.functions).items()} | owned
+        self.accept_inventory(self.api.report(
             gpgpu_context.admin(), report_obj.HostReport(
                 host=self.host, node=node, node_uuid=node_uuid,
                 functions=tuple(
@@ -312,8 +326,8 @@ class ResourceTracker:
                 problems=scan.problems)))
         self._report_due = owned != self._owned
         places = {each.id: each.address for each in scan.functions}
-        if any(places.get(pci.card_of(each.stable_id), each.address)
-               != each.address for each in self.state.all()):
+        if any(places.get(pci.function_id_of(each.stable_id), each.address)
+               != each.address for each in self.assignments.all()):
             # Buses were numbered anew; what is held is where it is now.
             self._reconcile_due = True
             self._reconcile()
@@ -323,7 +337,7 @@ class ResourceTracker:
             return
         self._fetch_due = False
         try:
-            self.learn(self.api.host_inventory(
+            self.accept_inventory(self.api.host_inventory(
                 gpgpu_context.admin(), self.host))
         except exception.NotFound:
             # The host was deleted in the conductor; it reports anew.
@@ -339,7 +353,9 @@ class ResourceTracker:
         try:
             for task in self.api.clean_tasks(
                     gpgpu_context.admin(), self.host):
-                self.learn(cleaner.clean(self.api, self.backend, task))
+                self.accept_inventory(
+                    cleaner.clean(self.api, self.backend, task)
+                )
                 self.push()
         except Exception:
             self._clean_due = True
@@ -348,7 +364,7 @@ class ResourceTracker:
     def _reconcile(self) -> None:
         """End what is dead: claims that nobody builds, assignments of
         instances that Nova deleted. In doubt they stay."""
-        if self.departing or not (
+        if self.allocation_removal or not (
                 self._reconcile_due or self._compares_again()):
             return
         listed = self.api.host_assignments(
@@ -357,15 +373,15 @@ class ResourceTracker:
             # Read after the list: a claim in the list was made by a build
             # that is in the set, or is over.
             builds = set(self._builds)
-        pending = set(self.state.pending())
+        pending = set(self.assignments.pending())
         dead = [each for each in listed if each.uuid not in pending
                 and each.instance_uuid not in builds
-                and self._is_dead(each)]
+                and self._is_orphaned(each)]
         self._remember(listed, builds, dead)
         if dead:
             LOG.warning('Ending assignments that nobody uses any more: %s',
                         [(each.uuid, each.instance_uuid) for each in dead])
-            self.end(each.uuid for each in dead)
+            self.release(each.uuid for each in dead)
         self._compare_allocations(listed)
         self._late_call = self._late_call and self._reconcile_due
         self._reconcile_due = False
@@ -379,7 +395,7 @@ class ResourceTracker:
         variants = {each.variant for each in listed}
         if inventory is None or not variants:
             return
-        self.learn(self.api.compare_allocations(
+        self.accept_inventory(self.api.compare_allocations(
             gpgpu_context.admin(), self.host, placement.allocations(
                 nova_context.get_admin_context(), self._client, [
                     group.provider_uuid for group in inventory.groups
@@ -389,20 +405,20 @@ class ResourceTracker:
     def _compares_again(self) -> bool:
         """Whether it is time, and there is something to compare."""
         return (self._clock() >= self._compare_at
-                and (self._late_call or bool(self.state.all())))
+                and (self._late_call or bool(self.assignments.all())))
 
     def _remember(self, listed: Iterable[claim_obj.Assignment],
                   builds: set[str],
                   dead: Iterable[claim_obj.Assignment]) -> None:
         gone = {each.uuid for each in dead}
         # What is built right now knows better than a list of a moment ago.
-        held = {uuid: self.state.held(uuid) for uuid in builds
-                if self.state.held(uuid)}
+        held = {uuid: self.assignments.held(uuid) for uuid in builds
+                if self.assignments.held(uuid)}
         for each in listed:
             if each.uuid not in gone and each.instance_uuid not in builds:
                 held[each.instance_uuid] = (
                     *held.get(each.instance_uuid, ()), each)
-        self.state.replace_held(held)
+        self.assignments.replace_held(held)
 
     # -- Placement ----------------------------------------------------------
 
@@ -414,7 +430,7 @@ class ResourceTracker:
         write to; Nova's own update writes the groups then.
         """
         if (self._inventory is None or not self._in_tree
-                or self.departing):
+                or self.allocation_removal):
             return
         try:
             self._write()

@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import creatable
-from gpgpu_plugin.conductor import group_state
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import seats
 from gpgpu_plugin.db import api
@@ -39,11 +39,11 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.domain import allocator
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import request as request_mod
-from gpgpu_plugin.domain import share_allocator
+from gpgpu_plugin.domain.allocation import allocator
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.allocation import share_allocator
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -85,7 +85,7 @@ def _claim(session: orm.Session, host: models.Host,
            request: objects.ClaimRequest, lease: float) -> objects.Claim:
     active = assignment_db.active(
         session, models.Assignment.host_id == host.id)
-    found = group_state.load(session, [host.id], active)[host.id]
+    found = capacity.load(session, [host.id], active)[host.id]
     held = [each for each in active
             if (each.instance_uuid, each.slot) == (
                 request.instance_uuid, request.slot)]
@@ -118,7 +118,7 @@ def _claim(session: orm.Session, host: models.Host,
 class Offered:
     """What one resource class is on the host."""
 
-    state: group_state.GroupState
+    state: capacity.GroupCapacity
     kind: models.VGPUType
 
     @property
@@ -127,8 +127,8 @@ class Offered:
         return self.kind.vgpu_type == naming.PASSTHROUGH
 
 
-def _with(state: group_state.GroupState,
-          granted: Sequence[models.Assignment]) -> group_state.GroupState:
+def _with(state: capacity.GroupCapacity,
+          granted: Sequence[models.Assignment]) -> capacity.GroupCapacity:
     mine = [each for each in granted
             if each.device.group_id == state.group.id]
     known = {device.id for device in state.devices}
@@ -167,7 +167,7 @@ def _ours(session: orm.Session, request: objects.ClaimRequest,
 
 def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
             offered: Mapping[str, Offered],
-            ) -> dict[str, tuple[share_allocator.Chosen, ...]]:
+            ) -> dict[str, tuple[share_allocator.Selection, ...]]:
     if not ours:
         return {}
     asked = {demand.resource_class: offered[demand.resource_class]
@@ -179,7 +179,7 @@ def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
     nodes = request.numa_nodes
     try:
         return share_allocator.allocate(
-            {name: [group_state.allocator_card(device)
+            {name: [capacity.allocator_card(device)
                     for device in each.state.whole]
              for name, each in asked.items() if each.is_whole},
             {name: each.state.share(each.kind)
@@ -191,7 +191,7 @@ def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
 
 def _grant(session: orm.Session, host: models.Host,
            request: objects.ClaimRequest,
-           chosen: Mapping[str, Sequence[share_allocator.Chosen]],
+           chosen: Mapping[str, Sequence[share_allocator.Selection]],
            offered: Mapping[str, Offered], lease: float,
            ) -> list[models.Assignment]:
     granted: list[models.Assignment] = []
@@ -227,7 +227,7 @@ def view(each: models.Assignment, host: models.Host) -> objects.Assignment:
         slot=each.slot, device_uuid=each.device.uuid,
         stable_id=each.device.stable_id, address=each.device.address,
         variant=variant, resource_class=each.resource_class,
-        vgpu_type=each.vgpu_type, placement=each.device.placement,
+        vgpu_type=each.vgpu_type, placement_id=each.device.placement_id,
         state=each.device.state,
         lease_expires_at=each.lease_expires_at)
 
@@ -249,7 +249,7 @@ def _lock_host_of(db: api.Database,
 
 
 def activate(db: api.Database, uuids: Sequence[str],
-             told: report_obj.Told | None = None,
+             driver_capacities: report_obj.DriverCapacities | None = None,
              ) -> inventory_obj.HostInventory:
     """The guest runs (ConductorAPI.activate)."""
     host_id = _lock_host_of(db, uuids)
@@ -271,7 +271,7 @@ def activate(db: api.Database, uuids: Sequence[str],
             each.lease_expires_at = None
             event_db.add(session, 'activate', host.name, each.device, each)
             host_db.changed(host)
-        creatable.note(session, host, told)
+        driver_capacity.note(session, host, driver_capacities)
         return inventory.refresh(session, host)
     if host_id is None:
         raise exception.NotFound(
@@ -279,16 +279,21 @@ def activate(db: api.Database, uuids: Sequence[str],
     return db.write(work)
 
 
-def abort(db: api.Database, uuids: Sequence[str], *, touched: bool,
-          fault: str | None, told: report_obj.Told | None = None,
-          ) -> inventory_obj.HostInventory | None:
+def abort(
+    db: api.Database,
+    uuids: Sequence[str],
+    *,
+    touched: bool,
+    fault: str | None,
+    driver_capacities: report_obj.DriverCapacities | None = None,
+) -> inventory_obj.HostInventory | None:
     """End claims that were not activated (ConductorAPI.abort)."""
     if fault is not None:
         event = _Event.FAULT
     else:
         event = _Event.ABORT_TOUCHED if touched else _Event.ABORT_UNTOUCHED
     return _end(db, uuids, 'abort', {_State.PROVISIONING: event}, fault,
-                told)
+                driver_capacities)
 
 
 def release(db: api.Database,
@@ -299,11 +304,14 @@ def release(db: api.Database,
         _State.ASSIGNED: _Event.RELEASE}, None)
 
 
-def _end(db: api.Database, uuids: Sequence[str], kind: str,
-         events: Mapping[device_states.DeviceState,
-                         device_states.DeviceEvent],
-         fault: str | None, told: report_obj.Told | None = None,
-         ) -> inventory_obj.HostInventory | None:
+def _end(
+    db: api.Database,
+    uuids: Sequence[str],
+    kind: str,
+    events: Mapping[device_states.DeviceState, device_states.DeviceEvent],
+    fault: str | None,
+    driver_capacities: report_obj.DriverCapacities | None = None,
+) -> inventory_obj.HostInventory | None:
     host_id = _lock_host_of(db, uuids)
     if host_id is None:
         return None
@@ -320,7 +328,7 @@ def _end(db: api.Database, uuids: Sequence[str], kind: str,
                     kind='assignment', name=each.uuid,
                     reason=f'{kind} is not for a device that is {state}')
             _end_one(session, host, each, events[state], kind, fault)
-        creatable.note(session, host, told)
+        driver_capacity.note(session, host, driver_capacities)
         return inventory.refresh(session, host)
     return db.write(work)
 

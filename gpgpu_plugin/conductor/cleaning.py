@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import creatable
+from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -105,7 +105,7 @@ def started(db: api.Database, device_uuid: str, token: str) -> None:
 
 def finished(db: api.Database, device_uuid: str, token: str, *,
              passed: bool, evidence: str,
-             told: report_obj.Told | None = None,
+             driver_capacities: report_obj.DriverCapacities | None = None,
              ) -> inventory_obj.HostInventory:
     """cleaning -> available or quarantined (ConductorAPI.clean_finished)."""
     host_id = host_id_of(db, device_uuid)
@@ -121,7 +121,7 @@ def finished(db: api.Database, device_uuid: str, token: str, *,
         event_db.add(session, 'clean_passed' if passed else 'clean_failed',
                      host.name, device, detail=evidence)
         host_db.changed(host)
-        creatable.note(session, host, told)
+        driver_capacity.note(session, host, driver_capacities)
         return inventory.refresh(session, host)
     return db.write(work)
 

@@ -18,15 +18,15 @@ from collections.abc import Sequence
 
 from sqlalchemy import orm
 
-from gpgpu_plugin.conductor import group_state
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import allocator
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import allocator
 from gpgpu_plugin.objects import inventory as objects
 
 
 def refresh(session: orm.Session, host: models.Host,
-            states: Sequence[group_state.GroupState] | None = None,
+            states: Sequence[capacity.GroupCapacity] | None = None,
             ) -> objects.HostInventory:
     """Recompute the stored capacities of the (locked) host.
 
@@ -35,7 +35,7 @@ def refresh(session: orm.Session, host: models.Host,
     """
     session.flush()
     if states is None:
-        states = group_state.load(session, [host.id])[host.id]
+        states = capacity.load(session, [host.id])[host.id]
     _store_capacity(states)
     return inventory(host, states)
 
@@ -43,26 +43,26 @@ def refresh(session: orm.Session, host: models.Host,
 def refresh_all(session: orm.Session, host_ids: Sequence[int]) -> None:
     """Recompute the stored capacities of (locked) hosts."""
     session.flush()
-    for states in group_state.load(session, host_ids).values():
+    for states in capacity.load(session, host_ids).values():
         _store_capacity(states)
 
 
-def _store_capacity(states: Sequence[group_state.GroupState]) -> None:
+def _store_capacity(states: Sequence[capacity.GroupCapacity]) -> None:
     for state in states:
         for kind in state.group.types:
-            limits = state.limits(kind)
+            limits = state.max_instances(kind)
             kind.max_vgpu_per_pgpu = max(limits, default=0)
             kind.max_capacity = sum(limits)
-            kind.remaining_capacity = sum(state.rooms(kind))
+            kind.remaining_capacity = sum(state.available(kind))
 
 
 def of_host(session: orm.Session,
             host: models.Host) -> objects.HostInventory:
     """What the host offers now."""
-    return inventory(host, group_state.load(session, [host.id])[host.id])
+    return inventory(host, capacity.load(session, [host.id])[host.id])
 
 
-def inventory(host: models.Host, states: Sequence[group_state.GroupState],
+def inventory(host: models.Host, states: Sequence[capacity.GroupCapacity],
               ) -> objects.HostInventory:
     """What a host offers, of rows that were read already."""
     return objects.HostInventory(
@@ -73,7 +73,7 @@ def inventory(host: models.Host, states: Sequence[group_state.GroupState],
             if (types := _types(state))))
 
 
-def _types(state: group_state.GroupState,
+def _types(state: capacity.GroupCapacity,
            ) -> tuple[objects.TypeInventory, ...]:
     return tuple(
         objects.TypeInventory(
@@ -83,7 +83,7 @@ def _types(state: group_state.GroupState,
         and (desired := state.desired(kind)) is not None)
 
 
-def _group_inventory(host: models.Host, state: group_state.GroupState,
+def _group_inventory(host: models.Host, state: capacity.GroupCapacity,
                      types: tuple[objects.TypeInventory, ...],
                      ) -> objects.GroupInventory:
     variant = state.group.variant
@@ -96,33 +96,33 @@ def _group_inventory(host: models.Host, state: group_state.GroupState,
         types=types)
 
 
-def view(host: models.Host, states: Sequence[group_state.GroupState],
-         ) -> objects.HostGroups:
+def view(host: models.Host, states: Sequence[capacity.GroupCapacity],
+         ) -> objects.HostMasks:
     """The host as the scheduler needs it."""
     kinds = [(state, kind) for state in states
              for kind in state.group.types if kind.listed]
     masks = allocator.masks([
-        list(zip(map(group_state.allocator_card, state.cards),
-                 state.rooms(kind), strict=True))
+        list(zip(map(capacity.allocator_card, state.cards),
+                 state.available(kind), strict=True))
         for state, kind in kinds])
     of_group: dict[int, list[tuple[models.VGPUType, allocator.Masks]]] = {}
     for (state, kind), mask in zip(kinds, masks, strict=True):
         of_group.setdefault(state.group.id, []).append((kind, mask))
-    return objects.HostGroups(
+    return objects.HostMasks(
         host=host.name, node_uuid=host.node_uuid,
         generation=host.generation, deleted=bool(host.deleted),
         groups=tuple(_group_view(state, of_group[state.group.id])
                      for state in states if state.group.id in of_group))
 
 
-def _group_view(state: group_state.GroupState,
+def _group_view(state: capacity.GroupCapacity,
                 types: Sequence[tuple[models.VGPUType, allocator.Masks]],
-                ) -> objects.GroupView:
+                ) -> objects.GroupMasks:
     _, first = types[0]
-    return objects.GroupView(
+    return objects.GroupMasks(
         variant=state.group.variant.name,
         provider_uuid=state.group.provider_uuid, numa=first.numa,
         switches=first.switches, alone=first.alone, states=state.states(),
-        types=tuple(objects.TypeView(
+        types=tuple(objects.TypeMasks(
             resource_class=state.resource_class(kind), free=mask.free,
-            room=mask.room) for kind, mask in types))
+            available=mask.available) for kind, mask in types))

@@ -12,8 +12,8 @@
 """The RPC endpoint: from primitives to a function of the right module.
 
 Meaning, errors and arguments of each method are those of
-``conductor.rpcapi.ConductorAPI``. Nothing is decided here but who is told:
-what an operator changes is cast to the hosts concerned.
+``conductor.rpcapi.ConductorAPI``. Nothing is decided here but who is
+driver_capacities: what an operator changes is cast to the hosts concerned.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ import oslo_messaging
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from gpgpu_plugin import compute_rpcapi
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import backing
-from gpgpu_plugin.conductor import changes
+from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import operators
-from gpgpu_plugin.conductor import report as report_mod
-from gpgpu_plugin.conductor import rpcapi
-from gpgpu_plugin.conductor import variants
-from gpgpu_plugin.conductor import vgpu_types
+from gpgpu_plugin.conductor import reports as report_mod
+from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.objects import admin as view_obj
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.objects import view as view_obj
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import conductor_api
 
 LOG = logging.getLogger(__name__)
 
@@ -64,18 +64,20 @@ def _call(method: _F) -> _F:
         exception.GpgpuException)(answer))
 
 
-def _told(told: _Primitive) -> report_obj.Told | None:
-    return None if told is None else codec.from_primitive(
-        dict[str, vgpu_type.Creatable], told)
+def _driver_capacities(
+    value: _Primitive,
+) -> report_obj.DriverCapacities | None:
+    return None if value is None else codec.from_primitive(
+        dict[str, vgpu_type.DriverCapacity], value)
 
 
 class ConductorManager:
     """Version 1.0 of the conductor's API."""
 
-    target = oslo_messaging.Target(version=rpcapi.VERSION)
+    target = oslo_messaging.Target(version=conductor_api.VERSION)
 
     def __init__(self, conf: cfg.ConfigOpts, db: api.Database,
-                 compute_api: compute_rpcapi.ComputeAPI) -> None:
+                 compute_api: compute_api.ComputeAPI) -> None:
         self._conf = conf
         self._db = db
         self._compute_api = compute_api
@@ -112,15 +114,17 @@ class ConductorManager:
 
     @_call
     def activate(self, ctxt: _Context, assignments: list[str],
-                 told: _Primitive) -> object:
-        return claims.activate(self._db, assignments, _told(told))
+                 driver_capacities: _Primitive) -> object:
+        return claims.activate(
+            self._db, assignments, _driver_capacities(driver_capacities)
+        )
 
     @_call
     def abort(self, ctxt: _Context, assignments: list[str], touched: bool,
-              fault: str | None, told: _Primitive) -> object:
+              fault: str | None, driver_capacities: _Primitive) -> object:
         view = claims.abort(
             self._db, assignments, touched=touched, fault=fault,
-            told=_told(told))
+            driver_capacities=_driver_capacities(driver_capacities))
         if touched and view is not None:
             # The source of a migration ends it for its destination, which is
             # to clean.
@@ -140,7 +144,9 @@ class ConductorManager:
             self, ctxt: _Context, host: str,
             allocations: dict[str, dict[str, dict[str, int]]],
             assignments: list[str]) -> object:
-        return backing.compare(self._db, host, allocations, assignments)
+        return allocation_sync.compare(
+            self._db, host, allocations, assignments
+        )
 
     @_call
     def instance_assignments(self, ctxt: _Context,
@@ -160,55 +166,55 @@ class ConductorManager:
     @_call
     def clean_finished(self, ctxt: _Context, device_uuid: str, token: str,
                        passed: bool, evidence: str,
-                       told: _Primitive) -> object:
+                       driver_capacities: _Primitive) -> object:
         return cleaning.finished(self._db, device_uuid, token,
                                  passed=passed, evidence=evidence,
-                                 told=_told(told))
+                                 driver_capacities=_driver_capacities(driver_capacities))
 
     # -- the scheduler ------------------------------------------------------
 
     @_call
     def changes_since(self, ctxt: _Context, generation: int) -> object:
-        return changes.changes_since(self._db, generation)
+        return scheduler_feed.changes_since(self._db, generation)
 
     # -- operators ----------------------------------------------------------
 
     @_call
     def variant_create(self, ctxt: _Context, variant: _Primitive) -> object:
-        view, hosts = variants.create(self._db, codec.from_primitive(
-            view_obj.VariantView, variant))
+        view, hosts = variant_admin.create(self._db, codec.from_primitive(
+            view_obj.VariantInfo, variant))
         self._refresh(ctxt, hosts)
         return view
 
     @_call
     def variant_list(self, ctxt: _Context) -> object:
-        return variants.list_all(self._db)
+        return variant_admin.list_all(self._db)
 
     @_call
     def variant_show(self, ctxt: _Context, name: str) -> object:
-        return variants.show(self._db, name)
+        return variant_admin.show(self._db, name)
 
     @_call
     def variant_set(self, ctxt: _Context, variant: _Primitive) -> object:
-        view, hosts = variants.set_(self._db, codec.from_primitive(
-            view_obj.VariantView, variant))
+        view, hosts = variant_admin.set_(self._db, codec.from_primitive(
+            view_obj.VariantInfo, variant))
         self._refresh(ctxt, hosts)
         return view
 
     @_call
     def variant_delete(self, ctxt: _Context, name: str) -> object:
-        self._refresh(ctxt, variants.delete(self._db, name))
+        self._refresh(ctxt, variant_admin.delete(self._db, name))
         return None
 
     @_call
     def vgpu_type_list(self, ctxt: _Context, host: str | None,
                        variant: str | None) -> object:
-        return vgpu_types.list_all(self._db, host, variant)
+        return vgpu_type_admin.list_all(self._db, host, variant)
 
     @_call
     def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
                       host: str | None, enabled: bool) -> object:
-        types, hosts = vgpu_types.set_enabled(
+        types, hosts = vgpu_type_admin.set_enabled(
             self._db, variant, vgpu_type, host, enabled=enabled)
         self._refresh(ctxt, hosts)
         return types

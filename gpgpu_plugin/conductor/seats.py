@@ -20,18 +20,18 @@ from collections.abc import Iterator
 
 from sqlalchemy import orm
 
-from gpgpu_plugin.conductor import group_state
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import share_allocator
+from gpgpu_plugin.domain.allocation import share_allocator
 
 _AVAILABLE = device_states.DeviceState.AVAILABLE
 
 
-def take(session: orm.Session, state: group_state.GroupState,
-         chosen: Iterable[share_allocator.Chosen],
+def take(session: orm.Session, state: capacity.GroupCapacity,
+         chosen: Iterable[share_allocator.Selection],
          ) -> Iterator[models.Device]:
     """The rows of a group for what was chosen of it, which were looked at
     under the host's lock.
@@ -45,18 +45,18 @@ def take(session: orm.Session, state: group_state.GroupState,
         if each.vgpu_type is None:
             yield card
             continue
-        if device_db.facts(card).vgpu_seats == pci.SEAT_VF:
+        if device_db.facts(card).vgpu_mechanism == pci.VGPUMechanism.VF:
             seat = state.free_vfs(card)[0]
         else:
-            seat = _mdev_seat(session, card, state.children[card.id])
+            seat = _mdev_row_id(session, card, state.children[card.id])
             if seat.id is None:
                 state.children[card.id].append(seat)
                 session.flush()
-        seat.vgpu_type, seat.placement = each.vgpu_type, each.placement
+        seat.vgpu_type, seat.placement_id = each.vgpu_type, each.placement_id
         yield seat
 
 
-def _mdev_seat(session: orm.Session, card: models.Device,
+def _mdev_row_id(session: orm.Session, card: models.Device,
                children: Iterable[models.Device]) -> models.Device:
     """A free seat of the card, else a new one."""
     seats = {child.stable_id: child for child in children
@@ -66,7 +66,7 @@ def _mdev_seat(session: orm.Session, card: models.Device,
     if free:
         return free[0]
     number = 0
-    while (stable_id := pci.mdev_seat(card.stable_id, number)) in seats:
+    while (stable_id := pci.mdev_row_id(card.stable_id, number)) in seats:
         number += 1
     seat = models.Device(
         uuid=str(uuid.uuid4()), host_id=card.host_id, parent_id=card.id,

@@ -20,13 +20,13 @@ import uuid
 
 from oslo_config import cfg
 
-from gpgpu_plugin import compute_rpcapi
 from gpgpu_plugin import exception
-from gpgpu_plugin import rpc
 from gpgpu_plugin.conductor import manager
-from gpgpu_plugin.conductor import ping
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import ping
+from gpgpu_plugin.rpc import transport as rpc_transport
 
 
 class ConductorService:
@@ -37,7 +37,7 @@ class ConductorService:
 
     def __init__(self, conf: cfg.ConfigOpts, transport: typing.Any = None,
                  database: api.Database | None = None) -> None:
-        self._transport = transport or rpc.transport(conf)
+        self._transport = transport or rpc_transport.get_transport(conf)
         self.database = database or api.Database(conf)
         if not migration.is_current(self.database.engine):
             raise exception.ConfigInvalid(
@@ -46,12 +46,12 @@ class ConductorService:
                        f'{migration.version(self.database.engine)}, not at '
                        f'{migration.revisions()[-1]}: run '
                        '"gpgpu-manage db sync"')
-        self._server = rpc.server(
-            self._transport, rpc.conductor_topic(conf),
+        self._server = rpc_transport.server(
+            self._transport, rpc_transport.conductor_topic(conf),
             f'{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}',
             [manager.ConductorManager(
                 conf, self.database,
-                compute_rpcapi.ComputeAPI(conf, self._transport)),
+                compute_api.ComputeAPI(conf, self._transport)),
              ping.PingEndpoint(self._transport)])
 
     def start(self) -> None:

@@ -74,7 +74,7 @@ FAKE_GROUP = cfg.OptGroup(
 FAKE_OPTS = [
     cfg.StrOpt(
         'machine', default='hgx-h100-8',
-        help='Machine of gpgpu_plugin.host.machines that a host pretends '
+        help='Machine of gpgpu_plugin.host.fake.machines that a host pretends '
              'to be, or the path of a file of "gpgpu-manage pci record".'),
     cfg.DictOpt(
         'machines', default={},

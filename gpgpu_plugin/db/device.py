@@ -115,6 +115,6 @@ def transition(session: orm.Session, device: models.Device,
     orm.attributes.set_committed_value(device, 'state', str(state))
     if state is device_states.DeviceState.AVAILABLE:
         # Nothing is carved there any more.
-        device.vgpu_type = device.placement = None
+        device.vgpu_type = device.placement_id = None
     orm.attributes.set_committed_value(
         device, 'generation', device.generation + 1)

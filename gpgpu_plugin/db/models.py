@@ -95,7 +95,7 @@ class Variant(Base):
     type: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
     traits: orm.Mapped[str] = orm.mapped_column(sa.Text, default='[]')
-    sharing: orm.Mapped[str] = orm.mapped_column(
+    mix_policy: orm.Mapped[str] = orm.mapped_column(
         sa.String(16), default='same_type')
     enabled_types: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='["passthrough"]')
@@ -166,7 +166,7 @@ class Device(Base):
         sa.ForeignKey('devices.id'))
     kind: orm.Mapped[str] = orm.mapped_column(sa.String(16), default='pci')
     vgpu_type: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
-    placement: orm.Mapped[int | None]
+    placement_id: orm.Mapped[int | None]
     stable_id: orm.Mapped[str] = orm.mapped_column(NAME)
     address: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     state: orm.Mapped[str] = orm.mapped_column(sa.String(16))

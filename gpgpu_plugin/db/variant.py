@@ -24,7 +24,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
 
 _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
-        'type', 'resource_class', 'sharing')
+        'type', 'resource_class', 'mix_policy')
 
 
 def to_domain(row: models.Variant) -> rules.Variant:

@@ -25,7 +25,7 @@ class Desired:
     max_unit: int
 
 
-def desired(*, most: int, remaining: int, backed: int,
+def desired(*, most: int, remaining: int, allocated: int,
             largest_allocation: int = 0) -> Desired | None:
     """The inventory with which Placement offers exactly ``remaining``.
 
@@ -36,13 +36,13 @@ def desired(*, most: int, remaining: int, backed: int,
     :param most: units that the group's cards in any state, missing ones
         too, can be
     :param remaining: units that a claim could take now
-    :param backed: units held under a Placement allocation on the provider
+    :param allocated: units held under a Placement allocation on the provider
     :param largest_allocation: the most units one live allocation holds
     :returns: None for a type without cards and allocations: 0 is not a
         legal total
     """
-    total = max(most, remaining + backed, largest_allocation)
+    total = max(most, remaining + allocated, largest_allocation)
     if total == 0:
         return None
     return Desired(total=total, max_unit=total,
-                   reserved=max(0, total - remaining - backed))
+                   reserved=max(0, total - remaining - allocated))

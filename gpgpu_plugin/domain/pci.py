@@ -14,17 +14,27 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.domain.vgpu import vgpu_type
 
 # Display controllers, processing accelerators, co-processors.
 _GPU_CLASSES = ('03', '12', '0b40')
 _BRIDGE = '06'
 
-SEAT_MDEV, SEAT_VF = 'mdev', 'vf'
-"""What each vGPU of a card takes: an mdev made for it, or one of the VFs."""
+
+class VGPUMechanism(enum.StrEnum):
+    """How a driver exposes the vGPUs of a GPU.
+
+    ``mdev``: a mediated device is created for each vGPU. ``vf``: each vGPU
+    is one of the GPU's SR-IOV virtual functions.
+    """
+
+    MDEV = 'mdev'
+    VF = 'vf'
+
 
 _ADDRESS = re.compile(
     r'([0-9a-f]{4,16}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
@@ -73,12 +83,12 @@ VF = '/vf'
 _MDEV_SEAT = '/mdev'
 
 
-def mdev_seat(card: str, number: int) -> str:
+def mdev_row_id(card: str, number: int) -> str:
     """Stable id of a place for an mdev on a card."""
     return f'{card}{_MDEV_SEAT}{number}'
 
 
-def card_of(stable_id: str) -> str:
+def function_id_of(stable_id: str) -> str:
     """Stable id of the function that a scan finds: of the card that a place
     for an mdev is on, else itself."""
     return stable_id.partition(_MDEV_SEAT)[0]
@@ -87,7 +97,7 @@ def card_of(stable_id: str) -> str:
 def pf_of(stable_id: str) -> str | None:
     """Stable id of the PF of a VF, or of a place for an mdev on one; None:
     it is no VF's."""
-    pf, found, _ = card_of(stable_id).rpartition(VF)
+    pf, found, _ = function_id_of(stable_id).rpartition(VF)
     return pf if found else None
 
 
@@ -143,24 +153,24 @@ class PCIFunction:
         between the root port and the function, outermost first
     :ivar companions: addresses of the functions that go wherever this one
         goes: those of the same card that are no GPU of their own
-        (gpgpu_plugin.domain.card)
+        (gpgpu_plugin.domain.gpu)
     :ivar part_of: address of the function whose companion this one is
-    :ivar foreign: addresses in the card's IOMMU groups that are no part of
-        the card; bridges are not meant. Told of GPUs only
+    :ivar iommu_foreign_members: addresses in the card's IOMMU groups that are
+        no part of the card; bridges are not meant. Reported for GPUs only
     :ivar used_by: what the host itself sees holding it: ``vfio`` while a
         process holds its VFIO group, ``mdev`` while it has mdevs, ``vf``
         while it has VFs, ``boot_vga`` for the boot display
     :ivar serial: vendor's serial number (VPD), dsn: PCIe Device Serial Number
     :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
     :ivar sriov_totalvfs: None if not SR-IOV capable
-    :ivar vgpu_seats: SEAT_MDEV or SEAT_VF where vGPUs can be carved out of
+    :ivar vgpu_mechanism: VGPUMechanism where vGPUs can be carved out of
         it
     :ivar vgpu_types: what it can be carved into; those of VFs are told of
         their PF. None: it can, but into what cannot be told now
-    :ivar carved: what is carved out of it: UUIDs of mdevs, or the number of
-        the type that a VF has
-    :ivar creatable: what can be carved out of the card besides, as far as its
-        driver tells; told of cards alone
+    :ivar existing_vgpus: what is carved out of it: UUIDs of mdevs, or the
+        number of the type that a VF has
+    :ivar driver_capacity: what can be carved out of the card besides, as far
+        as its driver tells; told of cards alone
     :ivar owner: who else gives the function away, and how that is known
     :ivar fault: why the function cannot be trusted (config space reads ff)
     """
@@ -180,7 +190,7 @@ class PCIFunction:
     switch_path: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
     part_of: str | None = None
-    foreign: tuple[str, ...] = ()
+    iommu_foreign_members: tuple[str, ...] = ()
     slot: str | None = None
     serial: str | None = None
     dsn: str | None = None
@@ -189,10 +199,10 @@ class PCIFunction:
     vf_index: int | None = None
     sriov_totalvfs: int | None = None
     sriov_numvfs: int | None = None
-    vgpu_seats: str | None = None
+    vgpu_mechanism: VGPUMechanism | None = None
     vgpu_types: tuple[vgpu_type.VGPUType, ...] | None = ()
-    carved: tuple[str, ...] = ()
-    creatable: vgpu_type.Creatable | None = None
+    existing_vgpus: tuple[str, ...] = ()
+    driver_capacity: vgpu_type.DriverCapacity | None = None
     unreadable: tuple[str, ...] = ()
     owner: str | None = None
     fault: str | None = None

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import sharing
+from gpgpu_plugin.domain.vgpu import capacity
 
 TYPES = ('gpu',)
 
@@ -34,7 +34,7 @@ class Variant:
     :ivar resource_class: of the whole card
     :ivar traits: what its providers get beside the plugin's own traits
     :ivar sharing: which vGPUs may be on one card together, a
-        domain.sharing.Sharing
+        domain.mix_policy.VGPUMixPolicy
     """
 
     name: str
@@ -46,7 +46,7 @@ class Variant:
     type: str = 'gpu'
     resource_class: str = ''
     traits: tuple[str, ...] = ()
-    sharing: str = sharing.Sharing.SAME_TYPE.value
+    mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
 
     @property
     def specificity(self) -> int:
@@ -78,10 +78,10 @@ def check(variant: Variant) -> Variant:
             field='subsystem', value=variant.subsystem,
             expected='a subsystem vendor beside it: subsystem ids are each '
                      "vendor's own")
-    if variant.sharing not in list(sharing.Sharing):
+    if variant.mix_policy not in list(capacity.VGPUMixPolicy):
         raise exception.Invalid(
-            field='sharing', value=variant.sharing,
-            expected='one of ' + ', '.join(sharing.Sharing))
+            field='mix_policy', value=variant.mix_policy,
+            expected='one of ' + ', '.join(capacity.VGPUMixPolicy))
     ids = {
         name: pci.normalize_id(name.replace('_', ' '), value,
                                2 if name == 'revision' else 4)

@@ -28,11 +28,11 @@ from oslo_config import cfg
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import vgpu_type
-from gpgpu_plugin.host import baseline
-from gpgpu_plugin.host import binding
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs as sysfs_mod
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.vfio import baseline
+from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.objects import claim
 
 
@@ -43,7 +43,7 @@ class HostDevice:
     :ivar assignment_uuid: the holding; when cleaning, the last one
     :ivar address: of the function, or of the card that an mdev is on
     :ivar vgpu_type: name of what is carved there; None: the whole card
-    :ivar placement: where on the card it is to be; None: anywhere
+    :ivar placement_id: where on the card it is to be; None: anywhere
     :ivar cleaning: names one cleaning
     """
 
@@ -51,7 +51,7 @@ class HostDevice:
     stable_id: str
     address: str
     vgpu_type: str | None = None
-    placement: int | None = None
+    placement_id: int | None = None
     cleaning: str | None = None
 
     @classmethod
@@ -62,7 +62,7 @@ class HostDevice:
                    address=assignment.address,
                    vgpu_type=None if assignment.vgpu_type
                    == naming.PASSTHROUGH else assignment.vgpu_type,
-                   placement=assignment.placement)
+                   placement_id=assignment.placement_id)
 
     @classmethod
     def to_clean(cls, task: claim.CleanTask) -> HostDevice:
@@ -119,8 +119,8 @@ class Devices(abc.ABC):
         """Make the device ready for a guest.
 
         :raises HostError: the hardware did not do what it was asked
-        :raises HostNotReady: the device was not touched; NoRoom: since its
-            card makes no more of the type
+        :raises HostNotReady: the device was not touched; NoDriverCapacity:
+            since its card makes no more of the type
         """
 
     @abc.abstractmethod
@@ -181,8 +181,8 @@ class Host(Devices):
         """
 
     @abc.abstractmethod
-    def creatable(self, devices: Iterable[HostDevice],
-                  ) -> dict[str, vgpu_type.Creatable]:
+    def driver_capacity(self, devices: Iterable[HostDevice],
+                  ) -> dict[str, vgpu_type.DriverCapacity]:
         """What can be carved out of the cards of vGPUs, now that something
         was made or removed there. Never raises.
 

@@ -31,15 +31,15 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.host import base
-from gpgpu_plugin.host import baseline
-from gpgpu_plugin.host import binding
-from gpgpu_plugin.host import carving
-from gpgpu_plugin.host import designation
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs as sysfs_mod
-from gpgpu_plugin.host import watch
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import vgpu_sysfs
+from gpgpu_plugin.host.discovery import watch
+from gpgpu_plugin.host.vfio import baseline
+from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.host.vfio import designation
 
 LOG = logging.getLogger(__name__)
 
@@ -116,34 +116,43 @@ class LocalHost(base.Host):
         if self._watch is not None:
             self._watch.close()
         self._watch = watch.Watch(self.access.sysfs, scan.functions)
-        return dataclasses.replace(scan, functions=tuple(
-            function if function.creatable is None else dataclasses.replace(
-                function, creatable=dataclasses.replace(
-                    function.creatable, at=at))
-            for function in scan.functions))
+        return dataclasses.replace(
+            scan,
+            functions=tuple(
+                function
+                if function.driver_capacity is None
+                else dataclasses.replace(
+                    function,
+                    driver_capacity=dataclasses.replace(
+                        function.driver_capacity, sampled_at=at
+                    ),
+                )
+                for function in scan.functions
+            ),
+        )
 
     def _at(self) -> tuple[str, int]:
-        """Drawn before a driver is asked (vgpu_type.Creatable)."""
+        """Drawn before a driver is asked (vgpu_type.DriverCapacity)."""
         return self._start, next(self._numbers)
 
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
         return tuple(function for function in scan.functions
                      if pci.can_be_gpu(function.class_code)
-                     or function.vgpu_seats is not None)
+                     or function.vgpu_mechanism is not None)
 
     def changed(self) -> bool:
         return (self._watch is None or self._failed
                 or self._watch.changed())
 
-    def creatable(self, devices: Iterable[base.HostDevice],
-                  ) -> dict[str, vgpu_type.Creatable]:
-        found: dict[str, vgpu_type.Creatable] = {}
+    def driver_capacity(self, devices: Iterable[base.HostDevice],
+                  ) -> dict[str, vgpu_type.DriverCapacity]:
+        found: dict[str, vgpu_type.DriverCapacity] = {}
         for device in devices:
             if device.vgpu_type is None:
                 continue
             at = self._at()
             try:
-                card, told = carving.look_at_card(
+                card, told = vgpu_sysfs.read_driver_capacity(
                     self.access.sysfs, device.address, device.stable_id)
             except (OSError, ValueError):
                 # What is made there is refused if there is no room for it.
@@ -151,7 +160,7 @@ class LocalHost(base.Host):
                               'read', device.address)
                 continue
             if told is not None:
-                found[card] = dataclasses.replace(told, at=at)
+                found[card] = dataclasses.replace(told, sampled_at=at)
                 if told.fails:
                     # Nobody will ask it for a vGPU, and so hear that it is
                     # well again; the watch of the next scan waits for that.

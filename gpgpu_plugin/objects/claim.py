@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import inventory
 
 SLOT_BUILD = 'build'
@@ -55,8 +55,8 @@ class Assignment:
 
     :ivar uuid: names this holding, never the next one of the same device
     :ivar vgpu_type: ``passthrough`` for a whole card
-    :ivar placement: where on its card the vGPU is to be, as in
-        gpgpu_plugin.domain.sharing.Unit
+    :ivar placement_id: where on its card the vGPU is to be, as in
+        gpgpu_plugin.domain.vgpu.capacity.VGPU
     :ivar state: the device's state
     :ivar lease_expires_at: seconds since the epoch until which a claim that
         was not activated is presumed alive; None once activated
@@ -72,7 +72,7 @@ class Assignment:
     variant: str
     resource_class: str
     vgpu_type: str = naming.PASSTHROUGH
-    placement: int | None = None
+    placement_id: int | None = None
     state: str
     lease_expires_at: float | None = None
 

@@ -52,20 +52,20 @@ class HostInventory:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TypeView:
+class TypeMasks:
     """One resource class of a group.
 
     :ivar free: mask of the cards of which a claim could take some now
-    :ivar room: how many of each card; empty: one of each
+    :ivar available: how many of each card; empty: one of each
     """
 
     resource_class: str
     free: int
-    room: tuple[int, ...] = ()
+    available: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupView:
+class GroupMasks:
     """One group as the scheduler needs it. Bit i of a mask is card i.
 
     :ivar types: what it offers
@@ -77,7 +77,7 @@ class GroupView:
 
     variant: str
     provider_uuid: str
-    types: tuple[TypeView, ...]
+    types: tuple[TypeMasks, ...]
     numa: tuple[int, ...] = ()
     switches: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
@@ -85,13 +85,13 @@ class GroupView:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HostGroups:
+class HostMasks:
     """One host as the scheduler needs it."""
 
     host: str
     node_uuid: str
     generation: int
-    groups: tuple[GroupView, ...] = ()
+    groups: tuple[GroupMasks, ...] = ()
     deleted: bool = False
 
 
@@ -105,4 +105,4 @@ class Changes:
     """
 
     generation: int
-    hosts: tuple[HostGroups, ...] = ()
+    hosts: tuple[HostMasks, ...] = ()

@@ -17,9 +17,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.domain.vgpu import vgpu_type
 
-Told = Mapping[str, vgpu_type.Creatable]
+DriverCapacities = Mapping[str, vgpu_type.DriverCapacity]
 """What the drivers of a host's cards say that can be carved out of them now,
 by the cards' stable ids; cards that are left out stay as they are known."""
 

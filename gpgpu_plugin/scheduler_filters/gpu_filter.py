@@ -25,13 +25,13 @@ from nova.scheduler import utils
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
-from gpgpu_plugin import rpc
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.domain import allocator
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import request as request_mod
-from gpgpu_plugin.scheduler_filters import host_view
+from gpgpu_plugin.domain.allocation import allocator
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.scheduler_filters import scheduler_view
 
 LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
@@ -47,17 +47,23 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
 
     RUN_ON_REBUILD = False
 
-    def __init__(self, cache: host_view.HostViewCache | None = None) -> None:
+    def __init__(
+        self, cache: scheduler_view.SchedulerViewCache | None = None
+    ) -> None:
         super().__init__()
         self._cache = cache
 
-    def _refresh(self) -> host_view.HostView:
+    def _refresh(self) -> scheduler_view.SchedulerView:
         if self._cache is None:
             # Not at import: the service may fork, and tests configure late.
             conf_gpgpu.register_opts(CONF)
-            self._cache = host_view.HostViewCache(rpcapi.ConductorAPI(
-                CONF, rpc.transport(CONF),
-                timeout=CONF.gpgpu.scheduler_rpc_timeout))
+            self._cache = scheduler_view.SchedulerViewCache(
+                conductor_api.ConductorAPI(
+                    CONF,
+                    rpc_transport.get_transport(CONF),
+                    timeout=CONF.gpgpu.scheduler_rpc_timeout,
+                )
+            )
         return self._cache.refresh()
 
     def filter_all(self, filter_obj_list: Iterable[typing.Any],
@@ -89,7 +95,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
 
     @staticmethod
     def _ours(request: request_mod.Request,
-              view: host_view.HostView) -> request_mod.Request:
+              view: scheduler_view.SchedulerView) -> request_mod.Request:
         return dataclasses.replace(request, demands=tuple(
             demand for demand in request.demands
             if demand.resource_class in view.resource_classes
@@ -97,7 +103,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
 
     def _filter(self, hosts: list[typing.Any], spec_obj: typing.Any,
                 request: request_mod.Request,
-                view: host_view.HostView) -> Iterator[typing.Any]:
+                view: scheduler_view.SchedulerView) -> Iterator[typing.Any]:
         if not request:
             return iter(hosts)
         passed = []
@@ -118,7 +124,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
         return iter(passed)
 
     def _refusal(self, host: typing.Any, request: request_mod.Request,
-                 view: host_view.HostView, guest_nodes: int | None,
+                 view: scheduler_view.SchedulerView, guest_nodes: int | None,
                  ) -> allocator.Refusal | None:
         """Why none of the host's candidates will do; keeps those that do."""
         last: allocator.Refusal | None = None

@@ -26,7 +26,7 @@ from nova.virt.libvirt import utils as nova_utils
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import mixin
@@ -56,7 +56,7 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
             ours are there once, as they are now
         """
         attachments = self.gpu_attachments(instance)
-        ours = self.gpu_tracker.state.uuids(instance.uuid)
+        ours = self.gpu_tracker.assignments.uuids(instance.uuid)
         guest = super()._get_guest_config(
             instance, network_info, image_meta, disk_info, rescue,
             block_device_info, context,

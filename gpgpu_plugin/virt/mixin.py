@@ -30,19 +30,19 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
-from gpgpu_plugin import rpc
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import worker
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.domain import request as request_mod
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import conflicts
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import moves
+from gpgpu_plugin.virt import nova_managed_devices
+from gpgpu_plugin.virt import orphans
 from gpgpu_plugin.virt import release
 from gpgpu_plugin.virt import steps
 
@@ -98,16 +98,19 @@ class GpuMixin:
 
     def init_host(self, host: str) -> None:
         """Ours first: Nova may destroy guests before its first inventory."""
-        self._gpu_transport = rpc.transport(CONF)
+        self._gpu_transport = rpc_transport.get_transport(CONF)
         kind = extensions.load(extensions.HOSTS, self.gpu_host)
         tracker = extensions.load(extensions.RESOURCE_TRACKERS, 'pci')(
-            CONF, host, kind.for_host(CONF, host),
-            rpcapi.ConductorAPI(CONF, self._gpu_transport), self._gpu_client,
-            functools.partial(
-                liveness.is_dead, guests=self._gpu_guests))
+            CONF,
+            host,
+            kind.for_host(CONF, host),
+            conductor_api.ConductorAPI(CONF, self._gpu_transport),
+            self._gpu_client,
+            functools.partial(orphans.is_orphaned, guests=self._gpu_guests),
+        )
         self._gpu_tracker = tracker
         self._gpu_worker = worker.Worker(
-            self._gpu_look, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
+            self._gpu_run_once, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
         # Claims of a dead predecessor end before anything is built.
         self._gpu_worker.run_once()
         super().init_host(host)  # type: ignore[misc]
@@ -124,8 +127,8 @@ class GpuMixin:
         self._gpu_wake()
 
     def _gpu_check_conflicts(self) -> None:
-        novas_own = conflicts.NovasOwn(CONF)
-        if not novas_own:
+        nova_managed = nova_managed_devices.NovaManagedDevices(CONF)
+        if not nova_managed:
             return
         tracker = self.gpu_tracker
         try:
@@ -138,26 +141,26 @@ class GpuMixin:
             LOG.warning('What Nova gives away itself was not compared with '
                         'the GPUs of this host: %s', exc)
         else:
-            novas_own.check(
+            nova_managed.check(
                 devices, functions, tracker.resource_classes())
         # A variant may come later that matches some of it.
-        tracker.leave_to_nova(novas_own.options)
+        tracker.exclude(nova_managed.options)
 
-    def _gpu_look(self) -> float | None:
+    def _gpu_run_once(self) -> float | None:
         self._gpu_serve()
-        return self.gpu_tracker.tick()
+        return self.gpu_tracker.run_once()
 
     def _gpu_serve(self) -> None:
         """Serve the host's RPC topic as soon as there is a broker."""
         if self._gpu_server is not None or self._gpu_ends:
             return
         try:
-            rpc.probe(CONF, self._gpu_transport)
+            rpc_transport.probe(CONF, self._gpu_transport)
         except exception.BrokerUnavailable as exc:
             LOG.warning('%s; tried again later', exc)
             return
-        server = rpc.server(
-            self._gpu_transport, rpc.compute_topic(CONF),
+        server = rpc_transport.server(
+            self._gpu_transport, rpc_transport.compute_topic(CONF),
             self.gpu_tracker.host,
             [compute_manager.ComputeManager(self._gpu_refresh)])
         server.start()
@@ -235,7 +238,7 @@ class GpuMixin:
                 super().destroy, context, instance,  # type: ignore[misc]
                 kwargs.get('network_info'), kwargs.get('block_device_info')),
             keeps=self._gpu_is_rebuild(instance, here=True),
-            departs=self._gpu_is_rebuild(instance, here=False))
+            allocation_removal=self._gpu_is_rebuild(instance, here=False))
         with (self._gpu_errors(instance), self._gpu_working(instance)):
             try:
                 steps.execute(run)
@@ -243,7 +246,7 @@ class GpuMixin:
                 if run.keeps:
                     # Nova does so though the instance stays (its
                     # rebuild_instance takes it for an evacuation).
-                    self.gpu_tracker.loses_allocation(instance.uuid)
+                    self.gpu_tracker.allocation_removed(instance.uuid)
                 raise
 
     @contextlib.contextmanager
@@ -296,7 +299,7 @@ class GpuMixin:
         """
         self.gpu_tracker.restore(filter(
             self._gpu_at_work[instance.uuid],
-            self.gpu_tracker.state.held(instance.uuid)))
+            self.gpu_tracker.assignments.held(instance.uuid)))
         self.gpu_attachments(instance)
 
     def gpu_attachments(self, instance: typing.Any) -> list[base.Attachment]:
@@ -305,7 +308,7 @@ class GpuMixin:
 
         :raises HostError: something of it is not there
         """
-        held = self.gpu_tracker.state.held(instance.uuid)
+        held = self.gpu_tracker.assignments.held(instance.uuid)
         if not held:
             return []
         side = self._gpu_at_work.get(
@@ -376,10 +379,12 @@ class GpuMixin:
             # Elsewhere Nova forces the allocation's end.
             once = (CONF.reclaim_instance_interval > 0
                     or instance.host != self._gpu_tracker.host)
-            self._gpu_tracker.release(
-                instance.uuid, departs=instance.uuid if once else None)
+            self._gpu_tracker.release_instance(
+                instance.uuid,
+                allocation_removal=instance.uuid if once else None,
+            )
         elif what is release.Release.NEW_SIDE:
-            self._gpu_tracker.release(
+            self._gpu_tracker.release_instance(
                 instance.uuid, moves.new_side(moves.migration_of(instance)))
         self._gpu_wake()
 
@@ -447,11 +452,11 @@ class GpuMixin:
                 super().confirm_migration(  # type: ignore[misc]
                     context, migration, instance, network_info)
             except Exception:
-                self.gpu_tracker.loses_allocation(migration.uuid)
+                self.gpu_tracker.allocation_removed(migration.uuid)
                 raise
-            self.gpu_tracker.release(
+            self.gpu_tracker.release_instance(
                 instance.uuid, moves.old_side(migration),
-                departs=migration.uuid)
+                allocation_removal=migration.uuid)
 
     def finish_revert_migration(self, context: typing.Any,
                                 instance: typing.Any,
@@ -462,7 +467,7 @@ class GpuMixin:
         side = moves.old_side(migration)
         with self._gpu_working(instance, side):
             moves.prepare(self.gpu_tracker, filter(
-                side, self.gpu_tracker.state.held(instance.uuid)))
+                side, self.gpu_tracker.assignments.held(instance.uuid)))
             super().finish_revert_migration(  # type: ignore[misc]
                 context, instance, network_info, migration, *args, **kwargs)
 

@@ -115,13 +115,13 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
                 kind='claim for migration', name=slot)
         nova_finish()
         return
-    tracker.state.hold(instance_uuid, assignments)
+    tracker.assignments.hold(instance_uuid, assignments)
     prepare(tracker, assignments)
     # Before the guest is made: what happens from here on, the devices are the
     # instance's, which is not built a second time.
-    tracker.learn(tracker.api.activate(
+    tracker.accept_inventory(tracker.api.activate(
         gpgpu_context.admin(), [each.uuid for each in assignments],
-        tracker.backend.creatable(map(base.HostDevice.of, assignments))))
+        tracker.backend.driver_capacity(map(base.HostDevice.of, assignments))))
     nova_finish()
     tracker.push()
 

@@ -40,12 +40,12 @@ class Spawn:
 
     :ivar spawn: Nova's own spawn; ``destroy`` its undo
     :ivar keeps: a rebuild in place: the instance's own devices, no others
-    :ivar departs: an evacuation: if it fails, Nova takes the allocation here
-        back, and tries to only once
+    :ivar allocation_removal: an evacuation: if it fails, Nova takes the
+        allocation here back, and tries to only once
     :ivar touched: assignments whose hardware may have been changed
     :ivar faults: what is wrong with the hardware, by assignment
-    :ivar told: what drivers said that had no room, before anything was
-        undone
+    :ivar driver_capacities: what drivers said that had no room, before
+        anything was undone
     """
 
     tracker: resource_tracker.ResourceTracker
@@ -53,12 +53,12 @@ class Spawn:
     spawn: Callable[[], None]
     destroy: Callable[[], None]
     keeps: bool = False
-    departs: bool = False
+    allocation_removal: bool = False
     assignments: tuple[claim_obj.Assignment, ...] = ()
     was_assigned: bool = False
     touched: set[str] = dataclasses.field(default_factory=set)
     faults: dict[str, str] = dataclasses.field(default_factory=dict)
-    told: report_obj.Told | None = None
+    driver_capacities: report_obj.DriverCapacities | None = None
 
     @property
     def uuids(self) -> list[str]:
@@ -76,7 +76,7 @@ class Step:
 
 
 def _claim(run: Spawn) -> None:
-    held = run.tracker.state.held(run.request.instance_uuid)
+    held = run.tracker.assignments.held(run.request.instance_uuid)
     if run.keeps and held:
         # Nothing to ask: a guest is made anew also while no conductor
         # answers.
@@ -85,37 +85,37 @@ def _claim(run: Spawn) -> None:
     context = gpgpu_context.admin()
     # What the instance still owes, such as from before it was shelved, would
     # be granted again and then taken away.
-    run.tracker.deliver()
+    run.tracker.flush_releases()
     try:
         claim = run.tracker.api.claim(context, run.request)
     except exception.ClaimDenied:
         raise
     except Exception:
         # It may have been granted all the same.
-        run.tracker.suspect()
+        run.tracker.request_reconcile()
         raise
     run.assignments = claim.assignments
     # Claimed and activated before: they are the instance's already.
     run.was_assigned = bool(claim.assignments) and all(
         each.state == 'assigned' for each in claim.assignments)
-    run.tracker.state.hold(run.request.instance_uuid, run.assignments)
-    run.tracker.learn(claim.inventory)
+    run.tracker.assignments.hold(run.request.instance_uuid, run.assignments)
+    run.tracker.accept_inventory(claim.inventory)
 
 
 def _unclaim(run: Spawn) -> None:
     if run.was_assigned or not run.assignments:
         return
     tracker = run.tracker
-    if run.departs:
-        tracker.departing.add(run.request.instance_uuid)
-    tracker.state.drop(run.request.instance_uuid, run.uuids)
+    if run.allocation_removal:
+        tracker.allocation_removal.add(run.request.instance_uuid)
+    tracker.assignments.drop(run.request.instance_uuid, run.uuids)
     try:
         _abort(run)
     except exception.Conflict:
         # Activated, though the answer did not arrive.
-        tracker.end(run.uuids)
+        tracker.release(run.uuids)
     except exception.ConductorUnavailable:
-        tracker.end(run.uuids)
+        tracker.release(run.uuids)
     tracker.refresh()
 
 
@@ -125,15 +125,15 @@ def _abort(run: Spawn) -> None:
     for uuid in run.uuids:
         outcomes.setdefault(
             (uuid in run.touched, run.faults.get(uuid)), []).append(uuid)
-    told = run.told or _told(run)
+    driver_capacities = run.driver_capacities or _driver_capacities(run)
     for (touched, fault), uuids in outcomes.items():
-        run.tracker.learn(run.tracker.api.abort(
+        run.tracker.accept_inventory(run.tracker.api.abort(
             gpgpu_context.admin(), uuids, touched=touched, fault=fault,
-            told=told))
+            driver_capacities=driver_capacities))
 
 
-def _told(run: Spawn) -> report_obj.Told:
-    return run.tracker.backend.creatable(
+def _driver_capacities(run: Spawn) -> report_obj.DriverCapacities:
+    return run.tracker.backend.driver_capacity(
         map(base.HostDevice.of, run.assignments))
 
 
@@ -141,8 +141,8 @@ def _prepare(run: Spawn) -> None:
     for each in run.assignments:
         try:
             run.tracker.backend.prepare(base.HostDevice.of(each))
-        except exception.NoRoom:
-            run.told = _told(run)
+        except exception.NoDriverCapacity:
+            run.driver_capacities = _driver_capacities(run)
             raise
         except exception.HostNotReady:
             raise
@@ -178,8 +178,8 @@ def _unspawn(run: Spawn) -> None:
 def _activate(run: Spawn) -> None:
     if run.was_assigned:
         return
-    run.tracker.learn(run.tracker.api.activate(
-        gpgpu_context.admin(), run.uuids, _told(run)))
+    run.tracker.accept_inventory(run.tracker.api.activate(
+        gpgpu_context.admin(), run.uuids, _driver_capacities(run)))
 
 
 def _nothing(run: Spawn) -> None:
@@ -222,4 +222,4 @@ def _undo(step: Step, run: Spawn) -> None:
     except Exception:
         LOG.exception('Step %s of instance %s could not be undone',
                       step.name, run.request.instance_uuid)
-        run.tracker.suspect()
+        run.tracker.request_reconcile()

@@ -28,8 +28,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import local
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
 
 
 class MdevContract:
@@ -75,7 +75,9 @@ class MdevContract:
             'address': self.parent.address, **fields})
 
     def look(self) -> pci.PCIFunction:
-        found = scanner.look(sysfs.Sysfs(self.root), self.parent.address)
+        found = scanner.scan_function(
+            sysfs.Sysfs(self.root), self.parent.address
+        )
         assert found is not None
         return found
 
@@ -177,7 +179,7 @@ class MdevContract:
 
     def test_types_are_read(self) -> None:
         found = self.look()
-        self.assertEqual(pci.SEAT_MDEV, found.vgpu_seats)
+        self.assertEqual(pci.VGPUMechanism.MDEV, found.vgpu_mechanism)
         self.assertEqual(self.types, {
             each.name: each.max_instances
             for each in found.vgpu_types or ()})
@@ -189,11 +191,11 @@ class MdevContract:
 
     def test_what_is_made_is_seen(self) -> None:
         self.assertEqual(((), None), (
-            self.look().carved, self.look().used_by))
+            self.look().existing_vgpus, self.look().used_by))
         device = self.device(self.small)
         self.backend.prepare(device)
         self.assertEqual(((device.assignment_uuid,), 'mdev'), (
-            self.look().carved, self.look().used_by))
+            self.look().existing_vgpus, self.look().used_by))
 
     # -- the backend --------------------------------------------------------
 

@@ -25,10 +25,10 @@ from collections.abc import Iterator
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import config_space
 from gpgpu_plugin.host import local
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
 
 VFIO = 'bus/pci/drivers/vfio-pci'
 
@@ -67,7 +67,7 @@ class PassthroughContract:
             assignment_uuid='a', stable_id=gpu.id, address=gpu.address)
 
     def look(self, gpu: pci.PCIFunction) -> pci.PCIFunction:
-        found = scanner.look(sysfs.Sysfs(self.root), gpu.address)
+        found = scanner.scan_function(sysfs.Sysfs(self.root), gpu.address)
         assert found is not None
         return found
 
@@ -183,7 +183,9 @@ class PassthroughContract:
         gpu = self.gpus[1]
         self.backend.prepare(self.device(gpu))
         self.write(self.attribute('remove', 1), '1')
-        self.assertIsNone(scanner.look(sysfs.Sysfs(self.root), gpu.address))
+        self.assertIsNone(
+            scanner.scan_function(sysfs.Sysfs(self.root), gpu.address)
+        )
         for method in (self.backend.prepare, self.backend.release):
             exc = self.assertRaises(
                 exception.HostError, method, self.device(gpu))

@@ -23,7 +23,7 @@ class InventoryTest(cloud.GpuCloud):
     def test_group_whose_cards_vanish(self) -> None:
         for device in self.devices('--host', 'gpu1', '--variant', 'H100'):
             self.unplug('gpu1', device['address'])
-        self.look('gpu1')
+        self.run_once('gpu1')
         self.wait_for(lambda: self.inventory()[0] == self.inventory()[1],
                       'reserved = total, or the provider gone')
         server = self.boot(self.flavor(H100=1), 'ERROR')
@@ -34,7 +34,7 @@ class InventoryTest(cloud.GpuCloud):
         device, = self.devices('--used-by', server['id'])
         for each in self.devices('--host', 'gpu1', '--variant', 'H100'):
             self.unplug('gpu1', each['address'])
-        self.look('gpu1')
+        self.run_once('gpu1')
 
         self.wait_for(lambda: not self.listing(
             'device', 'show', device['uuid'])['present'], 'shown missing')

@@ -34,7 +34,9 @@ DRIVER = test_moves.DRIVER
 class KilledCase(test_moves.MovesCase):
     """:cvar prepare: what makes a device ready"""
 
-    prepare = 'gpgpu_plugin.host.passthrough.PassthroughBackend.prepare'
+    prepare = (
+        'gpgpu_plugin.host.backends.passthrough.PassthroughBackend.prepare'
+    )
 
     def killed_in(self, target: str, operation: Callable[[], object],
                   host: str = 'gpu1') -> None:
@@ -69,8 +71,8 @@ class KilledCase(test_moves.MovesCase):
                     self.server['id'])
                 domain.destroy()
                 domain.undefine()
-            self.driver(host).gpu_tracker.suspect()
-            self.look(host)
+            self.driver(host).gpu_tracker.request_reconcile()
+            self.run_once(host)
         self.settle(self.server, {
             **self.nothing_held, 'usage': self.facts(self.server)['usage']})
 
@@ -130,7 +132,7 @@ class GivingBackTest(KilledCase):
 
     def test_delete_after_the_guest_is_gone(self) -> None:
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
-                       '.release', lambda: self.api.delete_server(
+                       '.release_instance', lambda: self.api.delete_server(
                            self.server['id']))
         self.wait_for(lambda: self._gone(self.server['id']), 'deleted')
         self.settle(self.server, self.nothing_held)
@@ -216,7 +218,7 @@ class MovesTest(KilledCase):
         self.act('migrate')
         new = self.moved()
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
-                       '.release', self.acting('confirmResize'))
+                       '.release_instance', self.acting('confirmResize'))
         self.both_hold(new)
         self.given_back()
 

@@ -25,7 +25,7 @@ from nova import context as nova_context
 from nova import objects
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.host import machine
+from gpgpu_plugin.host.fake import machine
 from tests.fixtures import libvirt_cloud
 
 CONF = libvirt_cloud.cloud.CONF
@@ -68,7 +68,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.wait_status(self.server['id'], 'ACTIVE')
         self.assertEqual(self.before, self.hostdevs(self.server))
         self.conductor.start()
-        self.look('gpu1')
+        self.run_once('gpu1')
         self._same()
 
     def test_nova_compute_restart(self) -> None:
@@ -131,7 +131,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
             build(*args)
             self.unplug('gpu1', self.before[0])
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.host.machine.build', without):
+                'gpgpu_plugin.host.fake.machine.build', without):
             self._reboot_host()
         self.wait_for(lambda: self.api.get_server(
             self.server['id'])['status'] == 'ERROR', 'ERROR')

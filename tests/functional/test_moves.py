@@ -171,8 +171,8 @@ class TwoHostsTest(MovesCase):
         self.conductor.start()
         # It finds the claim, for which nobody waits any more, in its queue.
         self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
-        self.driver('gpu2').gpu_tracker.suspect()
-        self.look('gpu2')
+        self.driver('gpu2').gpu_tracker.request_reconcile()
+        self.run_once('gpu2')
         self._stays()
 
     def test_source_fails_after_the_claim(self) -> None:
@@ -191,8 +191,8 @@ class TwoHostsTest(MovesCase):
         # the source's allocation back, which finds it by its comparison.
         new = self.held_on(self.server, 'gpu2')
         self.assertEqual(2, len(new))
-        self.driver('gpu1').gpu_tracker.suspect()
-        self.look('gpu1')
+        self.driver('gpu1').gpu_tracker.request_reconcile()
+        self.run_once('gpu1')
         self.settle(self.server, {**self.expected(
             {'gpu1': self.cards}, {'gpu1': self.cards, 'gpu2': new}, gpu1=0),
             'offered': {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}})
@@ -206,8 +206,8 @@ class TwoHostsTest(MovesCase):
         self.assertEqual(sorted(self.cards),
                          self.held_on(self.server, 'gpu1'))
         self._forget_guest('gpu1')
-        self.driver('gpu1').gpu_tracker.suspect()
-        self.look('gpu1')
+        self.driver('gpu1').gpu_tracker.request_reconcile()
+        self.run_once('gpu1')
         self.settle(self.server, self.nothing_held)
 
     def _forget_guest(self, host: str) -> None:
@@ -261,7 +261,7 @@ class TwoHostsTest(MovesCase):
         def slow(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
             self.wait_states('gpu1', 'L40S', quarantined=2, available=2)
             for _ in range(3):
-                self.look('gpu1')
+                self.run_once('gpu1')
                 seen.append(self.inventory('gpu1', 'L40S'))
             cleaned.set()
             return delete(*args, **kwargs)
@@ -282,12 +282,12 @@ class TwoHostsTest(MovesCase):
             self.act('migrate')
             self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
         # While Nova migrates it, it is waited for.
-        destination.suspect()
-        self.look('gpu2')
+        destination.request_reconcile()
+        self.run_once('gpu2')
         self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
         self.restart_compute('gpu1')
-        destination.suspect()
-        self.look('gpu2')
+        destination.request_reconcile()
+        self.run_once('gpu2')
         self.wait_states('gpu2', 'L40S', available=4)
         # Nova leaves the migration's allocation.
         self.wait_status(self.server['id'], 'ACTIVE')

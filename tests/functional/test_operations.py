@@ -285,7 +285,7 @@ class GivingBackTest(OperationCase):
         self.conductor.stop()
         self.delete(self.server)
         self.conductor.start()
-        self.look('gpu1')
+        self.run_once('gpu1')
         self.settle(self.server, self.nothing_held)
 
     def test_shelve_and_unshelve(self) -> None:

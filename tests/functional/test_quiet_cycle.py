@@ -78,7 +78,7 @@ class QuietCycleTest(cloud.GpuCloud):
         super().setUp()
         self.server = self.boot(self.flavor(H100=2))
         self.run_periodics('gpu1')
-        self.look('gpu1')
+        self.run_once('gpu1')
         self.calls = self.useFixture(CallCounter())
 
     def _settle(self) -> None:
@@ -86,7 +86,7 @@ class QuietCycleTest(cloud.GpuCloud):
         time.sleep(1)
 
     def test_our_cycle_calls_nobody(self) -> None:
-        self.look('gpu1')
+        self.run_once('gpu1')
         self._settle()
         # Nova's own services beat in the background meanwhile.
         self.assertEqual({}, dict(self.calls.ours))
@@ -104,7 +104,7 @@ class QuietCycleTest(cloud.GpuCloud):
         self.calls.all.clear()
         self.calls.ours.clear()
         self.unplug('gpu1', free['address'])
-        self.look('gpu1')
+        self.run_once('gpu1')
         self.wait_inventory(8, 1)
         for kind in ('http', 'rpc', 'sql'):
             self.assertGreater(self.calls.ours[kind], 0, kind)

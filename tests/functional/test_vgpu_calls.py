@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from gpgpu_plugin.host import machine
+from gpgpu_plugin.host.fake import machine
 from tests.fixtures import libvirt_cloud
 
 CARDS = 256

@@ -23,9 +23,9 @@ from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.host import fake_carving
-from gpgpu_plugin.host import fake_kernel
-from gpgpu_plugin.host import machine
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import vgpu_driver
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 
@@ -36,7 +36,7 @@ class VGPUViews:
     sysfs: typing.Any
     listing: typing.Any
     flavor_of: typing.Any
-    room: typing.Any
+    available: typing.Any
 
     def vgpu_flavor(self, variant: str = 'T4', **counts: int) -> str:
         """A flavor of vGPUs; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a
@@ -95,10 +95,10 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
 
     def test_two_types_of_one_flavor_on_one_card(self) -> None:
         for path in self.sysfs('gpu1').glob(
-                f'bus/pci/devices/*/{fake_carving.RULE}'):
-            fake_carving.set_rule(path.parent, {
-                **json.loads(path.read_text()), 'sharing': 'mixed'})
-        self.manage('variant', 'set', 'T4', '--sharing', 'mixed')
+                f'bus/pci/devices/*/{vgpu_driver.RULE}'):
+            vgpu_driver.set_rule(path.parent, {
+                **json.loads(path.read_text()), 'mix_policy': 'any_mix'})
+        self.manage('variant', 'set', 'T4', '--mix-policy', 'any_mix')
         server = self.boot(self.vgpu_flavor(Q1=2, Q4=1))
         self.assertEqual(3, len(self.mdevs()))
         self.assertEqual({'passthrough': 1, 'T4-1Q': 26, 'T4-4Q': 6},
@@ -266,7 +266,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         self.assertEqual([], self.typed())
 
     def test_types_of_one_size_share_a_card(self) -> None:
-        self.manage('variant', 'set', 'L40S', '--sharing', 'same_size')
+        self.manage('variant', 'set', 'L40S', '--mix-policy', 'equal_size')
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-12A')
         self.wait_for(lambda: self.room(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 8, '12A': 8}, 'types in Placement')
@@ -284,7 +284,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
     def take_fewer(self, type_id: str, most: int) -> None:
         """Drivers make fewer of a type than its size says."""
         for path in self.sysfs('gpu1').glob(
-                f'bus/pci/devices/*/{fake_carving.RULE}'):
+                f'bus/pci/devices/*/{vgpu_driver.RULE}'):
             rule = json.loads(path.read_text())
             rule['types'][type_id]['max'] = most
             path.write_text(json.dumps(rule))
@@ -345,7 +345,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         for address in self.pfs():
             self.kernel().mixed_size(address)
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-24Q')
-        self.manage('variant', 'set', 'L40S', '--sharing', 'mixed_placed')
+        self.manage('variant', 'set', 'L40S', '--mix-policy', 'mixed_size')
         # Of 4Q there are eight places on a card, and not twelve.
         self.wait_for(lambda: self.room(variant='L40S') == {
             'L40S': 0, '4Q': 16, '12Q': 8, '24Q': 4}, 'types in Placement')

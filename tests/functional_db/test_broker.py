@@ -19,9 +19,9 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin import rpc
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
 from tests.fixtures import proxy
@@ -51,7 +51,7 @@ class BrokerTest(base.BaseTestCase):
 
     def _transport(self, url):
         self.conf.set_override('transport_url', url, 'gpgpu')
-        return rpc.transport(self.conf)
+        return rpc_transport.get_transport(self.conf)
 
     def _call_fails_in_time(self, api):
         began = time.monotonic()
@@ -61,7 +61,7 @@ class BrokerTest(base.BaseTestCase):
         self.assertLess(time.monotonic() - began, 30)
 
     def test_broker_goes_and_comes_back(self):
-        api = rpcapi.ConductorAPI(self.conf, self._transport(self.way))
+        api = conductor_api.ConductorAPI(self.conf, self._transport(self.way))
         self.assertEqual((), api.variant_list(context.admin()))
         self.proxy.down()
         self._call_fails_in_time(api)
@@ -77,7 +77,7 @@ class BrokerTest(base.BaseTestCase):
 
     def test_broker_is_down_at_the_first_call(self):
         self.proxy.down()
-        api = rpcapi.ConductorAPI(self.conf, self._transport(self.way))
+        api = conductor_api.ConductorAPI(self.conf, self._transport(self.way))
         self._call_fails_in_time(api)
         self.proxy.up()
         self.assertEqual((), api.variant_list(context.admin()))

@@ -15,7 +15,7 @@ import threading
 
 import sqlalchemy as sa
 
-from gpgpu_plugin.conductor import changes
+from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from tests.fixtures import database
@@ -51,9 +51,9 @@ class LateCommit(base.ConductorTestCase):
 
     def test_late_commit_is_not_skipped(self):
         second = '22222222-2222-2222-2222-222222222222'
-        base.report.report(
+        base.reports.report(
             self.db, base.scan((), host='h2', node_uuid=second))
-        known = changes.changes_since(self.db, 0).generation
+        known = scheduler_feed.changes_since(self.db, 0).generation
         begun, commit = threading.Event(), threading.Event()
 
         def late():
@@ -69,11 +69,11 @@ class LateCommit(base.ConductorTestCase):
         self.assertTrue(begun.wait(30))
         with self.db.writer() as session:
             host_db.changed(host_db.lock(session, 'h2'))
-        first = changes.changes_since(self.db, known)
+        first = scheduler_feed.changes_since(self.db, known)
         self.assertEqual(['h2'], [each.host for each in first.hosts])
         commit.set()
         writer.join(30)
-        after = changes.changes_since(self.db, first.generation)
+        after = scheduler_feed.changes_since(self.db, first.generation)
         self.assertEqual(['h1'], [each.host for each in after.hosts])
 
 
@@ -105,7 +105,7 @@ del LateCommit, Migration, _mixin
 class SkipLockedTest(PostgreSQLMixin, base.ConductorTestCase):
 
     def test_numbers_are_given_once(self):
-        changes.changes_since(self.db, 0)
+        scheduler_feed.changes_since(self.db, 0)
         with self.db.reader() as session:
             numbers = list(session.scalars(sa.select(
                 models.Host.change_number)))

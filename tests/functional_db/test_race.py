@@ -46,11 +46,11 @@ class RaceMixin:
         self.shared('same_type', hosts=3, devices=4)
 
     def test_64_claimers_of_mixed_sizes(self):
-        self.shared('mixed', hosts=2, devices=3)
+        self.shared('any_mix', hosts=2, devices=3)
 
     def shared(self, rule, hosts, devices):
         outcome = self.race(
-            hosts=hosts, devices=devices, mixed=True, sharing=rule)
+            hosts=hosts, devices=devices, mixed=True, mix_policy=rule)
         self.assertEqual(((), 0, 0), (
             outcome.errors, outcome.doubles, outcome.lost))
         self.assertEqual(hosts * devices, len(outcome.held))

@@ -18,8 +18,8 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import privsep
-from gpgpu_plugin.compute import host_state
-from gpgpu_plugin.host import baseline
+from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.host.vfio import baseline
 from gpgpu_plugin.privsep import designation
 
 
@@ -63,7 +63,7 @@ class DurableTest(base.BaseTestCase):
         self.check(f'{self.folder}/cards/devices_x.json')
 
     def test_state_of_a_host(self):
-        host_state.HostState(f'{self.folder}/state.json').postpone(['a'])
+        assignments.HostAssignments(f'{self.folder}/state.json').postpone(['a'])
         self.check(f'{self.folder}/state.json')
 
     def test_designations(self):

@@ -19,14 +19,14 @@ from stevedore import extension
 from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.host import fake
+from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.scheduler_filters import gpu_filter
 
 
 class ExtensionsTest(base.BaseTestCase):
 
     def test_by_name(self):
-        self.assertIs(fake.FakeHost, extensions.load(
+        self.assertIs(fake_host.FakeHost, extensions.load(
             extensions.HOSTS, 'fake'))
         self.assertIs(resource_tracker.ResourceTracker, extensions.load(
             extensions.RESOURCE_TRACKERS, 'pci'))

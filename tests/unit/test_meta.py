@@ -31,7 +31,7 @@ import gpgpu_plugin.conf
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import opts
 from gpgpu_plugin.domain import device_states
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 LICENCE = '#    Licensed under the Apache License, Version 2.0'

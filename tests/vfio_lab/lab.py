@@ -32,12 +32,12 @@ from oslotest import base
 
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import baseline
-from gpgpu_plugin.host import binding
-from gpgpu_plugin.host import designation
 from gpgpu_plugin.host import local
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.vfio import baseline
+from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 from tests.vfio_lab import machine
 

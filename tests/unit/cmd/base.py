@@ -21,11 +21,11 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin.cmd import manage
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import view
+from gpgpu_plugin.rpc import conductor_api
 from tests.fixtures import conductor as conductor_fixture
 from tests.unit.conductor import base as machine
 
@@ -70,10 +70,10 @@ class CommandTestCase(base.BaseTestCase):
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.conductor = self.useFixture(
             conductor_fixture.ConductorFixture(self.conf))
-        self.api = rpcapi.ConductorAPI(self.conf)
+        self.api = conductor_api.ConductorAPI(self.conf)
         self.context = context.admin()
         for name in self.variants:
-            self.api.variant_create(self.context, view.VariantView(
+            self.api.variant_create(self.context, admin.VariantInfo(
                 name=name, vendor='10de', device='2330'))
         self.report()
 

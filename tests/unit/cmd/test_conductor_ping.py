@@ -14,7 +14,7 @@
 import os
 
 from gpgpu_plugin import version
-from gpgpu_plugin.conductor import rpcapi
+from gpgpu_plugin.rpc import conductor_api
 from tests.unit.cmd import base
 
 
@@ -25,7 +25,7 @@ class ConductorPingTest(base.CommandTestCase):
     def test_who_answers(self):
         [row] = self.json('conductor', 'ping', '--wait', '0.3')
         self.assertEqual(
-            (os.getpid(), version.VERSION, rpcapi.VERSION),
+            (os.getpid(), version.VERSION, conductor_api.VERSION),
             (row['PID'], row['Version'], row['RPC Version']))
         self.assertRegex(row['Started At'], r'^20\d\d-.+\+00:00$')
 

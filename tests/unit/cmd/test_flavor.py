@@ -12,7 +12,7 @@
 """``flavor``, the real openstacksdk in front of a fake Nova."""
 
 from gpgpu_plugin.cmd import flavor
-from gpgpu_plugin.objects import view
+from gpgpu_plugin.objects import admin
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_nova
 
@@ -21,7 +21,7 @@ class RenderTest(base.CommandTestCase):
 
     def setUp(self):
         super().setUp()
-        self.api.variant_create(self.context, view.VariantView(
+        self.api.variant_create(self.context, admin.VariantInfo(
             name='a100-80', vendor='10de', device='20b2'))
 
     def test_one_kind(self):
@@ -82,7 +82,7 @@ class SetTest(base.CommandTestCase):
 
     def setUp(self):
         super().setUp()
-        self.api.variant_create(self.context, view.VariantView(
+        self.api.variant_create(self.context, admin.VariantInfo(
             name='MINE', vendor='10de', device='20b2',
             resource_class='PGPU'))
         self.nova = self.useFixture(fake_nova.FakeNova())

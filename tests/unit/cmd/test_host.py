@@ -15,7 +15,7 @@ import fixtures
 
 from gpgpu_plugin.cmd import host
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host import designation
+from gpgpu_plugin.host.vfio import designation
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -71,7 +71,7 @@ class DesignationTest(base.CommandTestCase):
                 self.calls.append(('undesignate', name))
                 return self.CARD
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.host.designation.Designator',
+            'gpgpu_plugin.host.vfio.designation.Designator',
             lambda *args: Designator()))
         self.useFixture(fixtures.MockPatchObject(
             host.privsep, 'be_root'))

@@ -22,7 +22,7 @@ import yaml
 from oslotest import base
 
 from gpgpu_plugin.cmd import manage
-from gpgpu_plugin.host import machine
+from gpgpu_plugin.host.fake import machine
 
 KEYS = {'id', 'address', 'vendor', 'device', 'subsystem_vendor',
         'subsystem', 'revision', 'class', 'driver', 'numa_node',

@@ -37,14 +37,23 @@ class VariantTest(base.CommandTestCase):
             '2330', '--subsystem-vendor', '10de', '--subsystem', '16C1',
             '--revision', 'A1', '--type', 'gpu', '--resource-class', 'PGPU',
             '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN',
-            '--sharing', 'mixed')
-        self.assertEqual({
-            'Name': 'big', 'Vendor': '10de', 'Device': '2330',
-            'Subsystem Vendor': '10de', 'Subsystem': '16c1',
-            'Revision': 'a1', 'Type': 'gpu', 'Resource Class': 'PGPU',
-            'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'], 'Sharing': 'mixed',
-            'Devices': 8},
-            shown)
+            '--mix-policy', 'any_mix')
+        self.assertEqual(
+            {
+                'Name': 'big',
+                'Vendor': '10de',
+                'Device': '2330',
+                'Subsystem Vendor': '10de',
+                'Subsystem': '16c1',
+                'Revision': 'a1',
+                'Type': 'gpu',
+                'Resource Class': 'PGPU',
+                'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'],
+                'Mix Policy': 'any_mix',
+                'Devices': 8,
+            },
+            shown,
+        )
 
     def test_create_that_matches_nothing_yet(self):
         result = self.manage('variant', 'create', 'A100', '--vendor',

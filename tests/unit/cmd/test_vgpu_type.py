@@ -86,11 +86,11 @@ class VGPUTypeTest(base.CommandTestCase):
             'vgpu-type', 'list', '--variant', 'T5'))
 
     def test_sharing(self):
-        self.assertEqual('mixed', self.json(
-            'variant', 'set', 'T4', '--sharing', 'mixed')['Sharing'])
+        self.assertEqual('any_mix', self.json(
+            'variant', 'set', 'T4', '--mix-policy', 'any_mix')['Mix Policy'])
         self.assertIn(
-            'one of same_type, same_size, mixed, mixed_placed', self.refused(
-                'variant', 'set', 'T4', '--sharing', 'fair'))
+            'one of same_type, equal_size, any_mix, mixed_size', self.refused(
+                'variant', 'set', 'T4', '--mix-policy', 'fair'))
 
     def test_flavors(self):
         self.assertEqual(

@@ -21,14 +21,14 @@ from nova.scheduler.client import report
 from oslotest import base
 
 from gpgpu_plugin import context
-from gpgpu_plugin import rpc
 from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.conductor import rpcapi
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import request
-from gpgpu_plugin.host import fake
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import view
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 
 NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
@@ -103,28 +103,28 @@ class ComputeTestCase(base.BaseTestCase):
         self.conf.set_override('state_path', self.state_path, 'gpgpu')
         self.conductor = self.useFixture(
             conductor_fixture.ConductorFixture(self.conf))
-        self.api = rpcapi.ConductorAPI(
-            self.conf, rpc.transport(self.conf))
-        self.api.variant_create(context.admin(), view.VariantView(
+        self.api = conductor_api.ConductorAPI(
+            self.conf, rpc_transport.get_transport(self.conf))
+        self.api.variant_create(context.admin(), admin.VariantInfo(
             name='H100', vendor='10de', device='2330'))
         self.client = FakeReportClient()
         self.gone = set()
         self.seconds = 0.0
         self.tracker = self.make_tracker()
-        self.tracker.tick()
+        self.tracker.run_once()
         self.update_tree()
-        self.tracker.tick()
+        self.tracker.run_once()
 
     def make_tracker(self):
         tracker = resource_tracker.ResourceTracker(
-            self.conf, 'h1', fake.FakeHost.for_machine(
+            self.conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(self.state_path, 'sys')),
-            self.api, self.client, self.is_dead,
+            self.api, self.client, self.is_orphaned,
             clock=lambda: self.seconds)
         tracker.set_node('h1', NODE)
         return tracker
 
-    def is_dead(self, each):
+    def is_orphaned(self, each):
         return (each.state == 'provisioning'
                 or each.instance_uuid in self.gone)
 
@@ -167,5 +167,5 @@ class ComputeTestCase(base.BaseTestCase):
             context.admin(), self.request(count, instance))
         uuids = [each.uuid for each in claim.assignments]
         self.api.activate(context.admin(), uuids)
-        self.tracker.state.hold(instance, claim.assignments)
+        self.tracker.assignments.hold(instance, claim.assignments)
         return uuids

@@ -20,15 +20,15 @@ from oslotest import base
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import operators
-from gpgpu_plugin.conductor import report
-from gpgpu_plugin.conductor import variants
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.objects import view
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
 
@@ -64,15 +64,15 @@ class ConductorTestCase(base.BaseTestCase):
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.db = self.useFixture(self.database()).db
         if self.variant:
-            variants.create(self.db, view.VariantView(
+            variant_admin.create(self.db, admin.VariantInfo(
                 name='H100', vendor='10de', device='2330'))
         if self.cards:
-            report.report(self.db, scan(self.cards))
+            reports.report(self.db, scan(self.cards))
 
     def database(self):
         return database.Database(self.conf)
 
-    def request(self, count=1, instance='i1', host='h1', backed=None,
+    def request(self, count=1, instance='i1', host='h1', allocated=None,
                 variant='H100', **kwargs):
         name = naming.resource_class(variant)
         return claim_obj.ClaimRequest(
@@ -81,7 +81,7 @@ class ConductorTestCase(base.BaseTestCase):
                 demands=(request.Demand(resource_class=name, count=count),),
                 **kwargs),
             allocated={naming.provider_uuid(NODE, variant): {
-                name: count if backed is None else backed}})
+                name: count if allocated is None else allocated}})
 
     def claim(self, count=1, instance='i1', **kwargs):
         return claims.claim(

@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import operators
+from gpgpu_plugin.conductor.admin import operators
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
 from tests.unit.conductor import base
 
 
@@ -96,13 +96,13 @@ class ClaimTest(base.ConductorTestCase):
             lease=60).assignments)
 
     def test_unbacked_units_vanish_from_placement(self):
-        granted = self.claim(2, backed=1)
+        granted = self.claim(2, allocated=1)
         self.assertEqual((8, 1), self.offered(granted.inventory))
 
     def test_disabled_missing_and_unmanaged_are_never_given(self):
         devices = operators.device_list(self.db)
         operators.device_set(self.db, devices[0].uuid, enabled=False)
-        base.report.report(self.db, base.scan(
+        base.reports.report(self.db, base.scan(
             each for each in base.EIGHT if each.id != devices[1].stable_id))
         given = {each.device_uuid for each in self.claim(6).assignments}
         self.assertEqual(
@@ -148,7 +148,7 @@ class ClaimTest(base.ConductorTestCase):
             return len(statements)
         count(0)
         one = count(1)
-        base.report.report(self.db, base.scan(
+        base.reports.report(self.db, base.scan(
             [base.function(number, id=f'/devices/pci0000:00/{number:02x}')
              for number in range(64)]))
         self.assertEqual(one, count(2))
@@ -258,7 +258,7 @@ class CleaningTest(base.ConductorTestCase):
 
     def test_missing_device_is_not_cleaned(self):
         task = self._dirty()
-        base.report.report(self.db, base.scan(
+        base.reports.report(self.db, base.scan(
             each for each in base.EIGHT if each.id != task.stable_id))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
 

@@ -31,10 +31,10 @@ class SQLiteRaceTest(base.BaseTestCase):
         self.shared('same_type')
 
     def test_mixed_sizes(self):
-        self.shared('mixed')
+        self.shared('any_mix')
 
     def shared(self, rule):
-        outcome = self.race(hosts=2, devices=3, mixed=True, sharing=rule)
+        outcome = self.race(hosts=2, devices=3, mixed=True, mix_policy=rule)
         self.assertEqual(((), 0, 0), (
             outcome.errors, outcome.doubles, outcome.lost))
         self.assertEqual(6, len(outcome.held))

@@ -15,18 +15,18 @@ import dataclasses
 import uuid
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import changes
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import group_state
-from gpgpu_plugin.conductor import operators
-from gpgpu_plugin.conductor import report
-from gpgpu_plugin.conductor import variants
-from gpgpu_plugin.conductor import vgpu_types
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import vgpu_type
-from gpgpu_plugin.objects import view
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.objects import admin
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -39,7 +39,7 @@ vf = vgpu_base.vf
 class TypesTest(vgpu_base.VGPUTestCase):
 
     def test_found_and_offered_once_enabled(self):
-        listed = {each.vgpu_type: each for each in vgpu_types.list_all(
+        listed = {each.vgpu_type: each for each in vgpu_type_admin.list_all(
             self.db, 'h1', 'T4')}
         self.assertEqual(
             ['T4-16Q', 'T4-1Q', 'T4-2Q', 'T4-4Q', 'T4-8Q', 'passthrough'],
@@ -55,39 +55,39 @@ class TypesTest(vgpu_base.VGPUTestCase):
 
     def test_a_type_on_one_host_alone(self):
         other = str(uuid.uuid4())
-        report.report(self.db, base.scan(CARDS, 'h2', other))
+        reports.report(self.db, base.scan(CARDS, 'h2', other))
         types, hosts = self.enable('T4-2Q', 'h2')
         self.assertEqual((['h2'], ['h2']), (
             [each.host for each in types], hosts))
         self.assertEqual([False, True], [
-            each.enabled for each in vgpu_types.list_all(self.db)
+            each.enabled for each in vgpu_type_admin.list_all(self.db)
             if each.vgpu_type == 'T4-2Q'])
 
     def test_hosts_to_come_offer_what_is_offered_everywhere(self):
         self.enable('passthrough', enabled=False)
-        report.report(self.db, base.scan(CARDS, 'h2', str(uuid.uuid4())))
+        reports.report(self.db, base.scan(CARDS, 'h2', str(uuid.uuid4())))
         self.assertEqual(
             {'T4-16Q', 'T4-1Q', 'T4-4Q'},
-            {each.vgpu_type for each in vgpu_types.list_all(self.db, 'h2')
+            {each.vgpu_type for each in vgpu_type_admin.list_all(self.db, 'h2')
              if each.enabled})
 
     def test_the_scheduler_is_told_of_cards_below_no_switch(self):
-        [host] = changes.changes_since(self.db, 0).hosts
+        [host] = scheduler_feed.changes_since(self.db, 0).hosts
         self.assertEqual(((), (1, 2)), (
             host.groups[0].switches, host.groups[0].alone))
         self.ask(whole=1)
-        [host] = changes.changes_since(self.db, 0).hosts
+        [host] = scheduler_feed.changes_since(self.db, 0).hosts
         self.assertEqual((2,), host.groups[0].alone)
 
     def test_a_list_reads_no_devices(self):
         # There may be thousands of hosts with hundreds of VFs each.
         counts = []
         for number in range(2, 4):
-            report.report(self.db, base.scan(
+            reports.report(self.db, base.scan(
                 CARDS, f'h{number}', str(uuid.uuid4())))
             with self.statements() as found:
                 self.assertEqual(
-                    6 * number, len(vgpu_types.list_all(self.db)))
+                    6 * number, len(vgpu_type_admin.list_all(self.db)))
             self.assertFalse([each for each in found if 'facts' in each])
             counts.append(len(found))
         self.assertEqual(1, len(set(counts)), counts)
@@ -98,29 +98,29 @@ class TypesTest(vgpu_base.VGPUTestCase):
         self.assertIn('T4-3Q of T4 (there are: T4-16Q', str(exc))
         self.assertRaises(exception.NotFound, self.enable, 'T4-1Q', 'h9')
         self.assertRaises(
-            exception.NotFound, vgpu_types.list_all, self.db, 'h9')
+            exception.NotFound, vgpu_type_admin.list_all, self.db, 'h9')
         self.assertRaises(
-            exception.NotFound, vgpu_types.list_all, self.db, None, 'T5')
+            exception.NotFound, vgpu_type_admin.list_all, self.db, None, 'T5')
 
     def test_two_types_of_one_resource_class(self):
         # T4 and 'T4-T4', '4Q' normalise to the same class.
-        variants.create(self.db, view.VariantView(
+        variant_admin.create(self.db, admin.VariantInfo(
             name='T4-T4', vendor='10de', device='9999'))
-        report.report(self.db, base.scan([*CARDS, t4(
+        reports.report(self.db, base.scan([*CARDS, t4(
             2, device='9999', vgpu_types=(vgpu_type.VGPUType(
                 name='4Q', type_id='x', max_instances=1),))]))
         exc = self.assertRaises(
-            exception.Conflict, vgpu_types.set_enabled, self.db, 'T4-T4',
+            exception.Conflict, vgpu_type_admin.set_enabled, self.db, 'T4-T4',
             '4Q', None, enabled=True)
         self.assertIn('type T4-4Q of T4 has the resource class', str(exc))
 
     def test_a_type_that_no_card_has_any_more(self):
         claim = self.ask(Q1=1)
-        report.report(self.db, base.scan(
+        reports.report(self.db, base.scan(
             [dataclasses.replace(each, vgpu_types=TYPES[2:3])
              for each in CARDS]))
         listed = {each.vgpu_type: each
-                  for each in vgpu_types.list_all(self.db)}
+                  for each in vgpu_type_admin.list_all(self.db)}
         self.assertNotIn('T4-2Q', listed)
         self.assertEqual((0, 0, 1), (
             listed['T4-1Q'].max_capacity,
@@ -166,17 +166,17 @@ class CapacityTest(vgpu_base.VGPUTestCase):
                          self.remaining())
         # Bound to vfio-pci, a card shows no types; what it has is known.
         held = claim.assignments[0].stable_id
-        report.report(self.db, base.scan([dataclasses.replace(
-            each, driver='vfio-pci', vgpu_types=(), vgpu_seats=None)
+        reports.report(self.db, base.scan([dataclasses.replace(
+            each, driver='vfio-pci', vgpu_types=(), vgpu_mechanism=None)
             if each.id == held else each for each in CARDS]))
         self.end(claim)
         self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
                          self.remaining())
 
     def test_a_card_that_must_stay_the_hosts(self):
-        report.report(self.db, base.scan([
+        reports.report(self.db, base.scan([
             t4(0, used_by='boot_vga'),
-            t4(1, iommu_group=7, foreign=('0000:22:00.0',))]))
+            t4(1, iommu_group=7, iommu_foreign_members=('0000:22:00.0',))]))
         self.assertEqual({'passthrough': 0, '1Q': 32, '4Q': 8, '16Q': 2},
                          self.remaining())
         self.denied('not_enough_available', whole=1)
@@ -206,23 +206,23 @@ class CapacityTest(vgpu_base.VGPUTestCase):
         operators.device_set(self.db, first.uuid, enabled=False)
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
-        report.report(self.db, base.scan(CARDS[:1]))
+        reports.report(self.db, base.scan(CARDS[:1]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
 
     def test_mdevs_of_others_stop_all(self):
         foreign = str(uuid.uuid4())
-        report.report(self.db, base.scan(
-            [t4(0, carved=(foreign,), used_by='mdev'), t4(1)]))
+        reports.report(self.db, base.scan(
+            [t4(0, existing_vgpus=(foreign,), used_by='mdev'), t4(1)]))
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
 
     def test_our_own_mdevs_are_no_news(self):
         claim = self.ask(Q4=1)
         [mine] = base.uuids(claim)
-        report.report(self.db, base.scan([
+        reports.report(self.db, base.scan([
             dataclasses.replace(
-                each, carved=(mine,), used_by='mdev', vgpu_types=tuple(
+                each, existing_vgpus=(mine,), used_by='mdev', vgpu_types=tuple(
                     dataclasses.replace(kind, max_instances=None)
                     for kind in TYPES)) for each in CARDS]))
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 7, '16Q': 1},
@@ -265,7 +265,7 @@ class SeatTest(vgpu_base.VGPUTestCase):
         claim = self.ask(Q4=1)
         moved = [dataclasses.replace(each, address=f'0000:{number:02x}:00.0')
                  for number, each in enumerate(CARDS, start=9)]
-        report.report(self.db, base.scan(moved))
+        reports.report(self.db, base.scan(moved))
         [held] = claims.of_host(self.db, 'h1')
         self.assertEqual('0000:09:00.0', held.address)
         self.assertEqual(claim.assignments[0].uuid, held.uuid)
@@ -300,12 +300,12 @@ class SeatTest(vgpu_base.VGPUTestCase):
 
     def test_a_card_keeps_its_group_while_something_is_held(self):
         claim = self.ask(Q4=1)
-        report.report(self.db, base.scan(
+        reports.report(self.db, base.scan(
             [dataclasses.replace(each, fault='it does not answer')
              for each in CARDS]))
         self.assertEqual('T4', claims.of_host(self.db, 'h1')[0].variant)
         self.end(claim)
-        report.report(self.db, base.scan(
+        reports.report(self.db, base.scan(
             [dataclasses.replace(each, fault='it does not answer at all')
              for each in CARDS]))
         self.assertEqual({'unmanaged': 2}, self.states())
@@ -331,7 +331,9 @@ class SeatTest(vgpu_base.VGPUTestCase):
             [each.stable_id for each in claim.assignments])
 
 
-PF = t4(0, vgpu_seats=pci.SEAT_VF, sriov_totalvfs=16, sriov_numvfs=3)
+PF = t4(
+    0, vgpu_mechanism=pci.VGPUMechanism.VF, sriov_totalvfs=16, sriov_numvfs=3
+)
 
 
 class VFTest(vgpu_base.VGPUTestCase):
@@ -351,18 +353,18 @@ class VFTest(vgpu_base.VGPUTestCase):
                          self.remaining())
 
     def test_a_vf_that_somebody_else_gave_a_type(self):
-        report.report(self.db, base.scan([
-            PF, vf(PF, 0, carved=('557',)), *self.cards[2:]]))
+        reports.report(self.db, base.scan([
+            PF, vf(PF, 0, existing_vgpus=('557',)), *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
-        report.report(self.db, base.scan(self.cards))
+        reports.report(self.db, base.scan(self.cards))
         self.assertEqual(3, self.remaining()['1Q'])
 
     def test_what_the_card_could_be_is_remembered(self):
         claim = self.ask(Q4=1)
-        report.report(self.db, base.scan([
+        reports.report(self.db, base.scan([
             dataclasses.replace(PF, vgpu_types=None),
-            vf(PF, 0, carved=('232',)), *self.cards[2:]]))
+            vf(PF, 0, existing_vgpus=('232',)), *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 2, '16Q': 0},
                          self.remaining())
         self.end(claim)
@@ -371,8 +373,8 @@ class VFTest(vgpu_base.VGPUTestCase):
 
     def test_a_vf_that_knows_no_types_is_no_seat_for_one(self):
         # Its vendor's driver is not bound to it.
-        report.report(self.db, base.scan([
-            PF, vf(PF, 0, vgpu_seats=None, driver='vfio-pci'),
+        reports.report(self.db, base.scan([
+            PF, vf(PF, 0, vgpu_mechanism=None, driver='vfio-pci'),
             *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
                          self.remaining())
@@ -384,14 +386,24 @@ class VFTest(vgpu_base.VGPUTestCase):
     def test_vfs_of_a_card_that_know_no_types(self):
         pf = dataclasses.replace(
             PF, vgpu_types=(vgpu_type.of_plain_vfs(3),))
-        report.report(self.db, base.scan(
-            [pf, *(vf(PF, number, vgpu_seats=None) for number in range(3))]))
+        reports.report(
+            self.db,
+            base.scan(
+                [
+                    pf,
+                    *(
+                        vf(PF, number, vgpu_mechanism=None)
+                        for number in range(3)
+                    ),
+                ]
+            ),
+        )
         self.enable('vf3')
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0,
                           'vf3': 3}, self.remaining())
 
     def test_a_vf_that_is_nobodys_to_give(self):
-        report.report(self.db, base.scan([
+        reports.report(self.db, base.scan([
             PF, vf(PF, 0, owner='Nova ([pci] device_spec)'),
             *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
@@ -399,26 +411,36 @@ class VFTest(vgpu_base.VGPUTestCase):
 
     def test_a_vf_of_somebody_else_that_has_a_type(self):
         # Nova gave VF 0 away, with a 16Q: nothing more fits on the card.
-        foreign = vf(PF, 0, carved=('234',), owner='Nova ([pci] device_spec)')
+        foreign = vf(
+            PF, 0, existing_vgpus=('234',), owner='Nova ([pci] device_spec)'
+        )
         pf = dataclasses.replace(
-            PF, vgpu_types=None, creatable=vgpu_type.Creatable(
-                beside=(foreign.id,), room={'T4-1Q': 0}))
-        report.report(self.db, base.scan([pf, foreign, *self.cards[2:]]))
+            PF, vgpu_types=None, driver_capacity=vgpu_type.DriverCapacity(
+                existing=(foreign.id,), available={'T4-1Q': 0}))
+        reports.report(self.db, base.scan([pf, foreign, *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
         self.denied('type_conflict', Q1=1)
         # It counts by the rule alone, too.
-        report.report(self.db, base.scan([PF, foreign, *self.cards[2:]]))
+        reports.report(self.db, base.scan([PF, foreign, *self.cards[2:]]))
         self.assertEqual(0, self.remaining()['4Q'])
-        report.report(self.db, base.scan([
-            PF, dataclasses.replace(foreign, carved=()), *self.cards[2:]]))
+        reports.report(
+            self.db,
+            base.scan(
+                [
+                    PF,
+                    dataclasses.replace(foreign, existing_vgpus=()),
+                    *self.cards[2:],
+                ]
+            ),
+        )
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
                          self.remaining())
 
     def test_a_vf_that_became_somebody_elses_before_it_was_clean(self):
         claim = self.ask(Q16=1)
         claims.release(self.db, base.uuids(claim))
-        report.report(self.db, base.scan([
+        reports.report(self.db, base.scan([
             PF, vf(PF, 0, owner='Cyborg'), *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
@@ -428,26 +450,26 @@ class VFTest(vgpu_base.VGPUTestCase):
 
     def test_vfs_of_a_card_that_has_no_variant_are_cards(self):
         # Some give a variant to the ids of the VFs alone.
-        variants.create(self.db, view.VariantView(
+        variant_admin.create(self.db, admin.VariantInfo(
             name='VF', vendor='10de', device='26b9'))
-        report.report(self.db, base.scan([
+        reports.report(self.db, base.scan([
             dataclasses.replace(PF, device='1eb9'), *self.cards[1:]]))
-        [listed] = vgpu_types.list_all(self.db, 'h1')
+        [listed] = vgpu_type_admin.list_all(self.db, 'h1')
         self.assertEqual(('passthrough', 3), (
             listed.vgpu_type, listed.remaining_capacity))
 
     def test_other_vfs_of_the_host_are_not_read(self):
         # There may be hundreds of them, and they are nobody's to give.
-        report.report(self.db, base.scan([
+        reports.report(self.db, base.scan([
             PF, *(vf(PF, number, owner='Cyborg') for number in range(3)),
-            vf(PF, 3, owner='Cyborg', carved=('234',))]))
+            vf(PF, 3, owner='Cyborg', existing_vgpus=('234',))]))
         with self.db.reader() as session:
             host, = session.query(models.Host)
-            [state] = group_state.load(session, [host.id])[host.id]
+            [state] = capacity.load(session, [host.id])[host.id]
         self.assertEqual(
             ([PF.id], [f'{PF.id}/vf3']),
             ([each.stable_id for each in state.devices],
-             [each.stable_id for each in state.strays]))
+             [each.stable_id for each in state.foreign_vgpus]))
 
 
 class SameIDTest(vgpu_base.VGPUTestCase):
@@ -458,9 +480,9 @@ class SameIDTest(vgpu_base.VGPUTestCase):
     def test_vfs_of_a_card_that_nobody_can_have_are_no_cards(self):
         for facts in ({'owner': 'Cyborg'}, {'part_of': '0000:00:00.1'},
                       {'fault': 'it does not answer'}):
-            report.report(self.db, base.scan(
+            reports.report(self.db, base.scan(
                 [dataclasses.replace(PF, **facts), *self.cards[1:]]))
-            self.assertEqual((), vgpu_types.list_all(self.db, 'h1'))
+            self.assertEqual((), vgpu_type_admin.list_all(self.db, 'h1'))
             self.assertEqual({'unmanaged': 4}, self.states())
             self.denied('no_such_group', whole=1)
         shown = {each.stable_id: each.reason
@@ -468,14 +490,14 @@ class SameIDTest(vgpu_base.VGPUTestCase):
         self.assertEqual('it does not answer', shown[PF.id])
         self.assertEqual('its card is unmanaged: it does not answer',
                          shown[self.cards[1].id])
-        report.report(self.db, base.scan(self.cards))
+        reports.report(self.db, base.scan(self.cards))
         self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
                          self.remaining())
 
 
 class MixedTest(vgpu_base.VGPUTestCase):
 
-    sharing = 'mixed'
+    mix_policy = 'any_mix'
 
     def test_two_types_of_one_request_on_one_card(self):
         for again in range(2):
@@ -490,13 +512,13 @@ class MixedTest(vgpu_base.VGPUTestCase):
 
 class PlacedTest(vgpu_base.VGPUTestCase):
 
-    sharing = 'mixed_placed'
+    mix_policy = 'mixed_size'
 
     def placements(self):
         """Where what is carved is, by the type."""
         with self.db.reader() as session:
             return sorted(
-                (device.vgpu_type, device.placement) for device
+                (device.vgpu_type, device.placement_id) for device
                 in session.query(models.Device).filter(
                     models.Device.vgpu_type.is_not(None)))
 
@@ -505,7 +527,7 @@ class PlacedTest(vgpu_base.VGPUTestCase):
         small = self.ask(Q1=1)
         big = self.ask('i2', Q8=1)
         # What the host is told.
-        self.assertEqual([0, 8], [each.placement for claim in (small, big)
+        self.assertEqual([0, 8], [each.placement_id for claim in (small, big)
                                   for each in claim.assignments])
         # At the beginning of a half, and in the other half.
         self.assertEqual([('T4-1Q', 0), ('T4-8Q', 8)], self.placements())

@@ -27,7 +27,7 @@ from gpgpu_plugin.conductor import inventory as inventory_mod
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.domain.vgpu import vgpu_type
 from tests.unit.conductor import vgpu_base
 
 # Two types are of one size.
@@ -40,13 +40,13 @@ CARDS = tuple(dataclasses.replace(card, vgpu_types=(
 class ClaimMachine(RuleBasedStateMachine):
     """Any order of claims and releases of all types."""
 
-    sharing = 'same_type'
+    mix_policy = 'same_type'
     cards = CARDS
 
     def __init__(self):
         super().__init__()
         self.case = vgpu_base.MachineCase('run')
-        self.case.sharing, self.case.cards = self.sharing, self.cards
+        self.case.mix_policy, self.case.cards = self.mix_policy, self.cards
         self.case.setUp()
         self.case.enable('T4-4A')
         self.live = {}
@@ -102,19 +102,21 @@ class ClaimMachine(RuleBasedStateMachine):
             if 'passthrough' in held:
                 assert len(held) == 1, held
                 continue
-            assert len(set(held)) == 1 or self.sharing != 'same_type', held
+            assert len(set(held)) == 1 or self.mix_policy != 'same_type', held
             sizes = [int(name[3:-1]) for name in held]
-            assert len(set(sizes)) == 1 or self.sharing != 'same_size', held
+            assert len(set(sizes)) == 1 or self.mix_policy != 'equal_size', (
+                held
+            )
             assert sum(sizes) <= 16, held
 
     @invariant()
     def nothing_overlaps(self):
-        if self.sharing != 'mixed_placed':
+        if self.mix_policy != 'mixed_size':
             return
         with self.case.db.reader() as session:
             spans = sorted(
-                (device.parent_id, device.placement,
-                 device.placement + int(device.vgpu_type[3:-1]))
+                (device.parent_id, device.placement_id,
+                 device.placement_id + int(device.vgpu_type[3:-1]))
                 for device in session.query(models.Device).filter(
                     models.Device.vgpu_type.is_not(None)))
         for (card, _, end), (other, begin, _) in itertools.pairwise(spans):
@@ -136,36 +138,47 @@ class ClaimMachine(RuleBasedStateMachine):
 class SameSizeMachine(ClaimMachine):
     """Types of one size beside each other."""
 
-    sharing = 'same_size'
+    mix_policy = 'equal_size'
 
 
 class MixedMachine(ClaimMachine):
     """Sizes beside each other."""
 
-    sharing = 'mixed'
+    mix_policy = 'any_mix'
 
 
 class PlacedMachine(ClaimMachine):
     """Sizes at the places of NVIDIA's mixed-size mode."""
 
-    sharing = 'mixed_placed'
+    mix_policy = 'mixed_size'
 
 
 class VFMachine(ClaimMachine):
     """Each takes one of the few VFs of its card."""
 
-    sharing = 'mixed'
-    cards = tuple(itertools.chain(*(
-        (pf, *(vgpu_base.vf(pf, index) for index in range(5)))
-        for pf in (dataclasses.replace(
-            card, vgpu_seats=pci.SEAT_VF, sriov_totalvfs=16, sriov_numvfs=5)
-            for card in CARDS))))
+    mix_policy = 'any_mix'
+    cards = tuple(
+        itertools.chain(
+            *(
+                (pf, *(vgpu_base.vf(pf, index) for index in range(5)))
+                for pf in (
+                    dataclasses.replace(
+                        card,
+                        vgpu_mechanism=pci.VGPUMechanism.VF,
+                        sriov_totalvfs=16,
+                        sriov_numvfs=5,
+                    )
+                    for card in CARDS
+                )
+            )
+        )
+    )
 
 
 class SameTypeVFMachine(VFMachine):
     """The first one on a card decides."""
 
-    sharing = 'same_type'
+    mix_policy = 'same_type'
 
 
 def _inventory_of(session):

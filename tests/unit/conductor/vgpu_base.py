@@ -16,14 +16,14 @@ from hypothesis import settings
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import variants
-from gpgpu_plugin.conductor import vgpu_types
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import request as request_mod
-from gpgpu_plugin.domain import vgpu_type
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import view
 from tests.unit.conductor import base
 
 TYPES = tuple(vgpu_type.VGPUType(
@@ -34,9 +34,16 @@ TYPES = tuple(vgpu_type.VGPUType(
 
 def t4(number, **facts):
     """A T4 that is carved into mdevs."""
-    return base.function(number, **{
-        'device': '1eb8', 'driver': 'nvidia', 'vgpu_seats': pci.SEAT_MDEV,
-        'vgpu_types': TYPES, **facts})
+    return base.function(
+        number,
+        **{
+            'device': '1eb8',
+            'driver': 'nvidia',
+            'vgpu_mechanism': pci.VGPUMechanism.MDEV,
+            'vgpu_types': TYPES,
+            **facts,
+        },
+    )
 
 
 def vf(parent, index, **facts):
@@ -45,7 +52,7 @@ def vf(parent, index, **facts):
         'id': f'{parent.id}/vf{index}', 'pf': parent.id, 'vf_index': index,
         'address': f'{parent.address[:-4]}01.{index}', 'vendor': '10de',
         'device': '26b9', 'class_code': '030200',
-        'vgpu_seats': pci.SEAT_VF, **facts})
+        'vgpu_mechanism': pci.VGPUMechanism.VF, **facts})
 
 
 CARDS = (t4(0), t4(1))
@@ -55,17 +62,24 @@ class VGPUTestCase(base.ConductorTestCase):
 
     cards = CARDS
     variant = False
-    sharing = 'same_type'
+    mix_policy = 'same_type'
 
     def setUp(self):
         super().setUp()
-        variants.create(self.db, view.VariantView(
-            name='T4', vendor='10de', device='1eb8', sharing=self.sharing))
+        variant_admin.create(
+            self.db,
+            admin.VariantInfo(
+                name='T4',
+                vendor='10de',
+                device='1eb8',
+                mix_policy=self.mix_policy,
+            ),
+        )
         for name in ('T4-1Q', 'T4-4Q', 'T4-16Q'):
             self.enable(name)
 
     def enable(self, name, host=None, *, enabled=True):
-        return vgpu_types.set_enabled(
+        return vgpu_type_admin.set_enabled(
             self.db, 'T4', name, host, enabled=enabled)
 
     def ask(self, instance='i1', **counts):
@@ -94,7 +108,7 @@ class VGPUTestCase(base.ConductorTestCase):
 
     def remaining(self):
         return {each.vgpu_type.removeprefix('T4-'): each.remaining_capacity
-                for each in vgpu_types.list_all(self.db)
+                for each in vgpu_type_admin.list_all(self.db)
                 if each.enabled}
 
     def offered_to_placement(self, inventory):

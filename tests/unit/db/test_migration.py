@@ -79,7 +79,7 @@ class MigrationMixin:
             self.assertEqual(
                 ('pci', None, True, True, 'same_type', '["passthrough"]'),
                 (device.kind, device.vgpu_type, kind.enabled, kind.listed,
-                 variant.sharing, variant.enabled_types))
+                 variant.mix_policy, variant.enabled_types))
 
 
 class SQLiteTest(MigrationMixin, base.BaseTestCase):

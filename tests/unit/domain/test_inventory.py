@@ -27,7 +27,7 @@ class DesiredTest(base.BaseTestCase):
     def test_exact(self, remaining, backed, unbacked, out_of_use):
         cards = remaining + backed + unbacked + out_of_use
         got = inventory.desired(
-            most=cards, remaining=remaining, backed=backed)
+            most=cards, remaining=remaining, allocated=backed)
         if cards == 0:
             self.assertIsNone(got)
             return
@@ -38,5 +38,5 @@ class DesiredTest(base.BaseTestCase):
 
     def test_never_below_a_live_allocation(self):
         got = inventory.desired(
-            most=0, remaining=0, backed=3, largest_allocation=4)
+            most=0, remaining=0, allocated=3, largest_allocation=4)
         self.assertEqual((4, 4), (got.total, got.max_unit))

@@ -16,10 +16,10 @@ import contextlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.host import fake
-from gpgpu_plugin.host import machine
-from gpgpu_plugin.host import recording
-from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import recording
 from tests.contract import mdev
 from tests.contract import passthrough
 
@@ -32,7 +32,9 @@ class FakeKernelContractTest(
     def setUp(self):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
-        self.backend = fake.FakeHost.for_machine(self.machine(), self.root)
+        self.backend = fake_host.FakeHost.for_machine(
+            self.machine(), self.root
+        )
         self.gpus = [each for each in self.backend.scan().functions
                      if each.vendor == self.vendor][:2]
         for gpu in self.gpus:
@@ -75,9 +77,9 @@ class FakeMdevContractTest(mdev.MdevContract, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
-        self.backend = fake.FakeHost.for_machine('nvidia-t4-2', self.root)
+        self.backend = fake_host.FakeHost.for_machine('nvidia-t4-2', self.root)
         self.parent = next(each for each in self.backend.scan().functions
-                           if each.vgpu_seats)
+                           if each.vgpu_mechanism)
         self.types = {'T4-1Q': 16, 'T4-2Q': 8, 'T4-4Q': 4, 'T4-8Q': 2,
                       'T4-16Q': 1}
 

@@ -21,7 +21,7 @@ from oslotest import base
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import fake
+from gpgpu_plugin.host.fake import host as fake_host
 
 
 class VGPUCase(base.BaseTestCase):
@@ -32,7 +32,7 @@ class VGPUCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
-        self.host = fake.FakeHost.for_machine(
+        self.host = fake_host.FakeHost.for_machine(
             self.machine, self.root, dict(self.numvfs))
         self.host.make_vfs(())
 
@@ -51,9 +51,9 @@ class VGPUCase(base.BaseTestCase):
 
     def told(self, *devices):
         """What can be made, told of some devices and by a scan alike."""
-        told = self.host.creatable(devices)
+        told = self.host.driver_capacity(devices)
         self.assertEqual(told, {
-            each.id: each.creatable for each in self.functions()
+            each.id: each.driver_capacity for each in self.functions()
             if each.id in told})
         return told
 
@@ -83,10 +83,12 @@ class VGPUCase(base.BaseTestCase):
         well = self.stop_drivers()
         self.assertFalse(self.host.changed())
         # A build finds it out.
-        self.assertRaises(exception.NoRoom, self.host.prepare, device)
-        [told] = self.host.creatable([device]).values()
+        self.assertRaises(
+            exception.NoDriverCapacity, self.host.prepare, device
+        )
+        [told] = self.host.driver_capacity([device]).values()
         self.assertEqual(((), set()), (
-            told.beside, set(told.room.values()) - {0}))
+            told.existing, set(told.available.values()) - {0}))
         self.assertTrue(self.host.changed())
         self.host.scan()
         self.assertFalse(self.host.changed())
@@ -95,10 +97,10 @@ class VGPUCase(base.BaseTestCase):
         self.host.scan()
         # What is made is no change that must be looked at.
         self.host.prepare(device)
-        self.host.creatable([device])
+        self.host.driver_capacity([device])
         self.assertFalse(self.host.changed())
         self.host.release(device)
-        self.host.creatable([device])
+        self.host.driver_capacity([device])
         self.assertFalse(self.host.changed())
 
     def twice(self, method, device):

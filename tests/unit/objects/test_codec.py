@@ -19,7 +19,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import request
+from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory
@@ -47,15 +47,15 @@ VALUES = (
                 max_unit=8),)),)),
     inventory.Changes(
         generation=7,
-        hosts=(inventory.HostGroups(
+        hosts=(inventory.HostMasks(
             host='h1', node_uuid='u', generation=3,
-            groups=(inventory.GroupView(
+            groups=(inventory.GroupMasks(
                 variant='A', provider_uuid='p',
-                types=(inventory.TypeView(
+                types=(inventory.TypeMasks(
                     resource_class='CUSTOM_GPU_A', free=0b1011),
-                    inventory.TypeView(
+                    inventory.TypeMasks(
                         resource_class='CUSTOM_VGPU_A_1Q', free=0b0001,
-                        room=(3, 0))),
+                        available=(3, 0))),
                 numa=(0b0011, 0b1100), states={'available': 3}),)),)),
 )
 

@@ -22,22 +22,34 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import scheduler_filters
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.scheduler_filters import gpu_filter
-from gpgpu_plugin.scheduler_filters import host_view
+from gpgpu_plugin.scheduler_filters import scheduler_view
 
 objects.register_all()
 
 RC = 'CUSTOM_GPU_A'
 
 
-def groups(node, free=0b1111, generation=1, room=(), alone=(), **kwargs):
-    return inventory.HostGroups(
-        host=node, node_uuid=node, generation=generation,
-        groups=(inventory.GroupView(
-            variant='A', provider_uuid=f'{node}-rp', types=(
-                inventory.TypeView(resource_class=RC, free=free, room=room),),
-            numa=(0b0011, 0b1100), switches=(0b0001, 0b0010),
-            alone=alone),),
-        **kwargs)
+def groups(node, free=0b1111, generation=1, available=(), alone=(), **kwargs):
+    return inventory.HostMasks(
+        host=node,
+        node_uuid=node,
+        generation=generation,
+        groups=(
+            inventory.GroupMasks(
+                variant='A',
+                provider_uuid=f'{node}-rp',
+                types=(
+                    inventory.TypeMasks(
+                        resource_class=RC, free=free, available=available
+                    ),
+                ),
+                numa=(0b0011, 0b1100),
+                switches=(0b0001, 0b0010),
+                alone=alone,
+            ),
+        ),
+        **kwargs,
+    )
 
 
 class FakeAPI:
@@ -78,7 +90,7 @@ class GpuFilterTest(base.BaseTestCase):
             numa_topology=None)
 
     def passed(self, api, spec, *hosts):
-        made = gpu_filter.GpuFilter(host_view.HostViewCache(api))
+        made = gpu_filter.GpuFilter(scheduler_view.SchedulerViewCache(api))
         return [each.host for each in made.filter_all(hosts, spec)]
 
     def view(self, *hosts, generation=1):
@@ -96,21 +108,21 @@ class GpuFilterTest(base.BaseTestCase):
 
     def test_a_card_may_have_room_for_several(self):
         self.assertEqual(['h1'], self.passed(
-            self.view(groups('h1', free=0b1001, room=(2, 0, 0, 1)),
-                      groups('h2', free=0b1001, room=(1, 0, 0, 1))),
+            self.view(groups('h1', free=0b1001, available=(2, 0, 0, 1)),
+                      groups('h2', free=0b1001, available=(1, 0, 0, 1))),
             self.spec(resources__CUSTOM_GPU_A='3'), host('h1'), host('h2')))
         # Cards 0 and 1 are on one node.
         self.assertEqual(['h2'], self.passed(
-            self.view(groups('h1', free=0b1001, room=(2, 0, 0, 1)),
-                      groups('h2', free=0b0011, room=(2, 1, 0, 0))),
+            self.view(groups('h1', free=0b1001, available=(2, 0, 0, 1)),
+                      groups('h2', free=0b0011, available=(2, 1, 0, 0))),
             self.spec(resources__CUSTOM_GPU_A='3',
                       gpgpu__topology='same_numa'), host('h1'), host('h2')))
 
     def test_several_on_a_card_below_no_switch(self):
         self.assertEqual(['h1'], self.passed(
-            self.view(groups('h1', free=0b0100, room=(0, 0, 3, 0),
+            self.view(groups('h1', free=0b0100, available=(0, 0, 3, 0),
                              alone=(0b0100, 0b1000)),
-                      groups('h2', free=0b1100, room=(0, 0, 2, 1),
+                      groups('h2', free=0b1100, available=(0, 0, 2, 1),
                              alone=(0b0100, 0b1000))),
             self.spec(resources__CUSTOM_GPU_A='3',
                       gpgpu__topology='same_switch'),
@@ -188,7 +200,7 @@ class HostViewTest(base.BaseTestCase):
             inventory.Changes(generation=4, hosts=(
                 groups('h1', free=0, generation=4),
                 groups('h2', deleted=True))))
-        cache = host_view.HostViewCache(api)
+        cache = scheduler_view.SchedulerViewCache(api)
         cache.refresh()
         view = cache.refresh()
         self.assertEqual([0, 2], api.asked)
@@ -200,7 +212,7 @@ class HostViewTest(base.BaseTestCase):
             inventory.Changes(generation=9, hosts=(groups('h1'),)),
             inventory.Changes(generation=1),
             inventory.Changes(generation=1, hosts=(groups('h2'),)))
-        cache = host_view.HostViewCache(api)
+        cache = scheduler_view.SchedulerViewCache(api)
         cache.refresh()
         self.assertEqual({'h2'}, set(cache.refresh().hosts))
         self.assertEqual([0, 9, 0], api.asked)

@@ -43,7 +43,7 @@ class StepsTest(base.ComputeTestCase):
         return run
 
     def settled(self):
-        self.tracker.tick()
+        self.tracker.run_once()
         return (self.states(), self.placement(), self.drivers())
 
     # -- one case a step: what fails, and what is different afterwards ------
@@ -55,7 +55,7 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual([], self.guests)
         self.assertEqual((), self.api.instance_assignments(
             context.admin(), 'i1'))
-        self.tracker.suspect()
+        self.tracker.request_reconcile()
         self.assertEqual(self.before, self.settled())
 
     def fail_prepare(self):
@@ -106,7 +106,7 @@ class StepsTest(base.ComputeTestCase):
                         self.api.device_release(context.admin(), device.uuid)
                     self.tracker.refresh()
                 self.assertEqual(self.before, self.settled())
-                self.assertEqual((), self.tracker.state.held('i1'))
+                self.assertEqual((), self.tracker.assignments.held('i1'))
 
     # -- the rest -----------------------------------------------------------
 
@@ -116,7 +116,7 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual((8, 0), self.placement())
         self.assertEqual({'vfio-pci', None}, self.drivers())
-        self.assertEqual(run.assignments, self.tracker.state.held('i1'))
+        self.assertEqual(run.assignments, self.tracker.assignments.held('i1'))
 
     def test_spawn_again_keeps_the_devices(self):
         first = self.run_steps().uuids
@@ -130,7 +130,7 @@ class StepsTest(base.ComputeTestCase):
 
     def test_rebuild_whose_host_forgot_asks_the_conductor(self):
         first = self.run_steps().uuids
-        self.tracker.state.drop('i1', first)
+        self.tracker.assignments.drop('i1', first)
         self.assertEqual(first, self.run_steps(keeps=True).uuids)
 
     def test_spawn_again_that_fails_keeps_the_devices(self):
@@ -163,7 +163,7 @@ class StepsTest(base.ComputeTestCase):
     def test_claim_whose_answer_is_lost(self):
         def lost(run):
             self.api.claim(context.admin(), run.request)
-            self.tracker.suspect()
+            self.tracker.request_reconcile()
             raise exception.ConductorUnavailable(method='claim', timeout=1)
         self.assertRaises(
             exception.ConductorUnavailable, self.run_steps,
@@ -176,7 +176,7 @@ class StepsTest(base.ComputeTestCase):
         # As for an instance that was shelved while no conductor answered,
         # and is unshelved here.
         first = self.run_steps().uuids
-        self.tracker.state.postpone(first)
+        self.tracker.assignments.postpone(first)
         second = self.run_steps().uuids
         self.assertEqual(set(), set(first) & set(second))
         self.settled()
@@ -205,7 +205,7 @@ class StepsTest(base.ComputeTestCase):
         binder._write_attribute = works
         self.run_steps()
         binder._write_attribute = write
-        self.tracker.release('i1')
+        self.tracker.release_instance('i1')
         states, placement, _ = self.settled()
         self.assertEqual({'available': 6, 'cleaning': 1, 'dirty': 1}, states)
         self.assertEqual((8, 2), placement)
@@ -213,12 +213,18 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual(self.before, self.settled())
 
     def test_evacuation_that_fails_leaves_placement_to_nova(self):
-        for departs in (False, True):
+        for allocation_removal in (False, True):
             run = steps.Spawn(
-                tracker=self.tracker, request=self.request(2),
-                spawn=self.fail, destroy=self.guests.clear, departs=departs)
+                tracker=self.tracker,
+                request=self.request(2),
+                spawn=self.fail,
+                destroy=self.guests.clear,
+                allocation_removal=allocation_removal,
+            )
             self.assertRaises(self.failureException, steps.execute, run)
-            self.assertEqual(departs, bool(self.tracker.departing))
+            self.assertEqual(
+                allocation_removal, bool(self.tracker.allocation_removal)
+            )
 
     def test_undo_that_fails_does_not_stop_the_others(self):
         def broken(run):
@@ -237,6 +243,6 @@ class StepsTest(base.ComputeTestCase):
             *steps.STEPS[:2], steps.Step('spawn', killed, killed)))
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
         self.tracker = self.make_tracker()
-        self.tracker.tick()
+        self.tracker.run_once()
         self.update_tree()
         self.assertEqual(self.before, self.settled())

@@ -19,9 +19,9 @@ import threading
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host import config_space
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
 from tests.contract import passthrough
 from tests.vfio_lab import lab
 
@@ -67,7 +67,7 @@ class KernelContractTest(
         # Also what a test removed or left bound.
         lab.write('bus/pci/rescan', '1')
         for gpu in self.gpus:
-            found = scanner.look(sysfs.Sysfs('/sys'), gpu.address)
+            found = scanner.scan_function(sysfs.Sysfs('/sys'), gpu.address)
             assert found is not None, gpu.address
             if found.driver:
                 lab.write(f'bus/pci/drivers/{found.driver}/unbind',
@@ -92,7 +92,7 @@ class KernelContractTest(
                               self.device(gpu))
         thread.join(30)
         self.assertFalse(thread.is_alive())
-        self.assertIsNone(self.look(gpu).driver)
+        self.assertIsNone(self.run_once(gpu).driver)
 
     def opened(self, gpu: pci.PCIFunction,
                ) -> contextlib.AbstractContextManager[None]:

@@ -19,10 +19,10 @@ import uuid
 import fixtures
 
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import machine
-from gpgpu_plugin.host import recording
-from gpgpu_plugin.host import scanner
-from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import recording
 from tests.vfio_lab import lab
 
 MDEVS = {'mbochs': ('mbochs-small', 'mbochs-medium'), 'mtty': ('mtty-2',)}
@@ -92,7 +92,7 @@ class RecordingTest(lab.LabTestCase):
     def test_whatever_is_asked_is_the_same(self) -> None:
         root = self._replay(with_serials=True)
         for address in lab.functions():
-            for look in (scanner.look, scanner.look_at_card):
+            for look in (scanner.scan_function, scanner.scan_card):
                 self.assertEqual(look(sysfs.Sysfs('/sys'), address),
                                  look(sysfs.Sysfs(root), address))
         for address in os.listdir('/sys/bus/pci/drivers/vfio-pci'):

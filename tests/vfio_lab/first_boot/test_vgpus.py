@@ -22,7 +22,7 @@ import uuid
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import sharing
+from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.host import base as host_base
 from tests.contract import mdev
 from tests.vfio_lab import kept
@@ -95,7 +95,7 @@ class MbochsContractTest(mdev.MdevContract, MdevCase):
             self.assertTrue(thread.is_alive())
             # It is on the bus no more, and there all the same.
             self.assertEqual([], self.mdevs())
-            self.assertEqual((name,), self.look().carved)
+            self.assertEqual((name,), self.run_once().existing_vgpus)
             self.assertEqual(self.types[self.large] - 1,
                              self.available(self.large))
             for method in (self.backend.release, self.backend.attachment):
@@ -105,7 +105,7 @@ class MbochsContractTest(mdev.MdevContract, MdevCase):
             self.assertFalse(self.backend.clean(device).passed)
         thread.join(30)
         self.assertFalse(thread.is_alive())
-        self.assertEqual((), self.look().carved)
+        self.assertEqual((), self.run_once().existing_vgpus)
         self.assertTrue(self.backend.clean(device).passed)
 
 
@@ -123,9 +123,12 @@ class SharingTest(MdevCase):
 
     def _follow(self, name: str, steps: typing.Iterable[str]) -> None:
         parent = lab.functions()[name]
-        card = sharing.SharedCard(
-            id=parent.id, offered=True, sharing=sharing.Sharing.MIXED,
-            types={each.name: each for each in parent.vgpu_types or ()})
+        card = capacity.GPUCapacity(
+            id=parent.id,
+            offered=True,
+            mix_policy=capacity.VGPUMixPolicy.ANY_MIX,
+            types={each.name: each for each in parent.vgpu_types or ()},
+        )
         held: list[host_base.HostDevice] = []
         seen = []
         for step in steps:
@@ -140,9 +143,11 @@ class SharingTest(MdevCase):
                 gone = next(each for each in held if each.vgpu_type == kind)
                 self.backend.release(gone)
                 held.remove(gone)
-                card = dataclasses.replace(card, units=tuple(
-                    sharing.Unit(vgpu_type=each.vgpu_type) for each in held))
-            room = {each: sharing.room(card, each) for each in card.types}
+                card = dataclasses.replace(card, vgpus=tuple(
+                    capacity.VGPU(vgpu_type=each.vgpu_type) for each in held))
+            room = {
+                each: capacity.available(card, each) for each in card.types
+            }
             self.assertEqual(self._available(parent), room, step)
             seen.append(tuple(room.values()))
             print(f'{step}: the kernel, too, has room for {room}')

@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-from gpgpu_plugin.host import designation
-from gpgpu_plugin.host import sysfs
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.vfio import designation
 from tests.vfio_lab import lab
 
 

@@ -24,7 +24,7 @@ depends_on = None
 # What rows of the first schema get; the models fill in what comes later.
 _NEW: dict[str, dict[str, tuple[typing.Any, object]]] = {
     'variants': {
-        'sharing': (sa.String(length=16), 'same_type'),
+        'mix_policy': (sa.String(length=16), 'same_type'),
         'enabled_types': (sa.Text(), '["passthrough"]')},
     'vgpu_types': {'listed': (sa.Boolean(), True)},
     'devices': {'kind': (sa.String(length=16), 'pci')},
@@ -43,6 +43,6 @@ def upgrade() -> None:
     op.add_column('devices', sa.Column(
         'vgpu_type', sa.String(length=64), nullable=True))
     op.add_column('devices', sa.Column(
-        'placement', sa.Integer(), nullable=True))
+        'placement_id', sa.Integer(), nullable=True))
     op.create_index(op.f('ix_devices_parent_id'), 'devices', ['parent_id'],
                     unique=False)

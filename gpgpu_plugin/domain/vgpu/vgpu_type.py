@@ -1,0 +1,173 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPU types: what a driver can carve out of a card, and what it says of it.
+
+Sources: Linux, Documentation/driver-api/vfio-mediated-device.rst
+(``mdev_supported_types``); NVIDIA vGPU software user guide
+(``creatable_vgpu_types``, names of types, descriptions); samples/vfio-mdev.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+_BRANDS = ('GRID ', 'NVIDIA ')
+_NUMBER = r'\s*[=:]?\s*(\d+)'
+_FIELDS = {
+    'max_heads': re.compile(rf'num_heads{_NUMBER}'),
+    'max_instances': re.compile(rf'max_instance{_NUMBER}')}
+# NVIDIA: framebuffer=1024M; GVT-g: high_gm_size: 384MB; the kernel's mbochs:
+# virtual display, 16 MB video memory.
+_VIDEO_RAM = re.compile(
+    rf'(?:framebuffer|high_gm_size){_NUMBER}\s*M|(\d+)\s*MB\s+video\s+memory')
+_RESOLUTION = re.compile(r'(?:max_resolution|resolution)\s*[=:]?\s*'
+                         r'(\d+)\s*x\s*(\d+)')
+# The last part of NVIDIA's names is gigabytes of framebuffer, a series, and
+# what else there is to it: A40-12Q, H200X-1-18C, T4-2B4, A100-1-5CME. Nothing
+# else is read from a name.
+_PROFILE = re.compile(
+    r'[A-Za-z0-9-]+-(\d+)[ABCQ](?:4|ME|NOME|MEALL|GFX|M)?')
+_CREATABLE = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
+_PLAIN_VF = re.compile(r'vf[1-9]\d*')
+
+_HALF_GIGABYTE = 512
+_GIGABYTE = 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VGPUType:
+    """One type of one card; ``None`` is unknown.
+
+    :ivar name: the one name that operators see, the same for all cards and
+        releases of a driver
+    :ivar type_id: what this card's driver calls it: the name of a folder
+        below ``mdev_supported_types``, or a number of
+        ``creatable_vgpu_types``
+    :ivar video_ram: MiB
+    :ivar max_instances: so many of it fit on a card that has nothing else
+    """
+
+    name: str
+    type_id: str
+    video_ram: int | None = None
+    max_heads: int | None = None
+    max_resolution_x: int | None = None
+    max_resolution_y: int | None = None
+    max_instances: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DriverCapacity:
+    """What a driver says can be carved out of a card beside what is there.
+
+    :ivar existing: what was carved out of the card then: UUIDs of mdevs, or
+        stable ids of VFs
+    :ivar available: how many more can be made, by a type's name, if nothing
+        else is; None: one at least. Of types that are left out none
+    :ivar observed_max: how many of a type the card was seen to take with
+        nothing else on it; only the conductor knows
+    :ivar sampled_at: which start of a host's nova-compute asked, and a number
+        that grows, drawn before the driver was asked; two answers that differ
+        in nothing else say the same
+    """
+
+    existing: tuple[str, ...] = ()
+    available: dict[str, int | None] = dataclasses.field(default_factory=dict)
+    observed_max: dict[str, int] = dataclasses.field(default_factory=dict)
+    sampled_at: tuple[str, int] = dataclasses.field(
+        default=('', 0), compare=False
+    )
+
+    @property
+    def fails(self) -> bool:
+        """Whether the driver makes nothing, though nothing is there: its
+        service may be down, or it waits to be set up."""
+        return not self.existing and not any(
+            count != 0 for count in self.available.values())
+
+
+def from_mdev(type_id: str, name: str | None, description: str | None,
+              available: int | None) -> VGPUType:
+    """A type below ``mdev_supported_types``.
+
+    :param available: ``available_instances`` while the card has no mdev;
+        what the vendor's description says goes before it
+    """
+    text = description or ''
+    numbers = {field: int(match.group(1)) if (match := pattern.search(text))
+               else None for field, pattern in _FIELDS.items()}
+    video_ram = _VIDEO_RAM.search(text)
+    resolution = _RESOLUTION.search(text)
+    width, height = resolution.groups() if resolution else (None, None)
+    profile = _profile_name(name)
+    return VGPUType(
+        name=profile or type_id, type_id=type_id,
+        video_ram=(int(video_ram.group(1) or video_ram.group(2))
+                   if video_ram else _ram_of(profile)),
+        max_heads=numbers['max_heads'],
+        max_resolution_x=int(width) if width else None,
+        max_resolution_y=int(height) if height else None,
+        max_instances=(available if numbers['max_instances'] is None
+                       else numbers['max_instances']))
+
+
+def from_creatable(text: str) -> tuple[VGPUType, ...]:
+    """The types that ``creatable_vgpu_types`` of a VF lists, by name.
+
+    It says no more than numbers and names. How many fit follows from the
+    framebuffer of the largest, which is the card's.
+    """
+    found = {}
+    for line in text.splitlines():
+        match = _CREATABLE.fullmatch(line)
+        if match is not None:
+            name = _profile_name(match.group(2)) or match.group(2)
+            found[name] = match.group(1)
+    sizes = {name: _ram_of(name) for name in found}
+    largest = max((size for size in sizes.values() if size), default=0)
+    return tuple(
+        VGPUType(name=name, type_id=found[name], video_ram=size,
+                 max_instances=largest // size if size else None)
+        for name, size in sorted(sizes.items()))
+
+
+def of_plain_vfs(count: int) -> VGPUType:
+    """The only type of VFs that know none: each is one of so many."""
+    return VGPUType(
+        name=f'vf{count}', type_id=str(count), max_instances=count)
+
+
+def is_of_plain_vfs(name: str) -> bool:
+    """Whether it is a type of VFs that know none."""
+    return _PLAIN_VF.fullmatch(name) is not None
+
+
+def _profile_name(name: str | None) -> str | None:
+    """NVIDIA's name without the brand; None for what is no such name.
+
+    The brand changed with releases (GRID T4-1Q, NVIDIA T4-1Q).
+    """
+    if name is None:
+        return None
+    for brand in _BRANDS:
+        if name.startswith(brand):
+            return name.removeprefix(brand).strip().replace(' ', '-') or None
+    return None
+
+
+def _ram_of(profile: str | None) -> int | None:
+    match = _PROFILE.fullmatch(profile or '')
+    if match is None:
+        return None
+    # 0 in a name, as in M10-0B, is half a gigabyte.
+    return int(match.group(1)) * _GIGABYTE or _HALF_GIGABYTE

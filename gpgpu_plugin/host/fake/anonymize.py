@@ -1,0 +1,72 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Serial numbers, made anonymous.
+
+Each number is replaced by a count of the different ones so far: what was
+equal stays equal, what differed differs, and nothing can be guessed back, as
+it could from a hash of a vendor's consecutive numbers.
+"""
+
+from __future__ import annotations
+
+from gpgpu_plugin.host.discovery import config_space
+
+# Of the read-only part of VPD: what kind of card it is. Others may name this
+# very card, or whom it belongs to.
+_KEPT = (b'PN', b'EC', b'MN')
+_SERIAL = b'SN'
+
+
+class SerialNumbers:
+    """Masks what one recording has."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+
+    def config(self, config: bytes) -> bytes:
+        """Configuration space with another Device Serial Number."""
+        at = config_space.serial_number_at(config)
+        if at is None:
+            return config
+        serial = config[at:at + 8]
+        # "None": they identify nothing.
+        if serial in (bytes(8), b'\xff' * 8):
+            return config
+        return (config[:at] + self._number(serial).to_bytes(8, 'little')
+                + config[at + 8:])
+
+    def vpd(self, vpd: bytes) -> bytes:
+        """Vital Product Data with the product's name, the keywords of
+        _KEPT and another serial number, and nothing else."""
+        made = bytearray()
+        for tag, content in config_space.vpd_resources(vpd):
+            if tag == config_space.VPD_R:
+                content = b''.join(
+                    keyword + bytes([len(value)]) + value
+                    for keyword, value in map(
+                        self._field, config_space.vpd_fields(content))
+                    if keyword in (*_KEPT, _SERIAL))
+            elif tag != config_space.VPD_NAME:
+                continue
+            made += bytes([tag]) + len(content).to_bytes(2, 'little')
+            made += content
+        return bytes(made) + bytes([config_space.VPD_END]) if made else b''
+
+    def _field(self, field: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+        keyword, value = field
+        if keyword != _SERIAL or not value.strip(b'\0 '):
+            return field
+        digits = b'%0*d' % (len(value), self._number(value))
+        return keyword, digits[-len(value):]
+
+    def _number(self, serial: bytes) -> int:
+        return self._numbers.setdefault(serial, len(self._numbers) + 1)

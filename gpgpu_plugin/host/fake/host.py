@@ -1,0 +1,74 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Fake machines as hosts: real scanner, real backends, fake kernel."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+from oslo_config import cfg
+
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.host import base
+from gpgpu_plugin.host import local
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine as machine_mod
+from gpgpu_plugin.host.vfio import baseline
+from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.host.vfio import designation
+
+
+class FakeHost(local.LocalHost):
+    """Hands out the functions of a tree of gpgpu_plugin.host.fake.machine.
+
+    :ivar kernel: to make the machine fail, in tests
+    """
+
+    def __init__(self, root: str,
+                 numvfs: Mapping[str, int] | None = None) -> None:
+        self.kernel = fake_kernel.FakeKernel(root)
+        self.designations = designation.Store(f'{root}/etc')
+        sysfs = sysfs_mod.Sysfs(root)
+        super().__init__(base.Access(
+            sysfs=sysfs, binder=binding.Binder(
+                sysfs, self.kernel.write, self.kernel.load_vfio,
+                lambda path: (pathlib.Path(root) / path).read_bytes(),
+                self.kernel.sriov_manage),
+            is_designated=self.designations.holds,
+            baselines=baseline.Baselines(f'{root}/etc/cards')), numvfs)
+
+    @classmethod
+    def for_machine(cls, name: str, folder: str,
+                    numvfs: Mapping[str, int] | None = None) -> FakeHost:
+        """The machine in a folder, built there if it is not yet.
+
+        A tree that is there is kept as it is, as hardware outlives a
+        restart of nova-compute.
+
+        :param name: as of gpgpu_plugin.host.fake.machine.load
+        :raises NotFound: no such machine
+        :raises Invalid: it is a file that is no machine
+        """
+        machine = machine_mod.load(name)
+        if not (pathlib.Path(folder) / 'bus/pci/devices').is_dir():
+            machine_mod.build(machine, folder)
+        return cls(folder, numvfs)
+
+    @classmethod
+    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> FakeHost:
+        return cls.for_machine(
+            conf.gpgpu_fake.machines.get(host, conf.gpgpu_fake.machine),
+            os.path.join(conf.gpgpu.state_path, 'machines', host),
+            conf_gpgpu.numvfs(conf))

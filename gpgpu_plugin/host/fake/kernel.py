@@ -1,0 +1,325 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A small kernel for fake machines: it reacts to writes as Linux does.
+
+Covers what the plugin writes: bind, unbind, driver_override, drivers_probe,
+reset, remove and sriov_numvfs, with errors of drivers/pci (Linux 6.x); mdevs
+and types of VFs through fake_carving.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import shutil
+import threading
+
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.fake import vgpu_driver
+
+
+def add_driver(root: pathlib.Path, name: str) -> None:
+    """A driver that is loaded, if it is not yet."""
+    folder = root / 'bus/pci/drivers' / name
+    folder.mkdir(exist_ok=True)
+    for file in ('bind', 'unbind'):
+        (folder / file).touch()
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+class FakeKernel:
+    """Writes to a tree of gpgpu_plugin.host.fake.machine.
+
+    :ivar faults: errno by the end of a path, raised instead of the write
+    :ivar ignored: ends of paths of which writes have no effect, and no error
+    :ivar late: likewise, until ``catch_up``
+    :ivar written: paths that were written, in their order
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = pathlib.Path(root)
+        self._sysfs = sysfs_mod.Sysfs(root)
+        self._lock = threading.Lock()
+        self.faults: dict[str, int] = {}
+        self.ignored: set[str] = set()
+        self.late: set[str] = set()
+        self._waiting: list[tuple[str, str]] = []
+        self.written: list[str] = []
+        # Drivers of the host by the ids that they were seen bound to.
+        self._native: dict[str, str] = {}
+
+    def write(self, path: str, value: str) -> None:
+        """Write to an attribute, given relative to the root.
+
+        :raises OSError: with the errno that Linux gives
+        """
+        for end, number in self.faults.items():
+            if path.endswith(end):
+                raise _error(number, path)
+        folder, _, name = path.rpartition('/')
+        actions = {
+            'bind': self._bind, 'unbind': self._unbind,
+            'driver_override': self._override, 'reset': self._reset,
+            'drivers_probe': self._probe, 'remove': self._remove,
+            'sriov_numvfs': self._numvfs, 'create': self._create_mdev,
+            'current_vgpu_type': self._set_type,
+            'placement_id': self._place}
+        if name not in actions or not os.path.lexists(self._root / folder):
+            raise _error(errno.ENOENT, path)
+        self.written.append(path)
+        if any(path.endswith(end) for end in self.ignored):
+            return
+        if any(path.endswith(end) for end in self.late):
+            self._waiting.append((path, value))
+            return
+        with self._lock:
+            actions[name](self._root / folder, value.strip())
+
+    def catch_up(self) -> None:
+        """Do what late writes asked for."""
+        self.late.clear()
+        while self._waiting:
+            self.write(*self._waiting.pop(0))
+
+    # -- drivers ------------------------------------------------------------
+
+    def load_vfio(self) -> None:
+        """``modprobe vfio-pci``"""
+        add_driver(self._root, 'vfio-pci')
+
+    def _device(self, address: str) -> pathlib.Path:
+        path = self._root / 'bus/pci/devices' / address
+        if not path.exists():
+            raise _error(errno.ENODEV, address)
+        return path.resolve()
+
+    def _bind(self, driver: pathlib.Path, address: str) -> None:
+        device = self._device(address)
+        if (device / 'driver').is_symlink():
+            raise _error(errno.EBUSY, address)
+        override = self._overridden(device)
+        # vfio-pci has no ids of its own: it takes what is overridden to it.
+        if (override and override != driver.name) or (
+                driver.name == 'vfio-pci' and not override):
+            raise _error(errno.ENODEV, address)
+        self._attach(driver, device)
+        if self._is_carved_by(driver, device):
+            vgpu_driver.equip_vfs(
+                self._root, (device / 'physfn').resolve(), [device])
+
+    def _attach(self, driver: pathlib.Path, device: pathlib.Path) -> None:
+        # vfio-pci enables a device when it is opened, others at once.
+        self._enable(device, driver.name != 'vfio-pci')
+        (device / 'driver').symlink_to(os.path.relpath(driver, device))
+        (driver / device.name).symlink_to(os.path.relpath(device, driver))
+
+    @staticmethod
+    def _is_carved_by(driver: pathlib.Path, device: pathlib.Path) -> bool:
+        return driver.name == 'nvidia' and (device / 'physfn').exists()
+
+    def _unbind(self, driver: pathlib.Path, address: str) -> None:
+        device = self._device(address)
+        if self._sysfs.link(str(device / 'driver')) != driver.resolve().name:
+            raise _error(errno.ENODEV, address)
+        if driver.name != 'vfio-pci':
+            self._native[self._ids(device)] = driver.name
+        self._enable(device, False)
+        (device / 'driver').unlink()
+        (driver.resolve() / address).unlink()
+        if self._is_carved_by(driver, device):
+            self._forget_vgpus(device)
+
+    def _forget_vgpus(self, vf: pathlib.Path) -> None:
+        vgpu_driver.drop_vf(self._root, vf)
+        for folder in (
+                *(path.parent for path in vf.glob('*/mdev_type')),
+                vf / 'nvidia', vf / 'mdev_supported_types'):
+            shutil.rmtree(folder, ignore_errors=True)
+        # The card has their room again.
+        vgpu_driver.equip_vfs(self._root, (vf / 'physfn').resolve(), [])
+
+    @staticmethod
+    def _enable(device: pathlib.Path, enabled: bool) -> None:
+        # Most machines that are modelled do not have it.
+        path = device / 'enable'
+        if path.exists():
+            path.write_text(f'{enabled:d}\n')
+
+    @staticmethod
+    def _ids(device: pathlib.Path) -> str:
+        return ''.join((device / name).read_text()
+                       for name in ('vendor', 'device', 'class'))
+
+    @staticmethod
+    def _overridden(device: pathlib.Path) -> str:
+        text = (device / 'driver_override').read_text().strip()
+        # What the kernel shows where nothing was ever written.
+        return '' if text == '(null)' else text
+
+    def _override(self, device: pathlib.Path, value: str) -> None:
+        (device / 'driver_override').write_text(
+            f'{value}\n' if value else '')
+
+    def _probe(self, bus: pathlib.Path, address: str) -> None:
+        device = self._device(address)
+        override = self._overridden(device)
+        name = override or self._native.get(self._ids(device))
+        if name and not (device / 'driver').is_symlink():
+            driver = self._root / 'bus/pci/drivers' / name
+            if driver.is_dir():
+                self._bind(driver, address)
+
+    # -- functions ----------------------------------------------------------
+
+    def _reset(self, device: pathlib.Path, value: str) -> None:
+        if value != '1':
+            raise _error(errno.EINVAL, str(device))
+        method = device / 'reset_method'
+        if not method.exists() or not method.read_text().strip():
+            raise _error(errno.ENOTTY, str(device))
+
+    def _remove(self, device: pathlib.Path, value: str) -> None:
+        try:
+            # As kstrtoul does, nearly: 0x1 is a number, too.
+            wanted = int(value, 0)
+        except ValueError:
+            raise _error(errno.EINVAL, str(device)) from None
+        if not wanted:
+            return
+        if device.parent == self._mdevs:
+            vgpu_driver.VGPUDriver(device.resolve().parent).remove_mdev(
+                device.name, self._mdevs)
+        else:
+            self._drop(device.name)
+
+    def _drop(self, address: str) -> None:
+        link = self._root / 'bus/pci/devices' / address
+        device = link.resolve()
+        driver = device / 'driver'
+        if driver.is_symlink():
+            (driver.resolve() / address).unlink()
+        vgpu_driver.drop_vf(self._root, device)
+        # Without an IOMMU there are no groups.
+        (device / 'iommu_group' / 'devices' / address).unlink(
+            missing_ok=True)
+        link.unlink()
+        shutil.rmtree(device)
+
+    # -- vGPUs --------------------------------------------------------------
+
+    @property
+    def _mdevs(self) -> pathlib.Path:
+        return self._root / 'bus/mdev/devices'
+
+    def _create_mdev(self, folder: pathlib.Path, uuid: str) -> None:
+        vgpu_driver.VGPUDriver(folder.resolve().parents[1]).create_mdev(
+            folder.name, uuid, self._mdevs)
+
+    def _set_type(self, folder: pathlib.Path, value: str) -> None:
+        vf = folder.resolve().parent
+        vgpu_driver.VGPUDriver((vf / 'physfn').resolve()).set_type(vf, value)
+
+    def mixed_size(self, address: str) -> None:
+        """``nvidia-smi vgpu -shm 1`` for a card."""
+        vgpu_driver.VGPUDriver(self._device(address).resolve()).mixed_size()
+
+    def _place(self, folder: pathlib.Path, value: str) -> None:
+        vgpu = folder.resolve().parent
+        function = vgpu.parent if (
+            vgpu / 'mdev_type').is_symlink() else vgpu
+        vgpu_driver.VGPUDriver(function).place(vgpu, value)
+
+    # -- SR-IOV -------------------------------------------------------------
+
+    def _numvfs(self, link: pathlib.Path, value: str) -> None:
+        pf = link.resolve()
+        total = int((pf / 'sriov_totalvfs').read_text())
+        now = int((pf / 'sriov_numvfs').read_text())
+        try:
+            wanted = int(value)
+        except ValueError:
+            raise _error(errno.EINVAL, str(pf)) from None
+        if wanted < 0 or wanted > total:
+            raise _error(errno.ERANGE, str(pf))
+        if wanted == now:
+            return
+        if (pf / 'driver').exists() and (
+                (pf / 'driver').resolve().name == 'nvidia'):
+            # It has no sriov_configure.
+            raise _error(errno.ENOENT, str(pf))
+        if wanted and now:
+            raise _error(errno.EBUSY, str(pf))
+        self.set_vfs(pf.name, wanted)
+
+    def sriov_manage(self, address: str) -> None:
+        """NVIDIA's ``sriov-manage -e``: all VFs that a card can have."""
+        self.written.append('sriov-manage')
+        self.set_vfs(address, int(
+            (self._device(address) / 'sriov_totalvfs').read_text()))
+
+    def set_vfs(self, address: str, wanted: int) -> None:
+        """So many VFs, whoever makes them; none, as after a reboot."""
+        pf = self._device(address).resolve()
+        now = int((pf / 'sriov_numvfs').read_text())
+        for number in range(now):
+            self._drop(self._vf_address(pf, number))
+            (pf / f'virtfn{number}').unlink()
+        vfs = [self._add_vf(pf, number) for number in range(wanted)]
+        vgpu_driver.equip_vfs(self._root, pf, vfs)
+        (pf / 'sriov_numvfs').write_text(f'{wanted}\n')
+        driver = (pf / 'driver').resolve()
+        for vf in vfs:
+            if self._is_carved_by(driver, vf):
+                self._attach(driver, vf)
+
+    def _vf_address(self, pf: pathlib.Path, number: int) -> str:
+        domain, bus, place = pf.name.split(':')
+        slot, function = place.split('.')
+        routing = (int(bus, 16) << 8 | int(slot, 16) << 3 | int(function))
+        routing += int((pf / 'sriov_offset').read_text())
+        routing += number * int((pf / 'sriov_stride').read_text())
+        return (f'{domain}:{routing >> 8:02x}:{routing >> 3 & 31:02x}'
+                f'.{routing & 7:x}')
+
+    def _add_vf(self, pf: pathlib.Path, number: int) -> pathlib.Path:
+        address = self._vf_address(pf, number)
+        folder = pf.parent / address
+        folder.mkdir()
+        for name in ('vendor', 'subsystem_vendor', 'subsystem_device',
+                     'revision', 'class', 'numa_node', 'resource',
+                     'irq', 'reset_method'):
+            if (pf / name).exists():
+                shutil.copy(pf / name, folder / name)
+        # The kernel pads the one and not the other.
+        device = int((pf / 'sriov_vf_device').read_text(), 16)
+        (folder / 'device').write_text(f'0x{device:04x}\n')
+        # A VF has no ids of its own there; the kernel takes the PF's.
+        config = (pf / 'config').read_bytes()
+        (folder / 'config').write_bytes(b'\xff' * 4 + config[4:256])
+        for name in ('driver_override', 'reset'):
+            (folder / name).touch()
+        (folder / 'physfn').symlink_to(f'../{pf.name}')
+        (pf / f'virtfn{number}').symlink_to(f'../{address}')
+        devices = self._root / 'bus/pci/devices'
+        (devices / address).symlink_to(os.path.relpath(folder, devices))
+        groups = self._root / 'kernel/iommu_groups'
+        group = 1 + max(map(int, os.listdir(groups)), default=-1)
+        members = groups / str(group) / 'devices'
+        members.mkdir(parents=True)
+        (members / address).symlink_to(os.path.relpath(folder, members))
+        (folder / 'iommu_group').symlink_to(
+            os.path.relpath(members.parent, folder))
+        return folder

@@ -1,0 +1,340 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Fake machines: a description becomes a /sys tree on a plain disk.
+
+The tree has what the kernel shows of PCI: one folder a function below
+``devices``, links from ``bus/pci/devices``, drivers, slots and IOMMU groups,
+and configuration space. A description either models it (``roots``), following
+a public listing, or has it as it was recorded (``tree``, see
+gpgpu_plugin.host.fake.recording). Descriptions are package data
+(``machines/*.yaml``) or an operator's files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import os
+import pathlib
+import shutil
+import struct
+import typing
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import yaml
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import version
+from gpgpu_plugin.host.discovery import vgpu_sysfs
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine_file
+from gpgpu_plugin.host.fake import tree as tree_mod
+from gpgpu_plugin.host.fake import vgpu_driver
+from gpgpu_plugin.host.fake import vgpu_rule
+
+_MACHINES = importlib.resources.files('gpgpu_plugin.host.fake') / 'machines'
+
+_PORT_TYPES = {'root_port': 4, 'upstream': 5, 'downstream': 6, 'endpoint': 0}
+_FILES = {'vendor': 'vendor', 'device': 'device',
+          'subsystem_vendor': 'subsystem_vendor',
+          'subsystem': 'subsystem_device', 'revision': 'revision',
+          'class': 'class'}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A description.
+
+    :ivar source: ``recorded`` or ``modelled``
+    :ivar reference: the public listing it follows, or what was recorded
+    :ivar facts: what that says, to be compared with a scan
+    :ivar roots: if modelled: host bridges, each with its tree of functions
+    :ivar tree: if recorded: what sysfs had
+    :ivar vgpu: if recorded: rules of what can be carved
+        (gpgpu_plugin.host.fake.vgpu_driver), by the name of a function or
+        parent of mdevs; without one, vGPUs are seen and none can be made
+    """
+
+    name: str
+    title: str
+    source: str
+    reference: str
+    facts: Mapping[str, typing.Any]
+    roots: tuple[Mapping[str, typing.Any], ...] = ()
+    tree: tree_mod.Tree | None = None
+    vgpu: Mapping[str, Mapping[str, typing.Any]] = dataclasses.field(
+        default_factory=dict)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines are shown as such."""
+
+
+_Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(
+    'tag:yaml.org,2002:str', text, style='|' if '\n' in text else None))
+
+
+def names() -> list[str]:
+    """Names of all machines."""
+    return sorted(each.name.removesuffix('.yaml')
+                  for each in _MACHINES.iterdir()
+                  if each.name.endswith('.yaml'))
+
+
+def load(name: str) -> Machine:
+    """Read a description.
+
+    :param name: one of ``names``, or the path of a recording
+    :raises NotFound: no such machine; the message names those there are
+    :raises Invalid: the file is no machine
+    """
+    if name in names():
+        return _parse(name, (_MACHINES / f'{name}.yaml').read_text())
+    try:
+        text = machine_file.read(name)
+    except FileNotFoundError:
+        raise exception.NotFound(
+            kind='machine',
+            name=f'{name} (there are: {", ".join(names())}; a recording is '
+                 'given by the path of its file)') from None
+    except (OSError, ValueError) as exc:
+        raise _invalid(name, f'it cannot be read: {exc}') from None
+    machine = _parse(name, text)
+    if machine.tree is None:
+        # What is modelled may be written anywhere, and a file is anyone's.
+        raise _invalid(name, 'it is no recording')
+    return machine
+
+
+def _parse(name: str, text: str) -> Machine:
+    try:
+        data = machine_file.parse(text)
+    except ValueError as exc:
+        raise _invalid(name, str(exc)) from None
+    if not isinstance(data, dict):
+        raise _invalid(name, 'it has no keys')
+    missing = {'title', 'source', 'reference'} - data.keys()
+    if missing or ('roots' in data) == ('tree' in data):
+        raise _invalid(name, 'it lacks ' + (
+            ' and '.join(sorted(missing)) or 'one of roots and tree'))
+    vgpu = data.get('vgpu', {})
+    if not isinstance(vgpu, dict):
+        raise exception.Invalid(field='vgpu', value=vgpu,
+                                expected='a mapping of rules')
+    for device, rule in vgpu.items():
+        vgpu_rule.check(device, rule)
+    return Machine(
+        name=name, title=data['title'], source=data['source'],
+        reference=data['reference'], facts=data.get('facts', {}),
+        roots=tuple(data.get('roots', ())), tree=data.get('tree'),
+        vgpu=vgpu)
+
+
+def _invalid(name: str, reason: str) -> exception.Invalid:
+    return exception.Invalid(
+        field='machine', value=name,
+        expected=f'{reason}; a file of "gpgpu-manage pci record" would be '
+                 'right')
+
+
+def dump(tree: tree_mod.Tree, reference: str) -> str:
+    """A recording as a description, for ``load``."""
+    return yaml.dump(
+        {'title': f'Recorded by gpgpu_plugin {version.VERSION}',
+         'source': 'recorded', 'reference': reference, 'facts': {},
+         'tree': tree}, Dumper=_Dumper, sort_keys=False,
+        default_flow_style=None)
+
+
+def build(machine: Machine, root: str | os.PathLike[str],
+          bus_step: int = 1) -> None:
+    """Make the machine's tree in an empty or missing folder.
+
+    :param bus_step: how far the bus numbers below a host bridge are apart;
+        another value gives the same machine after a renumbering; one that
+        was recorded has the numbers that it had
+    :raises Invalid: what was recorded is not a tree, or a rule is of another
+        machine; nothing was made then
+    """
+    top = pathlib.Path(root)
+    if machine.tree is not None:
+        tree_mod.write(machine.tree, top)
+    for folder in ('bus/pci/devices', 'bus/pci/drivers', 'bus/pci/slots',
+                   'kernel/iommu_groups'):
+        (top / folder).mkdir(parents=True, exist_ok=True)
+    if machine.tree is None:
+        _Builder(top, bus_step).build(machine)
+    try:
+        for name, rule in machine.vgpu.items():
+            vgpu_driver.set_rule(_device(top, name), rule)
+    except exception.Invalid:
+        # Whoever comes next would take it for a machine.
+        shutil.rmtree(top)
+        raise
+
+
+def _device(root: pathlib.Path, name: str) -> pathlib.Path:
+    """The folder of a function, or of a parent of mdevs.
+
+    :param name: as of gpgpu_plugin.host.fake.vgpu_rule.check
+    :raises Invalid: it has no such one
+    """
+    parent = root / vgpu_sysfs.PARENTS / name
+    folder = (parent if parent.is_symlink()
+              else root / 'bus/pci/devices' / name).resolve()
+    if not folder.is_dir():
+        raise _invalid(name, 'it has no such device')
+    return folder
+
+
+@dataclasses.dataclass
+class _Builder:
+    root: pathlib.Path
+    bus_step: int
+    _next_group: int = 0
+
+    def build(self, machine: Machine) -> None:
+        for driver in ('vfio-pci', 'pcieport'):
+            fake_kernel.add_driver(self.root, driver)
+        for root in machine.roots:
+            domain, bus = root['bus'].split(':')
+            bridge = self.root / 'devices' / f'pci{root["bus"]}'
+            bridge.mkdir(parents=True)
+            buses = self._buses(int(bus, 16))
+            self._children(root, bridge, domain, next(buses), buses,
+                           root.get('numa', -1))
+
+    def _buses(self, first: int) -> Iterator[int]:
+        yield first
+        bus = first
+        while True:
+            bus += self.bus_step
+            yield bus
+
+    def _children(self, parent: Mapping[str, typing.Any],
+                  folder: pathlib.Path, domain: str, bus: int,
+                  buses: Iterator[int], numa: int) -> None:
+        groups: dict[str, int] = {}
+        for node in parent.get('children', ()):
+            address = f'{domain}:{bus:02x}:{node["at"]}'
+            group = self._group(node, groups)
+            self._function(folder / address, address, node, numa, group)
+            if 'children' in node:
+                self._children(node, folder / address, domain, next(buses),
+                               buses, numa)
+
+    def _group(self, node: Mapping[str, typing.Any],
+               groups: dict[str, int]) -> int:
+        # Functions of one device share a group, as without ACS on it.
+        device = node.get('iommu_with', node['at']).partition('.')[0]
+        if device not in groups:
+            groups[device] = self._next_group
+            self._next_group += 1
+        return groups[device]
+
+    def _function(self, folder: pathlib.Path, address: str,
+                  node: Mapping[str, typing.Any], numa: int,
+                  group: int) -> None:
+        folder.mkdir()
+        (self.root / 'bus/pci/devices' / address).symlink_to(
+            os.path.relpath(folder, self.root / 'bus/pci/devices'))
+        broken = node.get('broken', ())
+        for key, name in _FILES.items():
+            if key in node:
+                self._write(folder / name, f'0x{node[key]}', name in broken)
+        self._write(folder / 'numa_node', str(node.get('numa', numa)),
+                    'numa_node' in broken)
+        for name in ('irq', 'driver_override', 'reset'):
+            (folder / name).write_text('0\n' if name == 'irq' else '')
+        (folder / 'reset_method').write_text(
+            node.get('reset_method', 'bus') + '\n')
+        (folder / 'resource').write_text(
+            '0x0000000000000000 0x0000000000000000 0x0000000000000000\n' * 7)
+        for name, text in node.get('attributes', {}).items():
+            self._write(folder / name, str(text), name in broken)
+        (folder / 'config').write_bytes(
+            b'\xff' * 256 if node.get('dead') else config(node))
+        if 'vgpu' in node:
+            vgpu_driver.equip(self.root, folder, node['vgpu'])
+        self._links(folder, address, node, group)
+
+    def _links(self, folder: pathlib.Path, address: str,
+               node: Mapping[str, typing.Any], group: int) -> None:
+        if 'driver' in node:
+            fake_kernel.add_driver(self.root, node['driver'])
+            driver = self.root / 'bus/pci/drivers' / node['driver']
+            (folder / 'driver').symlink_to(os.path.relpath(driver, folder))
+            (driver / address).symlink_to(os.path.relpath(folder, driver))
+        members = self.root / 'kernel/iommu_groups' / str(group) / 'devices'
+        members.mkdir(parents=True, exist_ok=True)
+        (members / address).symlink_to(os.path.relpath(folder, members))
+        (folder / 'iommu_group').symlink_to(
+            os.path.relpath(members.parent, folder))
+        if 'slot' in node:
+            slot = self.root / 'bus/pci/slots' / str(node['slot'])
+            slot.mkdir(exist_ok=True)
+            (slot / 'address').write_text(address.partition('.')[0] + '\n')
+
+    @staticmethod
+    def _write(path: pathlib.Path, text: str, broken: bool) -> None:
+        if broken:
+            tree_mod.make_unreadable(path)
+        else:
+            path.write_text(text + '\n')
+
+
+def config(node: Mapping[str, typing.Any]) -> bytes:
+    """Configuration space with ids, a PCIe capability and, if there is one,
+    the Device Serial Number."""
+    kind = node.get('kind', 'endpoint')
+    space = bytearray(4096 if 'dsn' in node else 256)
+    struct.pack_into('<HH', space, 0, int(node['vendor'], 16),
+                     int(node['device'], 16))
+    space[0x06] = 0x10
+    struct.pack_into('<I', space, 0x08, int(node['class'], 16) << 8
+                     | int(node.get('revision', '00'), 16))
+    space[0x0e] = 0 if kind == 'endpoint' else 1
+    if kind == 'endpoint':
+        struct.pack_into('<HH', space, 0x2c,
+                         int(node.get('subsystem_vendor', '0'), 16),
+                         int(node.get('subsystem', '0'), 16))
+    space[0x34] = 0x40
+    struct.pack_into('<BBH', space, 0x40, 0x10, 0,
+                     2 | _PORT_TYPES[kind] << 4)
+    if 'dsn' in node:
+        struct.pack_into('<I', space, 0x100, 0x00010003)
+        space[0x104:0x10c] = bytes.fromhex(
+            node['dsn'].replace('-', ''))[::-1]
+    return bytes(space)
+
+
+def synthetic(pfs: int = 8, vfs: int = 32) -> Machine:
+    """A machine of SR-IOV GPUs, to measure a scan of many functions.
+
+    VFs are made by the fake kernel (``sriov_numvfs``), as on a real host.
+    """
+    gpu = {'at': '00.0', 'vendor': '1002', 'device': '74a1',
+           'class': '120000', 'subsystem_vendor': '1002',
+           'subsystem': '74a1', 'revision': '00', 'driver': 'gim',
+           'attributes': {'sriov_totalvfs': vfs, 'sriov_numvfs': 0,
+                          'sriov_vf_device': '74b5', 'sriov_offset': 1,
+                          'sriov_stride': 1}}
+    port = {'at': '01.0', 'kind': 'root_port', 'vendor': '1022',
+            'device': '14ab', 'class': '060400', 'driver': 'pcieport'}
+    return Machine(
+        name=f'synthetic-{pfs}x{vfs}', title='synthetic', source='modelled',
+        reference='none', facts={},
+        roots=tuple({'bus': f'0000:{0x10 + 0x18 * index:02x}',
+                     'numa': index % 2,
+                     'children': [{**port, 'children': [gpu]}]}
+                    for index in range(pfs)))

@@ -1,0 +1,196 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Binding PCI functions to vfio-pci, and giving them back."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.privsep import designation as privsep_designation
+from gpgpu_plugin.privsep import nvidia as privsep_nvidia
+from gpgpu_plugin.privsep import sysfs as privsep_sysfs
+
+VFIO = 'vfio-pci'
+_NVIDIA = 'nvidia'
+
+
+@contextlib.contextmanager
+def _refusals(path: str, what: str) -> Iterator[None]:
+    """What the kernel, a program or the helper says instead of doing it."""
+    try:
+        yield
+    except privsep.HelperUnavailable as exc:
+        raise exception.HostNotReady(path=path, reason=exc.strerror) from None
+    except OSError as exc:
+        raise exception.HostError(
+            path=path, reason=f'{what}: {exc.strerror}'
+            + (f' ({exc.filename})' if exc.filename else '')) from None
+
+
+class Binder:
+    """What sysfs lets root do with functions; every method compares before it
+    acts.
+
+    :param write: writes a value to a path relative to the root of sysfs, as
+        the kernel takes it; raises OSError
+    :param load: loads vfio-pci; raises OSError
+    :param read: reads a file given likewise, with root's rights; raises
+        OSError
+    :param make_nvidia_vfs: lets NVIDIA's program give the card at an address
+        all its VFs; raises OSError
+    """
+
+    def __init__(self, sysfs: sysfs_mod.Sysfs,
+                 write: Callable[[str, str], None],
+                 load: Callable[[], None],
+                 read: Callable[[str], bytes],
+                 make_nvidia_vfs: Callable[[str], None]) -> None:
+        self._sysfs = sysfs
+        self._read_file = read
+        self._write_attribute = write
+        self._load_vfio = load
+        self._make_nvidia_vfs = make_nvidia_vfs
+
+    @classmethod
+    def privileged(cls, sysfs: sysfs_mod.Sysfs) -> Binder:
+        """One that writes with root's rights."""
+        return cls(
+            sysfs,
+            functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
+            functools.partial(privsep.call, privsep_designation.load_vfio),
+            functools.partial(
+                privsep.call, privsep_sysfs.read_config, sysfs.root),
+            functools.partial(privsep.call, privsep_nvidia.make_vfs))
+
+    def bind(self, function: pci.PCIFunction) -> None:
+        """Bind to vfio-pci, and to nothing else from now on.
+
+        :raises HostError: the kernel refused
+        :raises HostNotReady: there is no vfio-pci
+        """
+        driver = self._driver(function)
+        if driver != VFIO:
+            self._load()
+        self._override(function, VFIO)
+        if driver == VFIO:
+            return
+        if driver is not None:
+            self.write(f'bus/pci/drivers/{driver}/unbind', function.address)
+        self.write(f'bus/pci/drivers/{VFIO}/bind', function.address)
+
+    def unbind(self, function: pci.PCIFunction) -> None:
+        """Take it from vfio-pci; it has no driver then.
+
+        :raises HostError: the kernel refused
+        """
+        self._override(function, '')
+        if self._driver(function) == VFIO:
+            self.write(f'bus/pci/drivers/{VFIO}/unbind', function.address)
+
+    def give_back(self, function: pci.PCIFunction) -> None:
+        """Take it from vfio-pci and let the host's own driver have it.
+
+        :raises HostError: the kernel refused
+        """
+        self.unbind(function)
+        self.write('bus/pci/drivers_probe', function.address)
+
+    def reprobe(self, function: pci.PCIFunction) -> None:
+        """Let the driver that it has begin with it anew.
+
+        :raises HostError: the kernel refused, or it has no driver then
+        """
+        driver = self._driver(function)
+        if driver is None:
+            return
+        for name in ('unbind', 'bind'):
+            self.write(f'bus/pci/drivers/{driver}/{name}', function.address)
+        if self._driver(function) != driver:
+            raise exception.HostError(
+                path=function.address,
+                reason=f'{driver} does not take it again')
+
+    def reset(self, function: pci.PCIFunction) -> None:
+        """Reset this function alone.
+
+        The kernel refuses a bus reset (ENOTTY) where anything else is on the
+        bus.
+
+        :raises HostError: the kernel refused
+        """
+        self.write(f'bus/pci/devices/{function.address}/reset', '1')
+
+    def make_vfs(self, function: pci.PCIFunction, count: int) -> int:
+        """Give a card that has no VFs some.
+
+        :param count: NVIDIA's driver gives it all that it can have instead
+        :returns: how many it has now
+        :raises HostError: it has none
+        """
+        path = f'bus/pci/devices/{function.address}/sriov_numvfs'
+        if self._driver(function) == _NVIDIA:
+            with _refusals(path, 'VFs cannot be made'):
+                self._make_nvidia_vfs(function.address)
+        else:
+            self.write(path, str(count))
+        found = self._sysfs.read(f'{self._sysfs.root}/{path}')
+        if found in (None, '0'):
+            raise exception.HostError(
+                path=path, reason=f'it has none after {count} were made')
+        return int(found or 0)
+
+    def config(self, function: pci.PCIFunction) -> bytes:
+        """Its configuration space, as the hardware answers now.
+
+        :raises HostError: it cannot be read
+        :raises HostNotReady: nothing is there that could read it
+        """
+        path = f'bus/pci/devices/{function.address}/config'
+        with _refusals(path, 'cannot be read'):
+            return self._read_file(path)
+
+    def write(self, path: str, value: str) -> None:
+        """Write to sysfs.
+
+        :raises HostError: the kernel refused
+        :raises HostNotReady: nothing is there that could write
+        """
+        with _refusals(path, f'cannot write {value!r}'):
+            self._write_attribute(path, value)
+
+    def _driver(self, function: pci.PCIFunction) -> str | None:
+        # Now, not when the function was looked at.
+        return self._sysfs.link(
+            f'{self._sysfs.devices}/{function.address}/driver')
+
+    def _override(self, function: pci.PCIFunction, driver: str) -> None:
+        path = f'bus/pci/devices/{function.address}/driver_override'
+        now = self._sysfs.read(f'{self._sysfs.root}/{path}')
+        if now not in (driver, driver or '(null)'):
+            self.write(path, driver)
+
+    def _load(self) -> None:
+        if self._sysfs.names(f'{self._sysfs.root}/bus/pci/drivers/{VFIO}'):
+            return
+        try:
+            self._load_vfio()
+        except OSError as exc:
+            raise exception.HostNotReady(
+                path=VFIO, reason=f'cannot be loaded: {exc.strerror}',
+            ) from None

@@ -1,0 +1,56 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Validators of the ``gpgpu:`` extra specs, loaded by nova-api.
+
+They run from compute microversion 2.86 on; what slips in below it is
+refused by the filter and the claim.
+"""
+
+from __future__ import annotations
+
+from nova import exception as nova_exception
+from nova.api.validation.extra_specs import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
+
+
+class _OnlyEnforced(base.ExtraSpecValidator):
+    """Any ``gpgpu:`` key: the domain knows the right ones and says so."""
+
+    def validate(self, name: str, value: str) -> None:
+        """Check key and value.
+
+        :raises nova.exception.ValidationError: HTTP 400 with the right ones
+        """
+        try:
+            request.check_extra_spec(name, value)
+        except exception.Invalid as exc:
+            raise nova_exception.ValidationError(
+                f'Validation failed; {exc}') from exc
+
+
+def register() -> list[base.ExtraSpecValidator]:
+    """For the entry point ``nova.api.extra_spec_validators``."""
+    known = [
+        base.ExtraSpecValidator(
+            name=key, description=(values.__doc__ or '').strip(),
+            value={'type': str, 'description': key,
+                   'enum': [str(each) for each in values]})
+        for key, values in request.EXTRA_SPECS.items()]
+    # Reached by what the exact names above do not match.
+    other = _OnlyEnforced(
+        name='gpgpu:{key}', description='Keys that do not exist.',
+        value={'type': str, 'description': 'refused'},
+        parameters=[{'name': 'key', 'pattern': '.+',
+                     'description': 'anything else'}])
+    return [*known, other]

@@ -1,0 +1,104 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What nova-scheduler knows of all hosts' groups, and keeps between
+decisions: one call a decision brings what changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.domain.allocation import allocator
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.rpc import conductor_api
+
+
+class SchedulerView:
+    """A snapshot: refreshed by ``SchedulerViewCache``, never changed by
+    readers.
+
+    :ivar hosts: by node UUID, which is the UUID of Nova's compute node
+    """
+
+    def __init__(self, generation: int = 0,
+                 hosts: Mapping[str, inventory_obj.HostMasks] | None = None,
+                 ) -> None:
+        self.generation = generation
+        self.hosts = dict(hosts or {})
+        self.resource_classes = frozenset(
+            each.resource_class for host in self.hosts.values()
+            for group in host.groups for each in group.types)
+
+    def updated(self, changes: inventory_obj.Changes) -> SchedulerView:
+        """The snapshot after the changes."""
+        hosts = dict(self.hosts)
+        for host in changes.hosts:
+            known = hosts.get(host.node_uuid)
+            if known is not None and known.generation > host.generation:
+                continue
+            if host.deleted:
+                hosts.pop(host.node_uuid, None)
+            else:
+                hosts[host.node_uuid] = host
+        return SchedulerView(changes.generation, hosts)
+
+    def refusal(self, node_uuid: str, providers: frozenset[str],
+                request: request_mod.Request,
+                guest_nodes: int | None = None,
+                ) -> allocator.Refusal | None:
+        """Why a candidate's providers cannot meet the request.
+
+        :param providers: UUIDs of the providers that the candidate uses;
+            only the plugin's own among them are looked at
+        :param guest_nodes: how many NUMA nodes the guest has; None: it has
+            no NUMA topology
+        """
+        host = self.hosts.get(node_uuid)
+        if host is None:
+            return allocator.Refusal(
+                reason=request_mod.Reason.HOST_UNKNOWN,
+                detail='the host never reported its devices')
+        asked = {demand.resource_class for demand in request.demands}
+        masks = {
+            each.resource_class: allocator.Masks(
+                free=each.free, available=each.available, numa=group.numa,
+                switches=group.switches, alone=group.alone)
+            for group in host.groups if group.provider_uuid in providers
+            for each in group.types if each.resource_class in asked}
+        return allocator.refusal(masks, request, guest_nodes)
+
+
+class SchedulerViewCache:
+    """Keeps the newest snapshot. Thread-safe."""
+
+    def __init__(self, api: conductor_api.ConductorAPI) -> None:
+        self._api = api
+        self._lock = threading.Lock()
+        self._view = SchedulerView()
+
+    def refresh(self) -> SchedulerView:
+        """The snapshot as of now: one call.
+
+        :raises ConductorUnavailable: nothing is known of now
+        """
+        with self._lock:
+            context = gpgpu_context.admin()
+            changes = self._api.changes_since(
+                context, self._view.generation)
+            if changes.generation < self._view.generation:
+                # The conductor's database was set up anew.
+                self._view = SchedulerView()
+                changes = self._api.changes_since(context, 0)
+            self._view = self._view.updated(changes)
+            return self._view

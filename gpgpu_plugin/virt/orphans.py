@@ -1,0 +1,63 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Whether anybody still uses an assignment, told by Nova and by the guests.
+
+In doubt somebody does: a device that is cleaned under a running guest is worse
+than one that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import task_states
+
+from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.objects import claim
+
+MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
+          task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
+"""Tasks in which a claim for the destination of a migration is waited for."""
+
+
+def is_orphaned(assignment: claim.Assignment,
+            guests: Callable[[], Collection[str]]) -> bool:
+    """Whether an assignment on this host, which no build holds, is used by
+    nobody any more.
+
+    :param guests: UUIDs of the instances whose guests are on this host
+    :raises Exception: Nova or the hypervisor cannot be asked
+    """
+    if assignment.instance_uuid in guests():
+        return False
+    if (assignment.state == device_states.DeviceState.PROVISIONING
+            and assignment.slot == claim.SLOT_BUILD):
+        return True
+    instance = _find(assignment.instance_uuid)
+    if instance is None:
+        return True
+    return (assignment.state == device_states.DeviceState.PROVISIONING
+            and instance.task_state not in MOVING)
+
+
+def _find(uuid: str) -> objects.Instance | None:
+    """The instance; None if Nova deleted it."""
+    context = nova_context.get_admin_context(read_deleted='yes')
+    try:
+        instance = objects.Instance.get_by_uuid(context, uuid)
+    except nova_exception.InstanceNotFound:
+        return None
+    return None if instance.deleted else instance

@@ -1,0 +1,115 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Reports: idempotent, and honest about what appeared, went and changed."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import operators
+from tests.unit.conductor import base
+
+
+class ReportTest(base.ConductorTestCase):
+
+    def test_nothing_new_writes_nothing(self):
+        statements = []
+
+        def note(conn, cursor, statement, *args):
+            statements.append(statement.split()[0])
+        before = operators.host_list(self.db)
+        sa.event.listen(self.db.engine, 'before_cursor_execute', note)
+        reports.report(self.db, base.scan(base.EIGHT))
+        sa.event.remove(self.db.engine, 'before_cursor_execute', note)
+        self.assertEqual(set(), set(statements) & {
+            'INSERT', 'UPDATE', 'DELETE'})
+        self.assertEqual(before, operators.host_list(self.db))
+
+    def test_unmatched_is_listed_and_never_offered(self):
+        other = base.function(9, device='1234')
+        inventory = reports.report(self.db, base.scan((*base.EIGHT, other)))
+        self.assertEqual((8, 0), self.offered(inventory))
+        [device] = operators.device_list(self.db, state='unmanaged')
+        self.assertIn('10de:1234', device.reason)
+
+    def test_broken_card_is_unmanaged_with_the_reason(self):
+        reports.report(self.db, base.scan((
+            *base.EIGHT[1:], base.replace(0, fault='reads all ones'))))
+        [device] = operators.device_list(self.db, state='unmanaged')
+        self.assertEqual('reads all ones', device.reason)
+
+    def test_assigned_card_that_vanishes_keeps_its_holder(self):
+        granted = self.boot(8)
+        inventory = reports.report(self.db, base.scan(()))
+        self.assertEqual((8, 0), self.offered(inventory))
+        self.assertEqual({'assigned': 8}, self.states())
+        self.assertEqual({False}, {
+            each.present for each in operators.device_list(self.db)})
+        inventory = claims.release(self.db, base.uuids(granted))
+        self.assertEqual((8, 8), self.offered(inventory))
+        self.assertEqual({'missing': 8}, self.states())
+
+    def test_group_whose_cards_vanish_and_return(self):
+        self.assertEqual((8, 8), self.offered(
+            reports.report(self.db, base.scan(()))))
+        self.assertEqual((8, 0), self.offered(
+            reports.report(self.db, base.scan(base.EIGHT))))
+
+    def test_renumbered_card_is_the_same_device(self):
+        before = {each.stable_id: each.uuid
+                  for each in operators.device_list(self.db)}
+        reports.report(self.db, base.scan(
+            base.replace(number, address=f'0000:{number + 64:02x}:00.0')
+            for number in range(8)))
+        self.assertEqual(before, {
+            each.stable_id: each.uuid
+            for each in operators.device_list(self.db)})
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_swapped_card_is_quarantined(self):
+        reports.report(self.db, base.scan((
+            *base.EIGHT[1:], base.replace(0, dsn='ff-00'))))
+        [device] = operators.device_list(self.db, state='quarantined')
+        self.assertIn('dsn', device.reason)
+
+    def test_swapped_card_keeps_its_holder(self):
+        self.boot(8)
+        reports.report(self.db, base.scan((
+            *base.EIGHT[1:], base.replace(0, dsn='ff-00'))))
+        self.assertEqual({'assigned': 8}, self.states())
+
+    def test_another_node_uuid(self):
+        other = '00000000-0000-0000-0000-000000000000'
+        exc = self.assertRaises(
+            exception.Conflict, reports.report, self.db,
+            base.scan((), node_uuid=other))
+        self.assertIn(other, str(exc))
+        self.assertIn(base.NODE, str(exc))
+        exc = self.assertRaises(
+            exception.Conflict, reports.report, self.db,
+            base.scan(base.EIGHT, host='h2'))
+        self.assertIn('h1', str(exc))
+        self.assertEqual(['h1'], [
+            each.host for each in operators.host_list(self.db)])
+
+    def test_same_id_twice_writes_nothing(self):
+        self.assertRaises(
+            exception.Invalid, reports.report, self.db,
+            base.scan((base.function(0), base.function(0))))
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_problems_are_shown(self):
+        reports.report(self.db, base.scan(
+            base.EIGHT, problems=('slot 1 cannot be read',)))
+        self.assertEqual(('slot 1 cannot be read',),
+                         operators.host_list(self.db)[0].problems)

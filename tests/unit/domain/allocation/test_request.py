@@ -1,0 +1,56 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Flavors become requests; only what is enforced is accepted."""
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
+
+
+class RequestTest(base.BaseTestCase):
+
+    def test_two_kinds_and_behaviour(self):
+        self.assertEqual(
+            request.Request(
+                demands=(
+                    request.Demand(resource_class='CUSTOM_GPU_A', count=2),
+                    request.Demand(resource_class='CUSTOM_GPU_B', count=1)),
+                topology=request.Topology.SAME_SWITCH,
+                allocation_policy=request.AllocationPolicy.BREADTH_FIRST),
+            request.from_extra_specs({
+                'resources:CUSTOM_GPU_B': '1', 'resources:CUSTOM_GPU_A': '2',
+                'gpgpu:topology': 'same_switch',
+                'gpgpu:allocation_policy': 'breadth_first',
+                'hw:cpu_policy': 'dedicated', 'resources:VCPU': '4',
+                'resources1:CUSTOM_GPU_C': '1',
+                'trait:CUSTOM_GPU': 'required'}))
+
+    def test_nothing_asked(self):
+        self.assertFalse(request.from_extra_specs({}))
+        self.assertFalse(request.from_extra_specs(
+            {'resources:CUSTOM_GPU_A': '0'}))
+
+    def test_wrong_key_value_or_count(self):
+        for specs, right in (
+                ({'gpgpu:colour': 'red'}, 'gpgpu:topology'),
+                ({'gpgpu:topology': 'linked'}, 'same_numa'),
+                ({'gpgpu:numa': 'required'}, 'gpgpu:topology'),
+                ({'resources:CUSTOM_GPU_A': 'two'}, 'number'),
+                ({'resources:CUSTOM_GPU_A': '-1'}, 'number')):
+            exc = self.assertRaises(
+                exception.Invalid, request.from_extra_specs, specs)
+            self.assertIn(right, str(exc))
+            self.assertIn(repr(next(iter(specs.values())))
+                          if 'colour' not in str(exc)
+                          and 'gpgpu:numa' not in str(exc)
+                          else repr(next(iter(specs))), str(exc))

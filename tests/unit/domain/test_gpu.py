@@ -1,0 +1,128 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What goes to a guest together, and what stands in its way."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain import gpu
+from gpgpu_plugin.domain import pci
+
+GPU, AUDIO, DISK, BRIDGE = '030200', '040300', '010802', '060400'
+
+
+def function(address, class_code=GPU, group=None, **facts):
+    return pci.PCIFunction(
+        id=f'/devices/{address}', address=f'0000:{address}',
+        class_code=class_code, iommu_group=group, **facts)
+
+
+class RelateTest(base.BaseTestCase):
+
+    def relate(self, *functions):
+        return {each.address[5:]: each for each in gpu.relate(functions)}
+
+    def companions(self, *functions):
+        return {address: tuple(each[5:] for each in related.companions)
+                for address, related in self.relate(*functions).items()
+                if related.companions}
+
+    def test_sound_goes_with_its_gpu(self):
+        for groups in ((1, 1), (1, 2), (None, None)):
+            related = self.relate(function('21:00.0', GPU, groups[0]),
+                                  function('21:00.1', AUDIO, groups[1]),
+                                  function('22:00.0', GPU, 3))
+            self.assertEqual(('0000:21:00.1',),
+                             related['21:00.0'].companions)
+            self.assertEqual('0000:21:00.0', related['21:00.1'].part_of)
+            self.assertEqual((), related['21:00.0'].iommu_foreign_members)
+            self.assertIsNone(related['22:00.0'].part_of)
+
+    def test_two_gpus_of_a_slot(self):
+        both = (function('21:00.0', GPU, 1), function('21:00.2', AUDIO, 1))
+        self.assertEqual(
+            {'21:00.0': ('21:00.2',)},
+            self.companions(both[0], function('21:00.1', GPU, 2), both[1]))
+        # One group goes to one guest.
+        self.assertEqual(
+            {'21:00.0': ('21:00.1', '21:00.2')},
+            self.companions(both[0], function('21:00.1', GPU, 1), both[1]))
+
+    def test_gpu_that_is_not_first_in_its_slot(self):
+        self.assertEqual({'21:00.1': ('21:00.0',)}, self.companions(
+            function('21:00.0', AUDIO, 1), function('21:00.1', GPU, 1)))
+
+    def test_vf_is_a_card_of_its_own(self):
+        related = self.relate(
+            function('21:00.0', GPU, 1),
+            function('21:00.1', GPU, 2, pf='/devices/21:00.0', vf_index=0))
+        for each in related.values():
+            self.assertEqual(((), None), (each.companions, each.part_of))
+
+    def test_foreign(self):
+        # A class that cannot be read may be anything.
+        for class_code, foreign in ((DISK, True), (None, True),
+                                    (GPU, True), (BRIDGE, False)):
+            related = self.relate(
+                function('20:01.0', BRIDGE, 1), function('21:00.0', GPU, 2),
+                function('21:00.1', AUDIO, 1),
+                function('22:00.0', class_code, 1))
+            self.assertEqual(
+                ('0000:22:00.0',) if foreign else (),
+                related['21:00.0'].iommu_foreign_members,
+                class_code,
+            )
+
+    def test_what_could_not_be_looked_at(self):
+        self.assertEqual([], gpu.relate([None]))
+
+
+class ObstacleTest(base.BaseTestCase):
+
+    def test_reasons(self):
+        for facts, words in (
+                ({'fault': 'it is dead'}, 'it is dead'),
+                ({'used_by': 'boot_vga'}, 'booted with'),
+                ({'owner': 'Nova (an option)'}, 'away by Nova (an option)'),
+                ({'part_of': '0000:21:00.0'}, 'the card 0000:21:00.0'),
+                ({'iommu_foreign_members': ('0000:22:00.0',), 'group': 7},
+                 'IOMMU group 7 also holds 0000:22:00.0')):
+            for unassignable_reason in (
+                gpu.unassignable_reason,
+                gpu.passthrough_refusal,
+            ):
+                self.assertIn(words, unassignable_reason(
+                    function('21:00.1', **facts)))
+        self.assertIsNone(gpu.unassignable_reason(function('21:00.0')))
+        self.assertIsNone(gpu.passthrough_refusal(function('21:00.0')))
+
+    def test_vf_that_is_given_away_needs_an_iommu_group_of_its_own(self):
+        # As without ACS; the second guest could not have the group.
+        foreign = {'iommu_foreign_members': ('0000:21:00.5',)}
+        for seats, refused in (('vf', True), ('mdev', False)):
+            vf = function('21:00.4', pf='/pf', vgpu_mechanism=seats, **foreign)
+            self.assertEqual(
+                refused, gpu.unassignable_reason(vf) is not None, seats
+            )
+        self.assertIsNone(gpu.unassignable_reason(
+            function('21:00.0', vgpu_mechanism='vf', **foreign)))
+
+    def test_what_is_carved_stays_the_hosts(self):
+        for facts in (
+            {'used_by': 'boot_vga'},
+            {'iommu_foreign_members': ('0000:22:00.0',), 'group': 7},
+        ):
+            igpu = function('21:00.1', vgpu_mechanism='mdev', **facts)
+            self.assertIsNone(gpu.unassignable_reason(igpu))
+            self.assertIsNotNone(gpu.passthrough_refusal(igpu))
+        for facts in ({'fault': 'dead'}, {'owner': 'Nova'}):
+            self.assertIsNotNone(gpu.unassignable_reason(
+                function('21:00.1', vgpu_mechanism='mdev', **facts)))

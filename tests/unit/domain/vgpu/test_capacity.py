@@ -1,0 +1,257 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""How vGPUs share a card: what room promises, and nothing more."""
+
+import dataclasses
+import itertools
+import typing
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.domain.vgpu import vgpu_type
+
+
+def nvidia(*sizes: int) -> dict[str, vgpu_type.VGPUType]:
+    """Types of these gigabytes; the largest is the card."""
+    return {str(size): vgpu_type.VGPUType(
+        name=str(size), type_id=str(size), video_ram=size * 1024,
+        max_instances=max(sizes) // size) for size in sizes}
+
+
+def twins(types: dict[str, vgpu_type.VGPUType],
+          ) -> dict[str, vgpu_type.VGPUType]:
+    """Other types of the same sizes."""
+    return {f'{name}A': dataclasses.replace(kind, name=f'{name}A')
+            for name, kind in types.items()}
+
+
+MBOCHS = {name: vgpu_type.VGPUType(
+    name=name, type_id=f'mbochs-{name}', video_ram=size,
+    max_instances=256 // size) for name, size in (
+        ('small', 4), ('medium', 16), ('large', 64))}
+
+
+def card(types: dict[str, vgpu_type.VGPUType], how: capacity.VGPUMixPolicy,
+         **fields: typing.Any) -> capacity.GPUCapacity:
+    """One that is offered."""
+    return capacity.GPUCapacity(id='card', offered=True, types=types,
+                              mix_policy=how, **fields)
+
+
+def filled(empty: capacity.GPUCapacity, *names: str) -> capacity.GPUCapacity:
+    """The card with these, one after the other."""
+    for name in names:
+        empty = empty.with_unit(name)
+    return empty
+
+
+class SameTypeTest(base.BaseTestCase):
+    """All of one type."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.card = card(nvidia(16, 8, 4), capacity.VGPUMixPolicy.SAME_TYPE)
+
+    def test_the_first_decides(self) -> None:
+        self.assertEqual([1, 2, 4], [
+            capacity.available(self.card, name) for name in ('16', '8', '4')])
+        used = filled(self.card, '4')
+        self.assertEqual([0, 0, 3], [
+            capacity.available(used, name) for name in ('16', '8', '4')])
+
+    def test_what_nobody_knows_stops_all(self) -> None:
+        used = card(self.card.types, capacity.VGPUMixPolicy.SAME_TYPE,
+                    vgpus=(capacity.VGPU(vgpu_type=None),))
+        self.assertEqual([0, 0, 0], [
+            capacity.available(used, name) for name in ('16', '8', '4')])
+
+    def test_no_seat_no_room(self) -> None:
+        few = card(
+            self.card.types, capacity.VGPUMixPolicy.SAME_TYPE, free_vfs=1
+        )
+        self.assertEqual(1, capacity.available(few, '4'))
+        self.assertEqual(0, capacity.available(filled(few, '4'), '4'))
+
+    def test_no_more_than_there_are_raises(self) -> None:
+        self.assertRaises(ValueError, filled, self.card, '16', '16')
+
+
+class SameSizeTest(base.BaseTestCase):
+    """NVIDIA's equal-size mode, as tests/listings/a6000-one-2q shows it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        sizes = {'2Q': 2, '2A': 2, '4Q': 4, '48Q': 48}
+        self.types = {name: vgpu_type.VGPUType(
+            name=name, type_id=name, video_ram=size * 1024,
+            max_instances=48 // size) for name, size in sizes.items()}
+        self.types['x'] = vgpu_type.VGPUType(
+            name='x', type_id='x', max_instances=5)
+
+    def available(self, *units: str | None) -> list[int]:
+        """Of all types beside these."""
+        used = card(self.types, capacity.VGPUMixPolicy.EQUAL_SIZE, vgpus=tuple(
+            capacity.VGPU(vgpu_type=unit) for unit in units))
+        return [capacity.available(used, name) for name in self.types]
+
+    def test_the_first_size_decides(self) -> None:
+        self.assertEqual([24, 24, 12, 1, 5], self.available())
+        self.assertEqual([23, 23, 0, 0, 0], self.available('2Q'))
+        self.assertEqual([21, 21, 0, 0, 0], self.available('2Q', '2A', '2A'))
+
+    def test_an_unknown_size_is_like_no_other(self) -> None:
+        self.assertEqual([0, 0, 0, 0, 4], self.available('x'))
+        self.assertEqual([0, 0, 0, 0, 0], self.available(None))
+        self.assertEqual([0, 0, 0, 0, 0], self.available('gone'))
+
+
+class MixedTest(base.BaseTestCase):
+    """Wherever there is room: the kernel's mbochs, 256 MB."""
+
+    def test_memory(self) -> None:
+        used = filled(card(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX),
+                      'large', 'large', 'medium')
+        self.assertEqual(
+            [28, 7, 1],
+            [
+                capacity.available(used, name)
+                for name in ('small', 'medium', 'large')
+            ],
+        )
+
+    def test_a_type_that_the_card_does_not_have(self) -> None:
+        used = card(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX,
+                    vgpus=(capacity.VGPU(vgpu_type='mtty-1'),))
+        self.assertEqual(0, capacity.available(used, 'small'))
+        self.assertEqual(0, capacity.available(
+            card(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX), 'mtty-1'))
+
+
+class PlacedTest(base.BaseTestCase):
+    """NVIDIA's tables, appendix "vGPU Placements for GPUs in Mixed-Size
+    Mode" of the user guide."""
+
+    TABLES: typing.ClassVar = {
+        94: {94: [0], 47: [0, 47], 23: [0, 24, 47, 71],
+             15: [0, 32, 47, 79], 11: [0, 12, 23, 36, 47, 59, 70, 83],
+             6: [0, 17, 23, 41, 47, 64, 70, 88],
+             4: [0, 7, 11, 19, 23, 31, 35, 43, 47, 54, 58, 66, 70, 78, 82,
+                 90]},
+        80: {80: [0], 40: [0, 40], 20: [0, 20, 40, 60],
+             16: [0, 24, 40, 64], 10: [0, 10, 20, 30, 40, 50, 60, 70],
+             8: [0, 12, 20, 32, 40, 52, 60, 72],
+             5: list(range(0, 80, 5)),
+             4: [0, 6, 10, 16, 20, 26, 30, 36, 40, 46, 50, 56, 60, 66, 70,
+                 76]},
+        24: {24: [0], 12: [0, 12], 8: [0, 16], 6: [0, 6, 12, 18],
+             4: [0, 8, 12, 20], 3: list(range(0, 24, 3)),
+             2: [0, 4, 6, 10, 12, 16, 18, 22],
+             1: [0, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, 20, 21, 23]}}
+
+    def test_the_tables(self) -> None:
+        for region, table in self.TABLES.items():
+            types = nvidia(*table)
+            for size, places in table.items():
+                used = card(types, capacity.VGPUMixPolicy.MIXED_SIZE)
+                found = []
+                while capacity.available(used, str(size)):
+                    used = used.with_unit(str(size))
+                    found.append(used.vgpus[-1].placement_id)
+                self.assertEqual(places, sorted(found, key=lambda n: n or 0),
+                                 (region, size))
+
+    def test_the_largest_that_can_fit_keeps_fitting(self) -> None:
+        used = filled(card(nvidia(24, 12, 6, 4),
+                           capacity.VGPUMixPolicy.MIXED_SIZE), '6', '4')
+        self.assertEqual(1, capacity.available(used, '12'))
+
+    def test_a_vgpu_at_an_unknown_place_stops_all(self) -> None:
+        used = card(nvidia(24, 12), capacity.VGPUMixPolicy.MIXED_SIZE,
+                    vgpus=(capacity.VGPU(vgpu_type='12'),))
+        self.assertEqual(0, capacity.available(used, '12'))
+
+
+@st.composite
+def _cards(draw: st.DrawFn) -> capacity.GPUCapacity:
+    how = draw(st.sampled_from(capacity.VGPUMixPolicy))
+    types = draw(st.sampled_from([
+        MBOCHS, nvidia(24, 12, 8, 6, 4), nvidia(80, 40, 16, 10, 4),
+        nvidia(24, 12, 8) | twins(nvidia(24, 12, 8))]))
+    if how is capacity.VGPUMixPolicy.MIXED_SIZE:
+        types = nvidia(24, 12, 8, 6, 4)
+    seats = draw(st.none() | st.integers(min_value=0, max_value=8))
+    return card(types, how, free_vfs=seats)
+
+
+class RoomTest(base.BaseTestCase):
+    """For every rule, whatever was carved and given back before."""
+
+    @given(_cards(), st.lists(st.integers(min_value=0, max_value=99),
+                              max_size=12), st.data())
+    def test_what_room_promises_can_be_had_and_no_more(
+            self, used: capacity.GPUCapacity, steps: list[int],
+            data: st.DataObject) -> None:
+        names = sorted(used.types)
+        for step in steps:
+            if step % 3 == 0 and used.vgpus:
+                gone = used.vgpus[step % len(used.vgpus)]
+                used = capacity.GPUCapacity(
+                    id=used.id,
+                    offered=True,
+                    types=used.types,
+                    mix_policy=used.mix_policy,
+                    free_vfs=None
+                    if used.free_vfs is None
+                    else used.free_vfs + 1,
+                    vgpus=tuple(
+                        each for each in used.vgpus if each is not gone
+                    ),
+                )
+            elif capacity.available(used, name := names[step % len(names)]):
+                used = used.with_unit(name)
+        name = data.draw(st.sampled_from(names))
+        promised = capacity.available(used, name)
+        self.assertLessEqual(promised, capacity.max_instances(used, name))
+        for left in range(promised, 0, -1):
+            self.assertEqual(left, capacity.available(used, name))
+            used = used.with_unit(name)
+        self.assertEqual(0, capacity.available(used, name))
+        self._fits_the_hardware(used)
+
+    def _fits_the_hardware(self, used: capacity.GPUCapacity) -> None:
+        sizes = [used.types[unit.vgpu_type or ''].video_ram or 0
+                 for unit in used.vgpus]
+        memory = max(kind.video_ram * kind.max_instances  # type: ignore[operator]
+                     for kind in used.types.values())
+        self.assertLessEqual(sum(sizes), memory)
+        if used.mix_policy is capacity.VGPUMixPolicy.SAME_TYPE:
+            self.assertLessEqual(
+                len({unit.vgpu_type for unit in used.vgpus}), 1)
+        if used.mix_policy is capacity.VGPUMixPolicy.EQUAL_SIZE:
+            self.assertLessEqual(len(set(sizes)), 1)
+        if used.mix_policy is capacity.VGPUMixPolicy.MIXED_SIZE:
+            spans = sorted(
+                (
+                    unit.placement_id or 0,
+                    (unit.placement_id or 0) + size // 1024,
+                )
+                for unit, size in zip(used.vgpus, sizes, strict=True)
+            )
+            for (_, end), (begin, _) in itertools.pairwise(spans):
+                self.assertLessEqual(end, begin)
+
+    def test_a_card_that_is_not_offered_has_none(self) -> None:
+        self.assertEqual(0, capacity.available(capacity.GPUCapacity(
+            id='x', offered=False, types=MBOCHS), 'small'))

@@ -1,0 +1,103 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPU types as drivers describe them."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain.vgpu import vgpu_type
+
+T4 = ('num_heads=4, frl_config=60, framebuffer=1024M, '
+      'max_resolution=5120x2880, max_instance=16')
+
+
+class MdevTest(base.BaseTestCase):
+    """Texts below mdev_supported_types."""
+
+    def test_nvidia(self) -> None:
+        self.assertEqual(
+            vgpu_type.VGPUType(
+                name='T4-1Q', type_id='nvidia-230', video_ram=1024,
+                max_heads=4, max_resolution_x=5120, max_resolution_y=2880,
+                max_instances=16),
+            vgpu_type.from_mdev('nvidia-230', 'GRID T4-1Q', T4, None))
+
+    def test_the_brand_changes_with_the_release(self) -> None:
+        self.assertEqual(
+            {'T4-1Q'}, {vgpu_type.from_mdev('nvidia-230', name, T4, 1).name
+                        for name in ('GRID T4-1Q', 'NVIDIA T4-1Q')})
+
+    def test_gvt_g_has_no_name(self) -> None:
+        found = vgpu_type.from_mdev(
+            'i915-GVTg_V5_4', None,
+            'low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n'
+            'resolution: 1920x1200\nweight: 4\n', 1)
+        self.assertEqual(
+            ('i915-GVTg_V5_4', 512, 1920, 1200, 1),
+            (found.name, found.video_ram, found.max_resolution_x,
+             found.max_resolution_y, found.max_instances))
+
+    def test_the_kernels_samples(self) -> None:
+        medium = vgpu_type.from_mdev(
+            'mbochs-medium', 'mbochs-medium',
+            'virtual display, 16 MB video memory\n', 16)
+        self.assertEqual(('mbochs-medium', 16, 16),
+                         (medium.name, medium.video_ram,
+                          medium.max_instances))
+        port = vgpu_type.from_mdev(
+            'mtty-1', 'Single port serial', None, 24)
+        self.assertEqual(('mtty-1', None, 24), (
+            port.name, port.video_ram, port.max_instances))
+
+    def test_what_is_not_told_is_unknown(self) -> None:
+        self.assertEqual(
+            vgpu_type.VGPUType(name='x-1', type_id='x-1'),
+            vgpu_type.from_mdev('x-1', None, None, None))
+
+
+class CreatableTest(base.BaseTestCase):
+    """creatable_vgpu_types of a VF."""
+
+    TEXT = ('ID    : vGPU Name\n'
+            '1145  : NVIDIA L40S-1B\n1153  : NVIDIA L40S-12Q\n'
+            '1156  : NVIDIA L40S-48Q\n')
+
+    def test_numbers_and_sizes(self) -> None:
+        found = {each.name: each for each in vgpu_type.from_creatable(
+            self.TEXT)}
+        self.assertEqual({
+            'L40S-1B': ('1145', 1024, 48), 'L40S-12Q': ('1153', 12288, 4),
+            'L40S-48Q': ('1156', 49152, 1)},
+            {name: (each.type_id, each.video_ram, each.max_instances)
+             for name, each in found.items()})
+
+    def test_a_slice_of_a_mig_card(self) -> None:
+        [found] = vgpu_type.from_creatable('1414 : NVIDIA H200X-1-18C')
+        self.assertEqual(('H200X-1-18C', 18 * 1024),
+                         (found.name, found.video_ram))
+
+    def test_what_follows_the_series(self) -> None:
+        self.assertEqual(
+            {'T4-2B4': 2, 'A100-1-5CME': 5, 'H200X-1-18CNOME': 18,
+             'DC-1-24CMEALL': 24, 'DC-1-24QGFX': 24, 'T4-2B5': None},
+            {each.name: each.video_ram and each.video_ram // 1024
+             for each in vgpu_type.from_creatable(''.join(
+                 f'{number} : NVIDIA {name}\n' for number, name in enumerate((
+                     'T4-2B4', 'A100-1-5CME', 'H200X-1-18CNOME',
+                     'DC-1-24CMEALL', 'DC-1-24QGFX', 'T4-2B5'))))})
+
+    def test_a_name_without_a_size_fits_nobody_knows_how_often(self) -> None:
+        [found] = vgpu_type.from_creatable('7 : Something')
+        self.assertEqual((None, None),
+                         (found.video_ram, found.max_instances))
+
+    def test_nothing(self) -> None:
+        self.assertEqual((), vgpu_type.from_creatable('0\n'))

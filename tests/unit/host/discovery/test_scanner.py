@@ -1,0 +1,202 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The scanner on every machine, against the facts of its listing."""
+
+import collections
+import os
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine
+
+BMC = '1a03'
+
+
+class MachineTestCase(base.BaseTestCase):
+
+    def build(self, name, **kwargs):
+        root = self.useFixture(fixtures.TempDir()).path
+        machine.build(machine.load(name), root, **kwargs)
+        return root
+
+    def scan(self, name, **kwargs):
+        return scanner.scan(sysfs.Sysfs(self.build(name, **kwargs)))
+
+    @staticmethod
+    def gpus(scan):
+        return [each for each in scan.functions
+                if pci.can_be_gpu(each.class_code)
+                and each.vendor != BMC]
+
+
+class FactsTest(MachineTestCase):
+
+    def test_every_machine_has_the_facts_of_its_listing(self):
+        self.assertGreaterEqual(len(machine.names()), 7)
+        for name in machine.names():
+            with self.subTest(name):
+                description = machine.load(name)
+                self.assertIn(description.source, ('recorded', 'modelled'))
+                self.assertIn('https://', description.reference)
+                self._check(description.facts, self.scan(name))
+
+    def _check(self, facts, scan):
+        gpus = self.gpus(scan)
+        switches = {gpu.switch_path[-1] for gpu in gpus if gpu.switch_path}
+        checks = {
+            'gpus': lambda: len(gpus),
+            'ids': lambda: ' '.join({
+                f'{gpu.vendor}:{gpu.device}' for gpu in gpus}),
+            'subsystem': lambda: ' '.join({
+                f'{gpu.subsystem_vendor}:{gpu.subsystem}' for gpu in gpus}),
+            'class': lambda: ' '.join({gpu.class_code for gpu in gpus}),
+            'numa_nodes': lambda: dict(collections.Counter(
+                gpu.numa_node for gpu in gpus if gpu.numa_node is not None)),
+            'switches': lambda: len(switches),
+            'gpus_per_switch': lambda: max(collections.Counter(
+                gpu.switch_path[-1] for gpu in gpus).values()),
+            'driverless': lambda: sum(gpu.driver is None for gpu in gpus),
+            'first_id': lambda: gpus[0].id,
+            'slot_of_first': lambda: gpus[0].slot,
+            'sriov_totalvfs': lambda: max(
+                gpu.sriov_totalvfs for gpu in gpus),
+            'faults': lambda: sum(gpu.fault is not None for gpu in gpus),
+            'unreadable': lambda: dict(collections.Counter(
+                name for gpu in gpus for name in gpu.unreadable)),
+            'vgpu_types': lambda: {
+                each.name: each.max_instances
+                for each in gpus[0].vgpu_types},
+            'addresses': lambda: [gpu.address for gpu in gpus],
+            'companions': lambda: {
+                f'{gpu.vendor}:{gpu.device}': len(gpu.companions)
+                for gpu in gpus if gpu.companions},
+            'boot_vga': lambda: sum(
+                each.used_by == 'boot_vga' for each in scan.functions),
+        }
+        self.assertTrue(facts)
+        for name, expected in facts.items():
+            self.assertEqual(expected, checks[name](), name)
+
+    def test_unknown_machine_names_those_there_are(self):
+        exc = self.assertRaises(exception.NotFound, machine.load, 'cray-1')
+        self.assertIn('hgx-h100-8', str(exc))
+
+
+class IdentityTest(MachineTestCase):
+
+    def test_ids_survive_renumbering(self):
+        for name in machine.names():
+            one, other = self.scan(name), self.scan(name, bus_step=3)
+            self.assertEqual({each.id for each in one.functions},
+                             {each.id for each in other.functions})
+            self.assertEqual(len(one.functions),
+                             len({each.id for each in one.functions}))
+        self.assertNotEqual(
+            [each.address for each in self.scan('hgx-h100-8').functions],
+            [each.address for each in self.scan(
+                'hgx-h100-8', bus_step=3).functions])
+
+    def test_iommu_group_members(self):
+        functions = {each.address: each
+                     for each in self.scan('old-two-card').functions}
+        [quadro] = [each for each in functions.values()
+                    if each.device == '11fa']
+        [audio] = quadro.companions
+        self.assertEqual((audio,), quadro.iommu_group_members)
+        self.assertEqual(quadro.iommu_group, functions[audio].iommu_group)
+        self.assertEqual('Slot 4', quadro.slot)
+
+
+class UseTest(MachineTestCase):
+
+    def test_who_holds_a_device_by_vfio(self):
+        root = self.build('hgx-h100-8')
+        gpu = self.gpus(scanner.scan(sysfs.Sysfs(root)))[0]
+        folder = f'{root}/bus/pci/devices/{gpu.address}'
+        kernel = fake_kernel.FakeKernel(root)
+        kernel.write(f'bus/pci/devices/{gpu.address}/driver_override',
+                     'vfio-pci')
+        kernel.write('bus/pci/drivers/vfio-pci/bind', gpu.address)
+        for enabled, used_by in (('0', None), ('1', 'vfio')):
+            with open(f'{folder}/enable', 'w') as file:
+                file.write(f'{enabled}\n')
+            self.assertEqual(used_by, scanner.scan_function(
+                sysfs.Sysfs(root), gpu.address).used_by)
+
+
+class UnprivilegedTest(MachineTestCase):
+
+    def test_switches_are_found_in_the_header_alone(self):
+        # Without CAP_SYS_ADMIN the kernel shows 64 bytes of config space.
+        for name in machine.names():
+            root = self.build(name)
+            before = scanner.scan(sysfs.Sysfs(root))
+            for folder in os.scandir(f'{root}/bus/pci/devices'):
+                with open(f'{folder.path}/config', 'r+b') as file:
+                    file.truncate(64)
+            after = scanner.scan(sysfs.Sysfs(root))
+            self.assertEqual(
+                [each.switch_path for each in before.functions],
+                [each.switch_path for each in after.functions], name)
+
+
+class BrokenTest(MachineTestCase):
+
+    def test_unreadable_is_unknown_and_said_and_stops_nothing(self):
+        scan = self.scan('broken-l40s-4')
+        half, = [each for each in scan.functions if each.unreadable]
+        self.assertEqual((None, None), (half.numa_node, half.subsystem))
+        self.assertEqual(2, len(scan.problems))
+        for problem in scan.problems:
+            self.assertIn(half.address, problem)
+        self.assertEqual(10, len(scan.functions))
+
+    def test_not_a_sysfs(self):
+        exc = self.assertRaises(
+            exception.HostError, scanner.scan, sysfs.Sysfs('/nonexistent'))
+        self.assertIn('/nonexistent/bus/pci/devices', str(exc))
+
+    def test_function_that_vanishes_during_the_scan(self):
+        root = self.build('pcie-l40s-4')
+        link = next(os.scandir(f'{root}/bus/pci/devices'))
+        os.unlink(link.path)
+        os.symlink('nowhere', link.path)
+        scan = scanner.scan(sysfs.Sysfs(root))
+        self.assertEqual(9, len(scan.functions))
+        self.assertIn(link.name, scan.problems[0])
+
+
+class CallsTest(MachineTestCase):
+
+    def test_each_function_costs_a_bounded_number_of_calls(self):
+        calls = collections.Counter()
+        for name in ('open', 'readlink', 'listdir'):
+            original = getattr(os, name)
+
+            def counted(*args, original=original, name=name, **kwargs):
+                calls[name] += 1
+                return original(*args, **kwargs)
+            self.useFixture(fixtures.MonkeyPatch(f'os.{name}', counted))
+        root = self.build('amd-mi300x-8')
+        calls.clear()
+        scan = scanner.scan(sysfs.Sysfs(root))
+        functions, gpus = len(scan.functions), len(self.gpus(scan))
+        self.assertLessEqual(calls['readlink'], 4 * functions)
+        self.assertLessEqual(calls['open'], 8 * functions + 5 * gpus)
+        # Functions, slots and parents of mdevs.
+        self.assertLessEqual(calls['listdir'], 3 + gpus)

@@ -1,0 +1,172 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Parents of mdevs that are no PCI functions: the kernel's samples."""
+
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import watch
+from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.host.fake import vgpu_driver
+from gpgpu_plugin.host.vfio import designation
+from tests.contract import mdev
+
+MBOCHS = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
+    f'mbochs-{name}': {
+        'name': f'mbochs-{name}', 'video_ram': size, 'max': 256 // size,
+        'description': f'virtual display, {size} MB video memory'}
+    for name, size in (('small', 4), ('medium', 16), ('large', 64))}}
+MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
+    f'mtty-{ports}': {'name': f'{name} port serial', 'video_ram': ports,
+                      'max': 24 // ports}
+    for ports, name in ((1, 'Single'), (2, 'Dual'))}}
+
+
+def add(root, name, rule):
+    """What the module of a sample adds to a tree."""
+    folder = pathlib.Path(root, 'devices/virtual', name, name)
+    folder.mkdir(parents=True)
+    vgpu_driver.equip(pathlib.Path(root), folder, rule)
+
+
+class VirtualParentCase(base.BaseTestCase):
+
+    machine = 'pcie-l40s-4'
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        self.backend = fake_host.FakeHost.for_machine(self.machine, self.root)
+        self.sysfs = sysfs.Sysfs(self.root)
+
+    def parents(self, scan=None):
+        scan = scan or scanner.scan(self.sysfs)
+        self.assertEqual((), scan.problems)
+        return [each for each in scan.functions if ':' not in each.address]
+
+
+class ScanTest(VirtualParentCase):
+
+    def test_samples(self):
+        before = scanner.scan(self.sysfs).functions
+        add(self.root, 'mtty', MTTY)
+        add(self.root, 'mbochs', MBOCHS)
+        mbochs, mtty = self.parents()
+        self.assertEqual(
+            ('/devices/virtual/mbochs/mbochs', 'mbochs', '1234', '1111',
+             '038000', pci.VGPUMechanism.MDEV, (), None),
+            (mbochs.id, mbochs.address, mbochs.vendor, mbochs.device,
+             mbochs.class_code, mbochs.vgpu_mechanism, mbochs.existing_vgpus,
+             mbochs.used_by))
+        self.assertEqual(
+            [('mbochs-large', 64, 4), ('mbochs-medium', 16, 16),
+             ('mbochs-small', 4, 64)],
+            [(each.name, each.video_ram, each.max_instances)
+             for each in mbochs.vgpu_types])
+        self.assertEqual(
+            ('/devices/virtual/mtty/mtty', '4348', '3253', '070002'),
+            (mtty.id, mtty.vendor, mtty.device, mtty.class_code))
+        self.assertEqual(
+            {'mtty-1': 24, 'mtty-2': 12},
+            {each.name: each.max_instances for each in mtty.vgpu_types})
+        for each in (mbochs, mtty):
+            self.assertEqual(
+                each, scanner.scan_function(self.sysfs, each.address)
+            )
+            # No function of one card, though neither has a slot.
+            self.assertEqual((None, (), ()), (
+                each.part_of, each.companions, each.iommu_foreign_members))
+        self.assertEqual((*before, mbochs, mtty),
+                         scanner.scan(self.sysfs).functions)
+
+    def test_parent_that_nobody_knows(self):
+        add(self.root, 'matrix', MBOCHS)
+        [found] = self.parents()
+        self.assertEqual((None, None, None, 3), (
+            found.vendor, found.device, found.class_code,
+            len(found.vgpu_types)))
+
+    def test_pci_functions_are_not_told_twice(self):
+        root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        fake_host.FakeHost.for_machine('nvidia-t4-2', root)
+        self.assertEqual(2, len(os.listdir(f'{root}/class/mdev_bus')))
+        self.assertEqual([], self.parents(scanner.scan(sysfs.Sysfs(root))))
+
+    def test_not_there(self):
+        self.assertIsNone(scanner.scan_function(self.sysfs, 'mbochs'))
+
+    def test_what_cannot_be_read(self):
+        add(self.root, 'mbochs', MBOCHS)
+        add(self.root, 'mtty', MTTY)
+        # Names itself, so it cannot be read; and one that leads nowhere.
+        path = pathlib.Path(self.root, 'devices/virtual/mtty/mtty',
+                            'mdev_supported_types/mtty-1/name')
+        path.unlink()
+        path.symlink_to('name')
+        link = pathlib.Path(self.root, 'class/mdev_bus/mbochs')
+        link.unlink()
+        link.symlink_to('elsewhere')
+        scan = scanner.scan(self.sysfs)
+        self.assertEqual(['mbochs: path', 'mtty: vGPU types'], [
+            each.partition(' cannot')[0] for each in scan.problems])
+        found = scan.functions[-1]
+        self.assertEqual(('mtty', None, ('vGPU types',)), (
+            found.address, found.vgpu_mechanism, found.unreadable))
+
+    def test_reported_whatever_its_class(self):
+        add(self.root, 'mtty', MTTY)
+        scan = self.backend.scan()
+        reported = self.backend.discover(scan)
+        self.assertEqual(self.parents(scan), [
+            each for each in reported if not pci.can_be_gpu(each.class_code)])
+        self.assertIn(self.parents(scan)[0], reported)
+
+    def test_driver_that_is_loaded_is_noticed(self):
+        seen = watch.Watch(self.sysfs, self.backend.scan().functions)
+        self.addCleanup(seen.close)
+        self.assertFalse(seen.changed())
+        add(self.root, 'mbochs', MBOCHS)
+        self.assertTrue(seen.changed())
+
+    def test_is_not_given_whole(self):
+        add(self.root, 'mbochs', MBOCHS)
+        [found] = self.parents()
+        self.assertRaises(
+            exception.HostError, self.backend.prepare, host_base.HostDevice(
+                assignment_uuid='a', stable_id=found.id,
+                address=found.address))
+        self.assertRaises(
+            exception.NotFound, designation.Designator(
+                self.sysfs, self.backend.binder,
+                self.backend.designations).designate, 'mbochs')
+
+
+class VirtualMdevContractTest(mdev.MdevContract, VirtualParentCase):
+    """The fake mbochs is as the real one in the lab."""
+
+    def setUp(self):
+        super().setUp()
+        add(self.root, 'mbochs', MBOCHS)
+        [self.parent] = self.parents()
+        self.types = {'mbochs-small': 64, 'mbochs-medium': 16,
+                      'mbochs-large': 4}
+
+    def write(self, path, value):
+        self.backend.kernel.write(path, value)

@@ -1,0 +1,589 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Recordings: what was recorded is scanned as the host itself was."""
+
+import builtins
+import collections
+import dataclasses
+import errno
+import os
+import pathlib
+import shutil
+import uuid
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import vgpu_sysfs
+from gpgpu_plugin.host.discovery import watch
+from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import recording
+from gpgpu_plugin.host.fake import vgpu_driver
+
+MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
+    'mtty-1': {'name': 'Single port serial', 'video_ram': 1, 'max': 24},
+    'mtty-2': {'name': 'Dual port serial', 'video_ram': 2, 'max': 12}}}
+# What no recording may have, and where the kernel has it.
+SECRET = 'not for strangers'
+FOREIGN = ('resource', 'resource0', 'resource2_wc', 'rom', 'uevent',
+           'modalias', 'serial', 'new_id', 'unique_id', 'rescan', 'power')
+
+
+def vpd(serial: bytes) -> bytes:
+    fields = b''.join(
+        key + bytes([len(value)]) + value for key, value in (
+            (b'PN', b'900-2G193'), (b'SN', serial), (b'V0', b'owner'),
+            (b'RV', b'\x01')))
+    return (b'\x82\x04\x00L40S' + b'\x90' + len(fields).to_bytes(2, 'little')
+            + fields + b'\x91\x09\x00YA\x06asset7' + b'\x78')
+
+
+class RecordingCase(base.BaseTestCase):
+
+    def temporary(self):
+        return f'{self.useFixture(fixtures.TempDir()).path}/sys'
+
+    def machine(self, name):
+        """A machine on which everything there can be is."""
+        root = self.temporary()
+        machine.build(machine.load(name), root)
+        folder = pathlib.Path(root, 'devices/virtual/mtty/mtty')
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            vgpu_driver.equip(pathlib.Path(root), folder, MTTY)
+        self.carve(root)
+        for number, each in enumerate(self.gpus(root)):
+            path = pathlib.Path(root, 'bus/pci/devices', each.address)
+            # Two that say the same.
+            (path / 'vpd').write_bytes(vpd(b'1320%d21' % (number // 2)))
+            if number % 2:
+                (path / 'vfio-dev').mkdir()
+                (path / 'enable').write_text('1\n')
+        self.join(root)
+        return root
+
+    def join(self, root):
+        """Two cards in one IOMMU group."""
+        cards = [each for each in self.gpus(root) if each.pf is None]
+        devices = pathlib.Path(root, 'bus/pci/devices').resolve()
+        one, other = ((devices / each.address).resolve()
+                      for each in (cards[0], cards[-1]))
+        if one == other:
+            return
+        (other / 'iommu_group/devices' / other.name).unlink()
+        (other / 'iommu_group').unlink()
+        group = (one / 'iommu_group').resolve()
+        (other / 'iommu_group').symlink_to(os.path.relpath(group, other))
+        (group / 'devices' / other.name).symlink_to(
+            os.path.relpath(other, group / 'devices'))
+
+    def carve(self, root):
+        kernel = fake_kernel.FakeKernel(root)
+        for each in self.gpus(root):
+            if each.sriov_totalvfs:
+                kernel.set_vfs(each.address, min(4, each.sriov_totalvfs))
+        tree = sysfs.Sysfs(root)
+        parents = os.listdir(f'{root}/{vgpu_sysfs.PARENTS}')
+        for number, name in enumerate(sorted(parents)):
+            types = scanner.scan_function(tree, name).vgpu_types
+            kernel.write(
+                f'{vgpu_sysfs.PARENTS}/{name}/{vgpu_sysfs.MDEV_TYPES}/'
+                f'{types[0].type_id}/create', str(uuid.UUID(int=100 + number)))
+        vfs = [
+            each
+            for each in self.gpus(root)
+            if each.pf and each.vgpu_mechanism == pci.VGPUMechanism.VF
+        ]
+        for each in vfs[1:3]:
+            [kind, *_] = vgpu_sysfs.creatable_vgpu_types(
+                tree, f'{tree.devices}/{each.address}')
+            kernel.write(f'bus/pci/devices/{each.address}/{vgpu_sysfs.CURRENT}',
+                         kind.type_id)
+
+    @staticmethod
+    def gpus(root):
+        return [each for each in scanner.scan(sysfs.Sysfs(root)).functions
+                if pci.can_be_gpu(each.class_code) and ':' in each.address]
+
+    @staticmethod
+    def record(root, **kwargs):
+        return recording.record(sysfs.Sysfs(root), **kwargs)
+
+    def text(self, root, **kwargs):
+        return machine.dump(self.record(root, **kwargs), 'a test')
+
+    def load(self, text):
+        path = f'{self.useFixture(fixtures.TempDir()).path}/host.yaml'
+        pathlib.Path(path).write_text(text)
+        return machine.load(path)
+
+    def replay(self, text):
+        root = self.temporary()
+        machine.build(self.load(text), root)
+        return root
+
+
+class RoundTripTest(RecordingCase):
+
+    def test_scan_is_the_same(self):
+        seen = collections.Counter()
+        for name in machine.names():
+            root = self.machine(name)
+            text = self.text(root, with_serials=True)
+            again = self.replay(text)
+            before = scanner.scan(sysfs.Sysfs(root))
+            self.assertEqual(before, scanner.scan(sysfs.Sysfs(again)), name)
+            for each in before.functions:
+                self.assertEqual(
+                    scanner.scan_function(sysfs.Sysfs(root), each.address),
+                    scanner.scan_function(sysfs.Sysfs(again), each.address))
+                self.assertEqual(
+                    scanner.scan_card(sysfs.Sysfs(root), each.address),
+                    scanner.scan_card(sysfs.Sysfs(again), each.address))
+                seen.update(
+                    field.name for field in dataclasses.fields(each)
+                    if getattr(each, field.name) not in (None, (), False))
+            self.assertEqual(text, self.text(again, with_serials=True), name)
+        # Not because there was nothing to see. Whose it is no scan says.
+        self.assertEqual(
+            {'owner'}, {field.name for field in dataclasses.fields(
+                pci.PCIFunction)} - set(seen))
+
+    def test_files_are_the_same(self):
+        # Also those that only backends and the fake kernel look at.
+        left_out = set()
+        for name in ('nvidia-l40s-vgpu-2', 'nvidia-t4-2', 'nvidia-a100-2'):
+            root = self.machine(name)
+            again = self.replay(self.text(root, with_serials=True))
+            for folder, folders, files in os.walk(root):
+                for each in (*folders, *files):
+                    path = os.path.join(folder, each)
+                    other = f'{again}{path.removeprefix(root)}'
+                    if not os.path.lexists(other):
+                        left_out.add(each)
+                    elif os.path.islink(path):
+                        self.assertEqual(
+                            os.readlink(path), os.readlink(other))
+                    elif each != 'config' and os.path.isfile(path):
+                        self.assertEqual(
+                            pathlib.Path(path).read_bytes(),
+                            pathlib.Path(other).read_bytes(), path)
+        self.assertEqual({'irq', 'resource', vgpu_driver.RULE}, left_out)
+
+    def test_masked_but_for_serial_numbers(self):
+        for name in machine.names():
+            root = self.machine(name)
+            text = self.text(root)
+            self.assertEqual(text, self.text(root))
+            before = scanner.scan(sysfs.Sysfs(root))
+            after = scanner.scan(sysfs.Sysfs(self.replay(text)))
+            plain = [[dataclasses.replace(each, serial=None, dsn=None)
+                      for each in scan.functions] for scan in (before, after)]
+            self.assertEqual(plain[0], plain[1], name)
+            self.assertEqual(before.problems, after.problems)
+            for field in ('serial', 'dsn'):
+                pairs = [(getattr(one, field), getattr(other, field))
+                         for one, other in zip(
+                             before.functions, after.functions, strict=True)]
+                self._check(pairs, text)
+
+    def _check(self, pairs, text):
+        """Same form, other values, as many different ones."""
+        self.assertEqual([each for each in pairs if None in each],
+                         [(None, None)] * sum(None in each for each in pairs))
+        pairs = {each for each in pairs if None not in each}
+        for before, after in pairs:
+            self.assertEqual(len(before), len(after))
+            self.assertNotEqual(before, after)
+            self.assertNotIn(before.encode().hex(' '), text)
+        self.assertEqual(len(pairs), len({before for before, _ in pairs}))
+        self.assertEqual(len(pairs), len({after for _, after in pairs}))
+
+    def test_watch_follows_the_same_folders(self):
+        root = self.replay(self.text(self.machine('intel-flex170-2')))
+        gpu = next(each for each in self.gpus(root) if each.sriov_numvfs)
+        seen = watch.Watch(sysfs.Sysfs(root), self.gpus(root))
+        self.addCleanup(seen.close)
+        self.assertFalse(seen.changed())
+        fake_kernel.FakeKernel(root).write(
+            f'bus/pci/devices/{gpu.address}/sriov_numvfs', '0')
+        self.assertTrue(seen.changed())
+
+    def test_this_machine(self):
+        if not os.path.isdir('/sys/bus/pci/devices'):
+            self.skipTest('no PCI')
+        before = scanner.scan(sysfs.Sysfs())
+        root = self.replay(self.text('/sys', with_serials=True))
+        self.assertEqual(before.functions,
+                         scanner.scan(sysfs.Sysfs(root)).functions)
+
+    def test_no_sysfs(self):
+        self.assertRaises(exception.HostError, self.record, '/nonexistent')
+
+
+class UnreadableTest(RecordingCase):
+
+    def setUp(self):
+        super().setUp()
+        self.root = self.machine('broken-l40s-4')
+        [self.gpu] = [each for each in self.gpus(self.root)
+                      if each.unreadable]
+        self.folder = pathlib.Path(
+            self.root, 'bus/pci/devices', self.gpu.address).resolve()
+
+    def _unreadable(self, name):
+        """Fails with EISDIR."""
+        (self.folder / name).unlink(missing_ok=True)
+        (self.folder / name).mkdir()
+
+    def test_stays_unreadable(self):
+        for name in ('vpd', 'config', 'class', 'enable'):
+            self._unreadable(name)
+        tree = self.record(self.root)[
+            str(self.folder.relative_to(pathlib.Path(self.root).resolve()))]
+        self.assertEqual(
+            {'numa_node': 'ELOOP', 'subsystem_device': 'ELOOP',
+             'vpd': 'EISDIR', 'config': 'EISDIR', 'class': 'EISDIR',
+             'enable': 'EISDIR'},
+            {name: entry['unreadable'] for name, entry in tree.items()
+             if 'unreadable' in entry})
+        again = self.replay(self.text(self.root))
+        found = scanner.scan_function(sysfs.Sysfs(again), self.gpu.address)
+        self.assertEqual(
+            scanner.scan_function(
+                sysfs.Sysfs(self.root), self.gpu.address
+            ).unreadable,
+            found.unreadable,
+        )
+        self.assertLessEqual(
+            {'numa_node', 'subsystem_device', 'vpd', 'config', 'class'},
+            set(found.unreadable))
+
+    def test_what_vanishes_is_left_out(self):
+        link = pathlib.Path(self.root, 'bus/pci/devices', self.gpu.address)
+        link.unlink()
+        link.symlink_to('nowhere')
+        again = self.replay(self.text(self.root))
+        self.assertEqual(
+            scanner.scan(sysfs.Sysfs(self.root)).problems,
+            scanner.scan(sysfs.Sysfs(again)).problems)
+
+
+class ListTest(RecordingCase):
+    """Nothing else is recorded, and nothing else is even opened."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = self.machine('nvidia-l40s-vgpu-2')
+        for folder, _, _ in list(os.walk(self.root)):
+            for name in FOREIGN:
+                path = pathlib.Path(folder, name)
+                if not path.exists():
+                    path.write_text(SECRET)
+
+    def _names(self, listing):
+        for name, how in listing.items():
+            if isinstance(how, recording.How):
+                if how not in (recording.How.LINK, recording.How.WRITTEN):
+                    yield name
+            else:
+                yield from self._names(how)
+
+    def test_nothing_else_is_recorded(self):
+        text = self.text(self.root, with_serials=True)
+        self.assertNotIn(SECRET, text)
+        for name in (*FOREIGN, vgpu_driver.RULE):
+            self.assertNotIn(f' {name}:', text)
+
+    def test_nothing_else_is_opened(self):
+        opened = []
+        for module in (os, builtins):
+            original = module.open
+
+            def noted(path, *args, original=original, **kwargs):
+                opened.append(str(path))
+                return original(path, *args, **kwargs)
+            self.useFixture(fixtures.MonkeyPatch(
+                f'{module.__name__}.open', noted))
+        self.record(self.root)
+        names = {os.path.basename(each) for each in opened
+                 if each.startswith(self.root)}
+        self.assertLessEqual(
+            {'vendor', 'config', 'current_vgpu_type', 'name'}, names)
+        listed = set(self._names({
+            str(number): each for number, each in enumerate(
+                (recording.FUNCTION, *recording.PLACES.values()))}))
+        self.assertEqual(set(), names - listed)
+        self.assertEqual(set(), names & {
+            *FOREIGN, 'create', 'remove', 'reset', 'bind', 'unbind'})
+
+    def test_no_more_than_the_scanner_reads(self):
+        asked = {}
+
+        class Asked(sysfs.Sysfs):
+            def read_bytes(self, path, size=4096):
+                asked[path.removeprefix(f'{self.root}/')] = size
+                return super().read_bytes(path, size)
+        root = self.machine('old-two-card')
+        for each in os.scandir(f'{root}/bus/pci/devices'):
+            pathlib.Path(each.path, 'vpd').write_bytes(vpd(b'1'))
+        # The switch becomes a NIC.
+        for each in scanner.scan(sysfs.Sysfs(root)).functions:
+            if each.device == '8747':
+                pathlib.Path(root, 'bus/pci/devices', each.address,
+                             'class').write_text('0x020000\n')
+        functions = scanner.scan(sysfs.Sysfs(root)).functions
+        recording.record(Asked(root))
+        sizes = collections.defaultdict(set)
+        for each in functions:
+            if ':' in each.address:
+                folder = os.readlink(
+                    f'{root}/bus/pci/devices/{each.address}')
+                place = folder.removeprefix('../../../')
+                sizes[each.class_code].add((
+                    asked[f'{place}/config'], asked.get(f'{place}/vpd')))
+        self.assertEqual(
+            {'030000': {(4096, 1024)}, '030200': {(4096, 1024)},
+             '040300': {(4096, None)}, '060400': {(256, None)},
+             '020000': {(64, None)}}, dict(sizes))
+
+
+class MaskTest(RecordingCase):
+
+    def test_vpd_is_still_vpd_and_says_the_kind_alone(self):
+        root = self.machine('pcie-l40s-4')
+        root = self.replay(self.text(root))
+        gpu = self.gpus(root)[1]
+        data = pathlib.Path(root, 'bus/pci/devices', gpu.address,
+                            'vpd').read_bytes()
+        resources = dict(config_space.vpd_resources(data))
+        self.assertEqual([0x82, 0x90], list(resources))
+        self.assertEqual(b'L40S', resources[0x82])
+        self.assertEqual(
+            {b'PN': b'900-2G193', b'SN': gpu.serial.encode()},
+            dict(config_space.vpd_fields(resources[0x90])))
+        for word in (b'owner', b'asset', b'1320'):
+            self.assertNotIn(word, data)
+
+    def test_what_is_no_number(self):
+        # None of them identifies anything.
+        root = self.machine('pcie-l40s-4')
+        first, second = self.gpus(root)[:2]
+        devices = pathlib.Path(root, 'bus/pci/devices')
+        for each, byte in ((first, 0), (second, 0xff)):
+            with open(devices / each.address / 'config', 'r+b') as file:
+                file.truncate(4096)
+                file.seek(0x100)
+                file.write(b'\x03\x00\x01\x00' + bytes([byte]) * 8)
+            (devices / each.address / 'vpd').write_bytes(vpd(b'   '))
+        found = self.gpus(self.replay(self.text(root)))[:2]
+        self.assertEqual(
+            [('-'.join(['00'] * 8), None), ('-'.join(['ff'] * 8), None)],
+            [(each.dsn, each.serial) for each in found])
+
+
+class FakeTest(RecordingCase):
+    """A recording is a fake machine."""
+
+    def host(self, text, vgpu=''):
+        path = f'{self.useFixture(fixtures.TempDir()).path}/host.yaml'
+        pathlib.Path(path).write_text(text + vgpu)
+        self.root = self.temporary()
+        return fake_host.FakeHost.for_machine(path, self.root)
+
+    def test_host_without_vfio_pci_loads_it(self):
+        root = self.temporary()
+        machine.build(machine.load('pcie-l40s-4'), root)
+        for each in os.scandir(f'{root}/bus/pci/devices'):
+            # As the kernel shows what was never written.
+            pathlib.Path(each.path, 'driver_override').write_text('(null)\n')
+        vfio = pathlib.Path(root, 'bus/pci/drivers/vfio-pci')
+        for name in ('bind', 'unbind'):
+            (vfio / name).unlink()
+        vfio.rmdir()
+        host = self.host(self.text(root))
+        gpu = next(each for each in self.gpus(self.root)
+                   if each.vendor == '10de')
+        device = host_base.HostDevice(
+            assignment_uuid='a', stable_id=gpu.id, address=gpu.address)
+        host.prepare(device)
+        self.assertEqual('vfio-pci', scanner.scan_function(
+            sysfs.Sysfs(self.root), gpu.address).driver)
+        self.assertTrue(host.clean(device).passed)
+
+    def test_driver_that_was_never_overridden(self):
+        root = self.temporary()
+        machine.build(machine.load('old-two-card'), root)
+        gpu = next(each for each in self.gpus(root) if each.driver)
+        folder = pathlib.Path(root, 'bus/pci/devices', gpu.address)
+        (folder / 'driver_override').write_text('(null)\n')
+        (folder / 'enable').write_text('1\n')
+        kernel = fake_kernel.FakeKernel(root)
+        for name, enabled in (('unbind', '0\n'), ('bind', '1\n')):
+            kernel.write(f'bus/pci/drivers/{gpu.driver}/{name}', gpu.address)
+            self.assertEqual(enabled, (folder / 'enable').read_text())
+        self.assertEqual(gpu, scanner.scan_card(
+            sysfs.Sysfs(root), gpu.address)[0])
+
+    def test_vfs_of_a_host_without_an_iommu(self):
+        root = self.temporary()
+        machine.build(machine.load('intel-flex170-2'), root)
+        for each in os.scandir(f'{root}/bus/pci/devices'):
+            os.unlink(f'{each.path}/iommu_group')
+        groups = f'{root}/kernel/iommu_groups'
+        shutil.rmtree(groups)
+        os.mkdir(groups)
+        host = self.host(self.text(root))
+        pf = next(each for each in self.gpus(self.root)
+                  if each.sriov_totalvfs)
+        for count in ('2', '0'):
+            host.kernel.write(
+                f'bus/pci/devices/{pf.address}/sriov_numvfs', count)
+            self.assertEqual(int(count), sum(
+                each.pf == pf.id for each in self.gpus(self.root)))
+
+    def _mtty(self):
+        root = self.temporary()
+        machine.build(machine.load('pcie-l40s-4'), root)
+        folder = pathlib.Path(root, 'devices/virtual/mtty/mtty')
+        folder.mkdir(parents=True)
+        vgpu_driver.equip(pathlib.Path(root), folder, MTTY)
+        fake_kernel.FakeKernel(root).write(
+            'class/mdev_bus/mtty/mdev_supported_types/mtty-2/create',
+            str(uuid.UUID(int=0)))
+        return self.text(root)
+
+    def test_vgpus_are_seen_and_by_a_rule_made(self):
+        one = str(uuid.UUID(int=1))
+        text = self._mtty()
+        path = 'class/mdev_bus/mtty/mdev_supported_types/mtty-2'
+        for rule in ('', f'vgpu: {{mtty: {MTTY!r}}}\n'):
+            host = self.host(text, rule)
+            before = pathlib.Path(
+                self.root, path, 'available_instances').read_text()
+            self.assertEqual('11\n', before)
+            if not rule:
+                self.assertRaises(
+                    OSError, host.kernel.write, f'{path}/create', one)
+                continue
+            for uuid_, count in ((one, 2), (str(uuid.UUID(int=0)), 1)):
+                if count == 2:
+                    host.kernel.write(f'{path}/create', uuid_)
+                else:
+                    host.kernel.write(
+                        f'bus/mdev/devices/{uuid_}/remove', '1')
+                self.assertEqual(count, len(scanner.scan_function(
+                    sysfs.Sysfs(self.root), 'mtty').existing_vgpus))
+
+    def test_rule_of_what_is_not_there(self):
+        text = self._mtty()
+        for name in ('mbochs', '../../../etc', '0000:ff:00.0'):
+            exc = self.assertRaises(
+                exception.Invalid, self.host, text,
+                f'vgpu: {{"{name}": {MTTY!r}}}\n')
+            self.assertIn(name, str(exc))
+
+    def test_rule_of_a_stranger(self):
+        text = self._mtty()
+        outside = self.temporary()
+        for name in (outside, '../../../../outside', 'a/b', '..'):
+            rule = {**MTTY, 'types': {**MTTY['types'], name: {
+                'name': 'theirs', 'video_ram': 1, 'max': 1}}}
+            exc = self.assertRaises(
+                exception.Invalid, self.host, text,
+                f'vgpu: {{mtty: {rule!r}}}\n')
+            self.assertIn(name, str(exc))
+            self.assertFalse(os.path.exists(self.root))
+        for rules in ('[]', 'null', '{mtty: null}', '{1: {}}',
+                      f'{{1: {MTTY!r}}}'):
+            exc = self.assertRaises(exception.Invalid, self.host, text,
+                                    f'vgpu: {rules}\n')
+            self.assertIn('vgpu', str(exc))
+
+    def test_rule_of_another_card(self):
+        # It has an mdev of type mtty-2 and offers both.
+        text = self._mtty()
+        for name in MTTY['types']:
+            rule = {**MTTY, 'types': {name: MTTY['types'][name]}}
+            exc = self.assertRaises(exception.Invalid, self.host, text,
+                                    f'vgpu: {{mtty: {rule!r}}}\n')
+            [other] = MTTY['types'].keys() - {name}
+            self.assertIn(other, str(exc))
+            # Or the next start would take it for a machine.
+            self.assertFalse(os.path.exists(self.root))
+
+    def test_places_that_were_not_recorded(self):
+        rule = {**MTTY, 'mix_policy': 'mixed_size', 'placements': {1: [0]}}
+        exc = self.assertRaises(exception.Invalid, self.host, self._mtty(),
+                                f'vgpu: {{mtty: {rule!r}}}\n')
+        self.assertIn('places', str(exc))
+
+    def test_small_files_that_are_large_or_deep(self):
+        head = 'title: x\nsource: x\nreference: x\n'
+        levels = ['a0: &a0 [x, x]', *(
+            f'a{level}: &a{level} [{", ".join([f"*a{level - 1}"] * 10)}]'
+            for level in range(1, 9)), 'tree: *a8\n']
+        merged = ['a0: &a0 {x: 1}', *(
+            f'a{level}: &a{level} {{<<: '
+            f'[{", ".join([f"*a{level - 1}"] * 10)}]}}'
+            for level in range(1, 9)), 'tree: *a8\n']
+        for text, words in (
+                (head + '\n'.join(levels), 'line 5 has an alias'),
+                (head + '\n'.join(merged), 'line 5 has an alias'),
+                # More than the stack of the parser takes.
+                (f'{head}tree: {"[" * 200000}', 'too many levels'),
+                (f'{head}tree: {"{a: " * 200000}', 'too many levels')):
+            exc = self.assertRaises(exception.Invalid, self.load, text)
+            self.assertIn(words, str(exc))
+            self.assertLess(len(str(exc)), 500)
+
+    def test_file_without_end(self):
+        exc = self.assertRaises(exception.Invalid, machine.load, '/dev/zero')
+        self.assertIn('more than 16 MiB', str(exc))
+
+    def test_message_does_not_repeat_the_file(self):
+        long = 'x' * 100000
+        for tree in (f'[{long}]', f'{{/{long}: {{}}}}', f'{{{long}: 1}}',
+                     f'{{a: {{b: [{long}]}}}}', f'{{a: {{/{long}: ""}}}}',
+                     f'{{a: {{b: {{link: "/{long}"}}}}}}'):
+            text = ('{title: x, source: x, reference: x, '
+                    f'tree: {tree}}}')
+            exc = self.assertRaises(exception.Invalid, self.replay, text)
+            self.assertLess(len(str(exc)), 1000)
+
+    def test_files_that_are_no_recording(self):
+        for text, words in (
+                ('{', 'no YAML'), ('- 1', 'no keys'),
+                ('title: x', 'lacks reference and source'),
+                ('{title: x, source: x, reference: x}', 'roots and tree'),
+                # It could be written to any place.
+                ('{title: x, source: x, reference: x, roots: []}',
+                 'no recording'),
+                ('\0', 'no YAML'), ('a: 2001-99-99', 'no YAML'),
+                (f'a: {"9" * 5000}', 'no YAML'),
+                (f'a: !{"x" * 5000} b', 'no YAML')):
+            exc = self.assertRaises(exception.Invalid, self.load, text)
+            self.assertIn(words, str(exc))
+            self.assertIn('pci record', str(exc))
+            self.assertNotIn('\n', str(exc))
+            self.assertLess(len(str(exc)), 500)
+        exc = self.assertRaises(
+            exception.Invalid, machine.load, os.path.dirname(__file__))
+        self.assertIn(os.strerror(errno.EISDIR), str(exc))

@@ -1,0 +1,105 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rules that a file may have, and what is refused of a stranger's."""
+
+import copy
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import vgpu_rule
+
+RULE = {'mechanism': 'vf_mdev', 'mix_policy': 'mixed_size',
+        'placements': {4: [0, 4], 8: [0]}, 'types': {
+            'nvidia-1': {'name': 'GRID X-4Q', 'video_ram': 4096, 'max': 2,
+                         'description': 'max_instance=2'},
+            'nvidia-2': {'name': 'GRID X-8Q', 'video_ram': 8192, 'max': 1}}}
+MISSING = object()
+
+
+def rules(nodes):
+    """Of all functions of a modelled machine."""
+    for node in nodes:
+        if 'vgpu' in node:
+            yield node['vgpu']
+        yield from rules(node.get('children', ()))
+
+
+class CheckTest(base.BaseTestCase):
+
+    def test_rules_of_our_own(self):
+        seats = set()
+        for name in machine.names():
+            description = machine.load(name)
+            for rule in (*rules(description.roots),
+                         *description.vgpu.values()):
+                vgpu_rule.check(name, rule)
+                seats.add(rule['mechanism'])
+        self.assertEqual(set(vgpu_rule.SEATS), seats)
+
+    def test_what_is_refused(self):
+        vgpu_rule.check('card', RULE)
+        kind = ('types', 'nvidia-1')
+        for path, value in (
+            (('mechanism',), MISSING),
+            (('mechanism',), 'vfs'),
+            (('mechanism',), []),
+            (('types',), MISSING),
+            (('types',), {}),
+            (('types',), []),
+            (('mix_policy',), 'all'),
+            (('mix_policy',), {}),
+            (('more',), 1),
+            (('placements',), MISSING),
+            (('placements',), []),
+            # A size that is one of the types'.
+            (('placements', 8), MISSING),
+            (('placements', 8), 0),
+            (('placements', 8), ['0']),
+            (('placements', 8), [-1]),
+            (('placements', 8), [True]),
+            (('placements', '9'), [0]),
+            (('types', '/etc/cron.d'), RULE['types']['nvidia-2']),
+            (('types', '../../x'), RULE['types']['nvidia-2']),
+            (('types', '..'), RULE['types']['nvidia-2']),
+            (('types', ''), RULE['types']['nvidia-2']),
+            (('types', 1145), RULE['types']['nvidia-2']),
+            # Of a VF that has none.
+            (('types', '0'), RULE['types']['nvidia-2']),
+            (kind, None),
+            ((*kind, 'name'), MISSING),
+            ((*kind, 'name'), 1),
+            ((*kind, 'description'), None),
+            ((*kind, 'video_ram'), MISSING),
+            ((*kind, 'video_ram'), 0),
+            ((*kind, 'video_ram'), '1'),
+            ((*kind, 'max'), 1.5),
+            ((*kind, 'max'), True),
+            ((*kind, 'max'), 10**4000),
+            ((*kind, 'more'), 1),
+        ):
+            rule = copy.deepcopy(RULE)
+            at = rule
+            for key in path[:-1]:
+                at = at[key]
+            if value is MISSING:
+                del at[path[-1]]
+            else:
+                at[path[-1]] = value
+            with self.subTest((path, value)):
+                exc = self.assertRaises(
+                    exception.Invalid, vgpu_rule.check, 'card', rule)
+                self.assertIn('vgpu card', str(exc))
+        for rule in (None, [], 'x', 1):
+            self.assertRaises(
+                exception.Invalid, vgpu_rule.check, 'card', rule)

@@ -1,0 +1,225 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cards that are for guests, now and after every boot."""
+
+import errno
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.host.vfio import designation
+from gpgpu_plugin.privsep import designation as privsep_designation
+
+
+class DesignationCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.root, self.etc = f'{folder}/sys', pathlib.Path(folder) / 'etc'
+        machine.build(machine.load('old-two-card'), self.root)
+        self.useFixture(fixtures.MockPatchObject(
+            privsep_designation, 'ETC', str(self.etc)))
+        # What the privileged daemon does, without the rights.
+        self.useFixture(fixtures.MockPatchObject(
+            privsep.sys_admin_pctxt, 'client_mode', False))
+        self.kernel = fake_kernel.FakeKernel(self.root)
+        self.sysfs = sysfs.Sysfs(self.root)
+        self.driverctl = None
+        for each in self.functions().values():
+            if each.device == '11fa':
+                self.gpu = each
+            elif each.device == '0e0b':
+                self.audio = each
+        self.write(self.gpu, 'boot_vga', '0')
+
+    def write(self, function, name, value):
+        pathlib.Path(f'{self.root}/bus/pci/devices/{function.address}/'
+                     f'{name}').write_text(f'{value}\n')
+
+    def functions(self):
+        return {each.address: each
+                for each in scanner.scan(self.sysfs).functions}
+
+    def drivers(self):
+        found = self.functions()
+        return found[self.gpu.address].driver, found[
+            self.audio.address].driver
+
+    def store(self):
+        return designation.Store(
+            str(self.etc), privsep_designation.add_rule,
+            privsep_designation.remove_rule, self.driverctl)
+
+    def designator(self, used_by_host=lambda function: None):
+        return designation.Designator(
+            self.sysfs, binding.Binder(
+                self.sysfs, self.kernel.write, lambda: None, lambda path: b'',
+                self.kernel.sriov_manage),
+            self.store(), used_by_host)
+
+    def listed(self):
+        return [(each.address, each.kept_by, each.driver)
+                for each in designation.listing(self.sysfs, self.store())]
+
+    def refused(self, name, *words, **kwargs):
+        exc = self.assertRaises(
+            exception.HostError, self.designator(**kwargs).designate, name)
+        for word in words:
+            self.assertIn(word, str(exc))
+        self.assertEqual([], self.listed())
+
+
+class DesignateTest(DesignationCase):
+
+    def setUp(self):
+        super().setUp()
+        self.both = self.gpu.address, self.audio.address
+
+    def test_there_and_back(self):
+        before = self.drivers()
+        for name in (self.gpu.address, self.audio.id, self.gpu.id):
+            for _ in range(2):
+                card = self.designator().designate(name)
+                self.assertEqual(
+                    self.both, tuple(each.address for each in card))
+                self.assertEqual(('vfio-pci', 'vfio-pci'), self.drivers())
+                self.assertEqual(
+                    [(each, 'udev', 'vfio-pci') for each in self.both],
+                    self.listed())
+            for _ in range(2):
+                self.designator().undesignate(name)
+                self.assertEqual([], self.listed())
+                self.assertEqual(before, self.drivers())
+
+    def test_rule_knows_the_place_but_no_bus_numbers(self):
+        self.designator().designate(self.gpu.address)
+        rule = self.store().rules()[self.gpu.id]
+        hops = self.gpu.id.split('/')[3:]
+        path = '/'.join(f'0000:??:{hop}' for hop in hops)
+        self.assertIn(f'/{path}"', rule)
+        self.assertNotIn(self.gpu.address, rule)
+        self.assertIn('ATTR{vendor}=="0x10de", ATTR{device}=="0x11fa"', rule)
+
+    def test_other_rules_stay(self):
+        k80 = next(each for each in self.functions().values()
+                   if each.device == '102d')
+        self.designator().designate(k80.address)
+        self.designator().designate(self.gpu.address)
+        self.designator().undesignate(self.gpu.address)
+        self.assertEqual([(k80.address, 'udev', 'vfio-pci')], self.listed())
+
+    def test_driverctl_keeps_it_where_installed(self):
+        folder = self.etc / 'driverctl.d'
+        folder.mkdir(parents=True)
+
+        def driverctl(action, address):
+            path = folder / f'pci-{address}'
+            if action == 'set-override':
+                path.write_text('vfio-pci\n')
+            else:
+                path.unlink()
+        self.driverctl = driverctl
+        (folder / 'pci-0000:ff:00.0').write_text('vfio-pci\n')
+        (folder / 'net-eth0').write_text('x\n')
+        self.designator().designate(self.gpu.address)
+        self.assertEqual(
+            [*((each, 'driverctl', 'vfio-pci') for each in self.both),
+             ('0000:ff:00.0', 'driverctl', None)], self.listed())
+        self.assertEqual({}, self.store().rules())
+        self.driverctl = None
+        exc = self.assertRaises(
+            exception.HostError, self.designator().undesignate,
+            self.gpu.address)
+        self.assertIn('not installed any more', str(exc))
+        self.driverctl = driverctl
+        self.designator().undesignate(self.gpu.address)
+        self.assertEqual([('0000:ff:00.0', 'driverctl', None)],
+                         self.listed())
+
+    def test_card_that_is_gone_is_listed(self):
+        self.designator().designate(self.gpu.address)
+        self.kernel.write(
+            f'bus/pci/devices/{self.gpu.address}/remove', '1')
+        self.assertEqual(
+            [(self.audio.address, 'udev', 'vfio-pci'), (None, 'udev', None)],
+            self.listed())
+
+
+class RefusedTest(DesignationCase):
+
+    def test_unknown(self):
+        for method in (self.designator().designate,
+                       self.designator().undesignate):
+            exc = self.assertRaises(exception.NotFound, method, '0000:ff:0.0')
+            self.assertIn('0000:ff:0.0', str(exc))
+
+    def test_boot_display(self):
+        self.write(self.gpu, 'boot_vga', '1')
+        for name in (self.gpu.address, self.audio.address):
+            self.refused(name, 'booted with')
+        self.assertEqual(('nouveau', 'snd_hda_intel'), self.drivers())
+
+    def test_bridge(self):
+        bridge = next(each for each in self.functions().values()
+                      if each.class_code.startswith('0604'))
+        self.refused(bridge.address, 'it is a bridge')
+
+    def test_unreadable_ids(self):
+        self.write(self.gpu, 'device', 'garbage')
+        self.refused(self.gpu.address, 'its ids cannot be read')
+
+    def test_host_uses_a_companion(self):
+        self.refused(
+            self.gpu.address, self.audio.address, 'it sings',
+            used_by_host=lambda function: 'it sings' if
+            function.address == self.audio.address else None)
+
+    def test_no_iommu(self):
+        for each in (self.gpu, self.audio):
+            os.unlink(f'{self.root}/bus/pci/devices/{each.address}'
+                      '/iommu_group')
+        self.refused(self.gpu.address, 'is the IOMMU on')
+
+    def test_nothing_is_left_of_what_failed(self):
+        self.before = self.drivers()
+        for fault in (f'drivers/{self.audio.driver}/unbind',
+                      'drivers/nouveau/unbind', 'drivers/vfio-pci/bind',
+                      f'{self.audio.address}/driver_override'):
+            self.kernel.faults = {fault: errno.EIO}
+            self.refused(self.gpu.address, 'cannot write')
+            self.kernel.faults = {}
+            self.assertEqual(self.before, self.drivers(), fault)
+
+    def test_what_cannot_be_kept_is_not_bound(self):
+        self.etc.mkdir()
+        (self.etc / 'udev').symlink_to('nowhere')
+        self.refused(self.gpu.address, 'cannot be kept')
+        self.assertEqual(('nouveau', 'snd_hda_intel'), self.drivers())
+
+    def test_guest_has_it(self):
+        self.designator().designate(self.gpu.address)
+        self.write(self.gpu, 'enable', '1')
+        exc = self.assertRaises(
+            exception.HostError, self.designator().undesignate,
+            self.gpu.address)
+        self.assertIn('open', str(exc))
+        self.assertEqual(2, len(self.listed()))

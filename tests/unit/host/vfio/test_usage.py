@@ -1,0 +1,122 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the host cannot do without."""
+
+import errno
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.vfio import usage
+
+ADDRESS = '0000:21:00.0'
+
+
+class UsageTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.sys, self.proc = root / 'sys', root / 'proc'
+        self.dev = root / 'dev'
+        self.dev.mkdir()
+        self.device = self.sys / 'devices/pci0000:20' / ADDRESS
+        self.device.mkdir(parents=True)
+        links = self.sys / 'bus/pci/devices'
+        links.mkdir(parents=True)
+        (links / ADDRESS).symlink_to(self.device)
+        (self.proc / 'self').mkdir(parents=True)
+        self.proc_says('')
+
+    def proc_says(self, mountinfo):
+        (self.proc / 'self/mountinfo').write_text(mountinfo)
+
+    def has(self, kind, name, **attributes):
+        folder = self.device / kind / name
+        folder.mkdir(parents=True)
+        for attribute, value in attributes.items():
+            (folder / attribute).write_text(f'{value}\n')
+        (self.sys / 'class' / kind).mkdir(parents=True, exist_ok=True)
+        (self.sys / 'class' / kind / name).symlink_to(
+            os.path.relpath(folder, self.sys / 'class' / kind))
+        return folder
+
+    def says(self, used_by=None):
+        function = pci.PCIFunction(
+            id='/devices/pci0000:20/00.0', address=ADDRESS, used_by=used_by)
+        return usage.Usage(
+            sysfs.Sysfs(str(self.sys)), str(self.proc),
+            str(self.dev)).of(function)
+
+    def test_nothing(self):
+        self.assertIsNone(self.says())
+
+    def test_what_the_scan_says(self):
+        self.assertIn('booted with', self.says('boot_vga'))
+        self.assertIn('open', self.says('vfio'))
+        self.assertIn('mdevs', self.says('mdev'))
+        self.assertIn('VFs', self.says('vf'))
+
+    def test_network_interface(self):
+        folder = self.has('net', 'eth0', flags='0x1003')
+        self.assertEqual('its network interface eth0 is up', self.says())
+        (folder / 'flags').write_text('0x1002\n')
+        self.assertIsNone(self.says())
+
+    def test_mounted_disk(self):
+        self.has('block', 'nvme0n1p1', dev='259:1')
+        (self.dev / 'nvme0n1p1').touch()
+        self.assertIsNone(self.says())
+        self.proc_says('22 1 259:1 / /data rw - ext4 /dev/nvme0n1p1 rw\n')
+        self.assertEqual('its disk nvme0n1p1 is mounted on /data',
+                         self.says())
+        # btrfs has a device number of its own.
+        self.proc_says('22 1 0:30 / /data rw - btrfs /dev/nvme0n1p1 rw\n')
+        self.assertIn('mounted on /data', self.says())
+
+    def test_volumes(self):
+        folder = self.has('block', 'nvme0n1', dev='259:0')
+        (folder / 'holders/dm-0').mkdir(parents=True)
+        self.assertIn('is part of dm-0', self.says())
+
+    def test_disk_that_the_kernel_has_for_itself(self):
+        self.has('block', 'cciss!c0d0', dev='104:0')
+        # What cannot be looked at is not free.
+        self.assertIn('cannot be looked at', self.says())
+        (self.dev / 'cciss').mkdir()
+        (self.dev / 'cciss/c0d0').touch()
+        self.assertIsNone(self.says())
+        for number, words in ((errno.EBUSY, 'is in use'),
+                              (errno.EIO, 'cannot be looked at'),
+                              (errno.ENOMEDIUM, None)):
+            with fixtures.MockPatch(
+                    'os.open', side_effect=OSError(number, 'x')):
+                reason = usage.Usage(
+                    sysfs.Sysfs(str(self.sys)), str(self.proc),
+                    str(self.dev))._is_open('c0d0')
+            if words is None:
+                self.assertIsNone(reason)
+            else:
+                self.assertIn(words, reason)
+
+    def test_disk_of_another_device(self):
+        other = self.sys / 'devices/pci0000:20' / f'{ADDRESS}0/block/sda'
+        other.mkdir(parents=True)
+        (self.sys / 'class/block').mkdir(parents=True)
+        (self.sys / 'class/block/sda').symlink_to(other)
+        (other / 'dev').write_text('8:0\n')
+        self.proc_says('22 1 8:0 / / rw - ext4 /dev/sda rw\n')
+        self.assertIsNone(self.says())

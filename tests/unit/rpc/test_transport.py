@@ -1,0 +1,120 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The transport: errors keep their class and values, silence is an error."""
+
+import socket
+
+import oslo_messaging
+from oslo_config import cfg
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+
+CLAIM = claim.ClaimRequest(
+    instance_uuid='i1', host='h1', request=request.Request())
+
+
+class _DenyingConductor:
+
+    target = oslo_messaging.Target(version=conductor_api.VERSION)
+
+    def __init__(self):
+        self.contexts = []
+
+    @oslo_messaging.expected_exceptions(exception.ClaimDenied)
+    def claim(self, ctxt, request):
+        self.contexts.append(ctxt)
+        raise exception.ClaimDenied(
+            instance=request['instance_uuid'], host=request['host'],
+            reason='not_enough_available', detail='asked 2, 1 available')
+
+
+class RPCTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(self.conf)
+        self.conf([], project='gpgpu-test')
+        self.conf.set_override('transport_url', 'fake:/', 'gpgpu')
+        self.conf.set_override('rpc_timeout', 1, 'gpgpu')
+        self.transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(self.transport.cleanup)
+        self.api = conductor_api.ConductorAPI(self.conf, self.transport)
+
+    def _serve(self):
+        endpoint = _DenyingConductor()
+        server = rpc_transport.server(
+            self.transport,
+            rpc_transport.conductor_topic(self.conf),
+            self.id(),
+            [endpoint],
+        )
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+        return endpoint
+
+    def test_refusal_arrives_with_its_reason(self):
+        endpoint = self._serve()
+        exc = self.assertRaises(
+            exception.ClaimDenied, self.api.claim, context.admin('req-1'),
+            CLAIM)
+        self.assertEqual('not_enough_available', exc.reason)
+        self.assertEqual('h1', exc.kwargs['host'])
+        self.assertEqual('req-1', endpoint.contexts[0].request_id)
+
+    def test_no_conductor_is_named(self):
+        exc = self.assertRaises(
+            exception.ConductorUnavailable, self.api.claim, context.admin(),
+            CLAIM)
+        self.assertEqual('claim', exc.kwargs['method'])
+
+    def test_in_process_transport_is_refused_where_others_are_meant(self):
+        exc = self.assertRaises(
+            exception.ConfigInvalid,
+            rpc_transport.check_leaves_process,
+            self.conf,
+        )
+        self.assertIn('[gpgpu] transport_url', str(exc))
+        self.conf.set_override(
+            'transport_url', 'rabbit://guest:guest@127.0.0.1:5672/', 'gpgpu')
+        rpc_transport.check_leaves_process(self.conf)
+
+    def test_clouds_on_one_broker_do_not_hear_each_other(self):
+        self._serve()
+        self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
+        other = conductor_api.ConductorAPI(self.conf, self.transport)
+        self.assertRaises(exception.ConductorUnavailable, other.claim,
+                          context.admin(), CLAIM)
+
+    def test_broker_that_is_down_is_an_error_not_a_wait(self):
+        with socket.socket() as probe:
+            # Bound and not listening: connections are refused.
+            probe.bind(('127.0.0.1', 0))
+            place = f'127.0.0.1:{probe.getsockname()[1]}'
+            self.conf.set_override(
+                'transport_url', f'rabbit://me:secret@{place}/', 'gpgpu')
+            transport = rpc_transport.get_transport(self.conf)
+            self.addCleanup(transport.cleanup)
+            exc = self.assertRaises(
+                exception.BrokerUnavailable,
+                conductor_api.ConductorAPI(self.conf, transport).claim,
+                context.admin(), CLAIM)
+        self.assertIn(place, str(exc))
+        self.assertNotIn('secret', str(exc))

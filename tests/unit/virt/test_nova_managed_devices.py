@@ -1,0 +1,190 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What Nova would give away beside the plugin; the rest by REST API."""
+
+import json
+import uuid
+
+import fixtures
+from nova.conf import devices as devices_conf
+from oslo_config import cfg
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.virt import nova_managed_devices
+
+ADDRESS = '0000:21:00.0'
+
+
+class ConflictCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = cfg.ConfigOpts()
+        devices_conf.register_opts(self.conf)
+        self.conf.register_opts(
+            [cfg.MultiStrOpt('device_spec', default=[])], 'pci')
+        self.conf([])
+        # Nova's group is one object for all configurations.
+        self.addCleanup(self.conf.clear_override, 'enabled_mdev_types',
+                        'devices')
+
+
+class ConflictTest(ConflictCase):
+
+    def check(self, *resource_classes, variant='A', types=()):
+        nova_managed_devices.NovaManagedDevices(self.conf).check(
+            [admin.DeviceInfo(
+                uuid='u', host='h', stable_id='s', address=ADDRESS,
+                variant=variant, state='available', shown_state='available',
+                enabled=True, present=True, vendor='10de', device='2330')],
+            [pci.PCIFunction(id='s', address=ADDRESS, vgpu_types=tuple(
+                vgpu_type.VGPUType(name=each, type_id=each)
+                for each in types))],
+            resource_classes)
+
+    def refused(self, *words, **kwargs):
+        exc = self.assertRaises(exception.ConfigInvalid, self.check, **kwargs)
+        for word in words:
+            self.assertIn(word, str(exc))
+
+    def test_nothing_is_asked(self):
+        self.assertFalse(nova_managed_devices.NovaManagedDevices(self.conf))
+        self.check('VGPU', types=('nvidia-35',))
+
+    def test_mdev_types(self):
+        self.conf.set_override(
+            'enabled_mdev_types', ['nvidia-35'], 'devices')
+        self.assertTrue(nova_managed_devices.NovaManagedDevices(self.conf))
+        self.check('CUSTOM_GPU_A', types=('nvidia-36',))
+        self.check(types=('nvidia-35',), variant=None)
+        self.refused(ADDRESS, 'nvidia-35', types=('nvidia-35',))
+
+    def test_class_that_novas_mdevs_have(self):
+        self.conf.set_override(
+            'enabled_mdev_types', ['nvidia-35'], 'devices')
+        exc = self.assertRaises(
+            exception.ConfigInvalid, self.check, 'VGPU')
+        self.assertIn('resource class VGPU', str(exc))
+
+    def test_domain_that_nova_does_not_know(self):
+        # Of Intel VMD and Hyper-V; Nova ignores such devices.
+        self.conf.set_override('device_spec', [json.dumps(
+            {'vendor_id': '10de'})], 'pci')
+        wide = pci.PCIFunction(id='s', address='10000:e1:00.0',
+                               vendor='10de', device='2330')
+        self.assertEqual(
+            {},
+            nova_managed_devices.NovaManagedDevices(self.conf).options([wide]),
+        )
+
+    def test_parent_of_mdevs_that_is_no_pci_function(self):
+        self.conf.set_override('device_spec', [json.dumps(
+            {'vendor_id': '1234'})], 'pci')
+        self.conf.set_override(
+            'enabled_mdev_types', ['mbochs-small'], 'devices')
+        parents = [
+            pci.PCIFunction(
+                id=f'/devices/virtual/{name}/{name}', address=name,
+                vendor='1234', device='1111', vgpu_types=(
+                    vgpu_type.VGPUType(name=kind, type_id=kind),))
+            for name, kind in (('mbochs', 'mbochs-small'),
+                               ('other', 'mbochs-large'))]
+        self.assertEqual(
+            {'mbochs': '[devices] enabled_mdev_types = mbochs-small'},
+            nova_managed_devices.NovaManagedDevices(self.conf).options(parents))
+
+    def test_vfs_of_a_function_that_nova_gives_away(self):
+        # Nova looks at the real /sys for it.
+        self.useFixture(fixtures.MockPatch(
+            'nova.pci.utils.is_physical_function', return_value=True))
+        self.conf.set_override('device_spec', [json.dumps(
+            {'address': ADDRESS})], 'pci')
+        pf = pci.PCIFunction(id='s', address=ADDRESS, vendor='10de',
+                             device='2330')
+        vf = pci.PCIFunction(id='s/vf0', address='0000:21:00.4', pf='s',
+                             vendor='10de', device='2330')
+        other = pci.PCIFunction(id='t', address='0000:22:00.0',
+                                vendor='10de', device='2330')
+        self.assertEqual(
+            dict.fromkeys((ADDRESS, '0000:21:00.4'), '[pci] device_spec'),
+            nova_managed_devices.NovaManagedDevices(self.conf).options(
+                [pf, vf, other]
+            ),
+        )
+
+
+class MdevOnVFTest(ConflictCase):
+    """Each mdev is on a VF of its own; a scan tells the types of the PF."""
+
+    def setUp(self):
+        super().setUp()
+        self.host = fake_host.FakeHost.for_machine(
+            'nvidia-a100-2', f'{self.useFixture(fixtures.TempDir()).path}/sys',
+            {'10de:20b5': 20})
+        self.host.make_vfs(())
+        self.pf, *self.vfs = self.card()
+        [self.kind] = [each for each in self.pf.vgpu_types
+                       if each.name == 'A100D-20C']
+        self.conf.set_override(
+            'enabled_mdev_types', [self.kind.type_id], 'devices')
+        self.option = f'[devices] enabled_mdev_types = {self.kind.type_id}'
+
+    def card(self):
+        """The first one and its VFs."""
+        functions = [each for each in self.host.scan().functions
+                     if pci.can_be_gpu(each.class_code)]
+        return [each for each in functions
+                if functions[0].id in (each.id, each.pf)]
+
+    def options(self):
+        return nova_managed_devices.NovaManagedDevices(self.conf).options(
+            self.card()
+        )
+
+    def carve(self, vf):
+        self.host.prepare(host_base.HostDevice(
+            assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
+            address=vf.address, vgpu_type=self.kind.name))
+
+    def name(self, *addresses):
+        group = f'mdev_{self.kind.type_id}'
+        nova_managed_devices.NovaManagedDevices(self.conf)
+        self.conf.set_override('device_addresses', list(addresses), group)
+        self.addCleanup(
+            self.conf.clear_override, 'device_addresses', group)
+
+    def test_all_that_have_the_type(self):
+        covered = dict.fromkeys(
+            (each.address for each in (self.pf, *self.vfs)), self.option)
+        self.assertEqual(covered, self.options())
+        # Also once one of them has it, as at each start after the first.
+        self.carve(self.vfs[0])
+        self.assertEqual(covered, self.options())
+
+    def test_those_that_are_named(self):
+        self.name(self.vfs[3].address)
+        covered = {self.vfs[3].address: self.option}
+        self.assertEqual(covered, self.options())
+        self.carve(self.vfs[0])
+        self.assertEqual(covered, self.options())
+
+    def test_another_cards_type(self):
+        self.conf.set_override(
+            'enabled_mdev_types', ['nvidia-233'], 'devices')
+        self.carve(self.vfs[0])
+        self.assertEqual({}, self.options())
