@@ -9,29 +9,30 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whose allocations Nova is about to take back, and tries to only once.
+"""Consumers whose allocations Nova is removing from the host's providers.
 
-Where an inventory changes while Nova writes an allocation on the same
-provider, Placement answers 409 (placement.concurrent_update). Nova does not
-write again after it when it confirms a migration, deletes an instance under
-``reclaim_instance_interval``, or cleans up an evacuation: the instance ends in
-ERROR, or the allocation stays for ever. So Placement is left alone until the
-allocation is gone.
+If an inventory changes while Nova writes an allocation on the same provider,
+Placement answers 409 (placement.concurrent_update). Nova does not retry when
+it confirms a migration, deletes an instance under
+``reclaim_instance_interval`` or cleans up after an evacuation: the instance
+goes to ERROR, or the allocation stays for ever. So the providers must not
+change until the allocation is gone.
 """
 
 from __future__ import annotations
 
 import threading
-import typing
 from collections.abc import Callable
 from collections.abc import Collection
 
+from gpgpu_plugin.compute import nova_types
+
 PATIENCE = 60
-"""Seconds after which an allocation is taken for one that stays."""
+"""Seconds after which Nova is presumed to have left the allocation."""
 
 
 class AllocationRemoval:
-    """Thread-safe.
+    """Set of consumers; each one expires after ``PATIENCE``. Thread-safe.
 
     :param clock: seconds that only grow
     """
@@ -39,35 +40,35 @@ class AllocationRemoval:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._until: dict[str, float] = {}
+        self._expiry: dict[str, float] = {}
 
     def add(self, consumer: str) -> None:
-        """Nova takes back what this consumer has on the host's groups."""
+        """Note that Nova is about to remove a consumer's allocation."""
         with self._lock:
-            self._until[consumer] = self._clock() + PATIENCE
+            self._expiry[consumer] = self._clock() + PATIENCE
 
     def __bool__(self) -> bool:
-        """Whether there are any; calls nobody."""
+        """Return whether Nova is removing any; makes no call."""
         with self._lock:
             now = self._clock()
-            self._until = {consumer: until for consumer, until
-                           in self._until.items() if until > now}
-            return bool(self._until)
+            self._expiry = {consumer: expiry for consumer, expiry
+                            in self._expiry.items() if expiry > now}
+            return bool(self._expiry)
 
-    def forget_removed(self, context: typing.Any, client: typing.Any,
-             providers: Collection[str]) -> None:
-        """Ask Placement, and forget those whose allocations are gone.
+    def forget_removed(self, context: nova_types.Context,
+                       client: nova_types.ReportClient,
+                       providers: Collection[str]) -> None:
+        """Ask Placement, and forget consumers without an allocation.
 
-        :param client: nova.scheduler.client.report.SchedulerReportClient
-        :param providers: UUIDs of the host's groups
+        :param providers: UUIDs of the providers of the host's groups
         :raises nova.exception.ConsumerAllocationRetrievalFailed: Placement
-            does not say
+            did not answer
         """
         with self._lock:
-            consumers = list(self._until)
+            consumers = list(self._expiry)
         for consumer in consumers:
             allocated = client.get_allocs_for_consumer(
                 context, consumer)['allocations']
             if allocated.keys().isdisjoint(providers):
                 with self._lock:
-                    self._until.pop(consumer, None)
+                    self._expiry.pop(consumer, None)

@@ -9,19 +9,23 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What nova-compute must remember of its devices when it is restarted.
+"""The host's book: devices that instances have, and releases not yet sent.
 
-One small JSON file a host, replaced as a whole: who holds what, as last
-heard, so that guests can be destroyed and made anew while no conductor
-answers; and the releases that are still to be delivered.
+One small JSON file a host, replaced as a whole. With it guests can be
+destroyed and made again while no gpgpu-conductor answers, and a release that
+could not be sent survives a restart of nova-compute. The conductor's database
+is authoritative; the resource tracker brings the book in line with it.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import pathlib
 import threading
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from oslo_log import log as logging
 
@@ -32,96 +36,158 @@ from gpgpu_plugin.objects import codec
 
 LOG = logging.getLogger(__name__)
 
-_Held = dict[str, tuple[claim.Assignment, ...]]
+VERSION = 1
+"""Version of the file's format."""
+
+ByInstance = dict[str, tuple[claim.Assignment, ...]]
+"""Assignments by the UUID of their instance."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Book:
+    """Content of the file.
+
+    :ivar pending: UUIDs of assignments whose release is still to be sent
+    """
+
+    version: int = VERSION
+    assigned: ByInstance = dataclasses.field(default_factory=dict)
+    pending: tuple[str, ...] = ()
 
 
 class HostAssignments:
-    """Thread-safe; every change is on disk when the method returns."""
+    """Assignments of one host and releases that are still to be sent.
+
+    Thread-safe. Every change is on disk when the method returns.
+
+    :param path: of the file; made by the first change
+    :raises OSError: (every method that changes something) the file cannot
+        be written
+    """
 
     def __init__(self, path: str) -> None:
         self._path = pathlib.Path(path)
         self._lock = threading.Lock()
-        self._held: _Held = {}
-        self._pending: list[str] = []
+        self._assigned: ByInstance = {}
+        self._pending: tuple[str, ...] = ()
         self._load()
 
     def _load(self) -> None:
         try:
-            data = json.loads(self._path.read_text())
-            self._held = codec.from_primitive(_Held, data['held'])
-            self._pending = list(data['pending'])
+            book = _parse(self._path.read_text())
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError,
-                exception.Invalid):
-            # The file is a help for the time without a conductor; who holds
-            # what is in the database.
-            LOG.exception('%s cannot be read: releases that were not '
-                          'delivered are found by the next comparison with '
-                          'the instances', self._path)
+        except (OSError, ValueError, exception.Invalid) as exc:
+            LOG.error(
+                'Cannot read the assignments of this host from %(path)s: '
+                '%(reason)s. %(kept)s. The assignments are fetched from '
+                'gpgpu-conductor. Releases that were only in this file are '
+                'not sent; of deleted instances they are found by the next '
+                'comparison with Nova', {
+                    'path': self._path, 'reason': exc,
+                    'kept': self._set_aside()})
+            return
+        self._assigned = dict(book.assigned)
+        self._pending = book.pending
 
-    def _save(self) -> None:
-        durable.replace(self._path, json.dumps({
-            'held': codec.to_primitive(self._held),
-            'pending': self._pending}))
+    def _set_aside(self) -> str:
+        """Rename the file, so that the next change does not replace it.
 
-    def replace_held(self, held: _Held) -> None:
-        """Take over what the conductor says of the whole host."""
-        with self._lock:
-            if held != self._held:
-                self._held = held
-                self._save()
+        :returns: a sentence for the log
+        """
+        kept = next(
+            path for number in itertools.count(1)
+            if not (path := self._path.with_name(
+                f'{self._path.name}.unreadable-{number}')).exists())
+        try:
+            self._path.rename(kept)
+        except OSError as exc:
+            return f'It cannot be renamed to {kept}: {exc.strerror}'
+        return f'It was renamed to {kept}'
 
-    def hold(self, instance_uuid: str,
-             assignments: Iterable[claim.Assignment]) -> None:
-        """Remember that an instance holds assignments."""
-        with self._lock:
-            held = {each.uuid: each for each in (
-                *self._held.get(instance_uuid, ()), *assignments)}
-            self._held[instance_uuid] = tuple(held.values())
-            self._save()
-
-    def held(self, instance_uuid: str) -> tuple[claim.Assignment, ...]:
-        """Assignments of an instance on this host, as last heard."""
-        with self._lock:
-            return self._held.get(instance_uuid, ())
-
-    def uuids(self, instance_uuid: str) -> set[str]:
-        """UUIDs of what an instance holds, of both sides of a migration;
-        those of mdevs are the mdevs' own."""
-        return {each.uuid for each in self.held(instance_uuid)}
+    def _save(self, assigned: Mapping[str, tuple[claim.Assignment, ...]],
+              pending: Iterable[str]) -> None:
+        book = _Book(assigned=dict(assigned), pending=tuple(pending))
+        durable.replace(self._path, json.dumps(codec.to_primitive(book)))
+        self._assigned, self._pending = book.assigned, book.pending
 
     def all(self) -> list[claim.Assignment]:
-        """What all instances hold on this host, as last heard."""
+        """Return the assignments of all instances."""
         with self._lock:
-            return [each for held in self._held.values() for each in held]
+            return [assignment for assignments in self._assigned.values()
+                    for assignment in assignments]
 
-    def drop(self, instance_uuid: str, assignments: Iterable[str]) -> None:
-        """Forget that an instance holds assignments."""
-        gone = set(assignments)
+    def of_instance(self, instance_uuid: str) -> tuple[claim.Assignment, ...]:
+        """Return the assignments of an instance, in all its roles."""
         with self._lock:
-            left = tuple(each for each in self._held.pop(instance_uuid, ())
-                         if each.uuid not in gone)
+            return self._assigned.get(instance_uuid, ())
+
+    def uuids_of_instance(self, instance_uuid: str) -> set[str]:
+        """Return the UUIDs of an instance's assignments, in all its roles.
+
+        The UUID of an mdev is that of its assignment.
+        """
+        return {assignment.uuid
+                for assignment in self.of_instance(instance_uuid)}
+
+    def replace(self, assigned: ByInstance) -> None:
+        """Take over the conductor's list of the whole host."""
+        with self._lock:
+            if assigned != self._assigned:
+                self._save(assigned, self._pending)
+
+    def add(self, instance_uuid: str,
+            assignments: Iterable[claim.Assignment]) -> None:
+        """Add assignments of an instance; newer ones replace older ones."""
+        with self._lock:
+            by_uuid = {assignment.uuid: assignment for assignment in (
+                *self._assigned.get(instance_uuid, ()), *assignments)}
+            self._save({**self._assigned,
+                        instance_uuid: tuple(by_uuid.values())},
+                       self._pending)
+
+    def remove(self, instance_uuid: str, uuids: Iterable[str]) -> None:
+        """Remove assignments of an instance by their UUIDs."""
+        removed = set(uuids)
+        with self._lock:
+            assigned = dict(self._assigned)
+            left = tuple(assignment for assignment
+                         in assigned.pop(instance_uuid, ())
+                         if assignment.uuid not in removed)
             if left:
-                self._held[instance_uuid] = left
-            self._save()
-
-    def postpone(self, assignments: Iterable[str]) -> None:
-        """Remember releases that could not be delivered."""
-        with self._lock:
-            self._pending += [each for each in assignments
-                              if each not in self._pending]
-            self._save()
+                assigned[instance_uuid] = left
+            self._save(assigned, self._pending)
 
     def pending(self) -> list[str]:
-        """Releases to be delivered."""
+        """Return the UUIDs of assignments whose release is to be sent."""
         with self._lock:
             return list(self._pending)
 
-    def delivered(self, assignments: Iterable[str]) -> None:
-        """Forget releases that were delivered."""
+    def add_pending(self, uuids: Iterable[str]) -> None:
+        """Store releases before they are sent."""
         with self._lock:
-            gone = set(assignments)
-            self._pending = [each for each in self._pending
-                             if each not in gone]
-            self._save()
+            # A dict keeps the order and each UUID once.
+            self._save(self._assigned,
+                       dict.fromkeys((*self._pending, *uuids)))
+
+    def remove_pending(self, uuids: Iterable[str]) -> None:
+        """Remove releases that the conductor has accepted."""
+        sent = set(uuids)
+        with self._lock:
+            self._save(self._assigned, (
+                uuid for uuid in self._pending if uuid not in sent))
+
+
+def _parse(text: str) -> _Book:
+    """Return the content of a file.
+
+    :raises ValueError: the text is not JSON
+    :raises Invalid: it is not a book, or has a version that is not known
+    """
+    data = json.loads(text)
+    version = data.get('version') if isinstance(data, dict) else None
+    if version != VERSION:
+        raise exception.Invalid(
+            field='version', value=version,
+            expected=f'this release of gpgpu_plugin reads {VERSION}')
+    return codec.from_primitive(_Book, data)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cleaning of one device, told to the conductor step by step."""
+"""Cleaning of one device, reported to the conductor step by step."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOG = logging.getLogger(__name__)
 def clean(api: conductor_api.ConductorAPI, backend: base.Host,
           task: claim_obj.CleanTask,
           ) -> inventory_obj.HostInventory | None:
-    """Clean a dirty device; in doubt it ends quarantined.
+    """Clean a dirty device; in doubt it is quarantined.
 
-    :returns: what the host offers after it; None if the device is another
-        cleaning's by now
-    :raises HostNotReady: the device waits for the next look
-    :raises ConductorUnavailable: the next look begins anew
+    :returns: the host's inventory afterwards; None if another cleaning of
+        the device has begun
+    :raises HostNotReady: the device waits for the next iteration
+    :raises ConductorUnavailable: the next iteration begins again
     """
     context = gpgpu_context.admin()
     try:
@@ -43,12 +43,15 @@ def clean(api: conductor_api.ConductorAPI, backend: base.Host,
         return None
     verdict = _verdict(backend, task)
     if not verdict.passed:
-        LOG.error('Device %s (%s) is quarantined: %s', task.device_uuid,
-                  task.address, verdict.evidence)
+        LOG.error('Device %s (%s) was quarantined, as its cleaning failed: '
+                  '%s. Repair it, then run "gpgpu-manage device release %s"',
+                  task.device_uuid, task.address, verdict.evidence,
+                  task.device_uuid)
     return api.clean_finished(
         context, task.device_uuid, task.token, passed=verdict.passed,
         evidence=verdict.evidence,
-        driver_capacities=backend.driver_capacity([base.HostDevice.to_clean(task)]))
+        driver_capacities=backend.driver_capacity(
+            [base.HostDevice.to_clean(task)]))
 
 
 def _verdict(backend: base.Host,
@@ -58,6 +61,7 @@ def _verdict(backend: base.Host,
     except exception.HostNotReady:
         raise
     except Exception as exc:
-        LOG.exception('Cleaning of device %s broke off', task.device_uuid)
+        LOG.exception('Cleaning of device %s (%s) failed', task.device_uuid,
+                      task.address)
         return base.CleanVerdict(
             passed=False, evidence=f'{type(exc).__name__}: {exc}')

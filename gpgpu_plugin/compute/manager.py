@@ -30,5 +30,5 @@ class ComputeManager:
         self._refresh = refresh
 
     def refresh(self, ctxt: gpgpu_context.RequestContext) -> None:
-        """Something of the host changed in the conductor."""
+        """Fetch the host's inventory: the conductor changed it."""
         self._refresh()

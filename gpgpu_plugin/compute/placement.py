@@ -9,13 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A host's groups in Nova's provider tree and in Placement.
+"""The host's groups as resource providers: Nova's tree, and Placement.
 
-``apply`` changes Nova's copy of the tree and calls nobody; ``push`` writes
-our providers alone, through the report client of nova-compute, whose cache
-says what Placement has: where nothing differs, nothing is sent. Callers of
-``push`` and ``withdraw`` hold Nova's own lock (``under_novas_lock``): Nova
-compares its copy of the tree with that cache and writes under it.
+``apply`` changes Nova's copy of the tree and makes no call. ``push`` writes
+our providers alone, through nova-compute's report client, whose cache knows
+what Placement has: where nothing differs, nothing is sent. Callers of
+``push`` and ``withdraw`` hold Nova's own lock (``under_novas_lock``), since
+Nova compares its tree with that cache and writes under it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 import os_traits
 from nova import exception as nova_exception
@@ -30,63 +31,73 @@ from nova import utils
 from nova.compute import resource_tracker
 from oslo_log import log as logging
 
+from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import inventory as inventory_obj
 
 LOG = logging.getLogger(__name__)
 
-_F = typing.TypeVar('_F', bound=Callable[..., typing.Any])
-
-
-def under_novas_lock(function: _F) -> _F:
-    """Run under the lock under which Nova's resource tracker writes."""
-    return typing.cast(_F, utils.synchronized(
-        resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)(function))
+_P = typing.ParamSpec('_P')
+_R = typing.TypeVar('_R')
 
 _ATTEMPTS = 4
 
 
-def _records(group: inventory_obj.GroupInventory) -> dict[str, typing.Any]:
+def under_novas_lock(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return the function, run under the lock of Nova's resource tracker."""
+    locked: Callable[_P, _R] = utils.synchronized(
+        resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)(function)
+    return locked
+
+
+def _records(group: inventory_obj.GroupInventory,
+             ) -> dict[str, nova_types.InventoryRecord]:
     return {
-        each.resource_class: {
-            'total': each.total, 'reserved': each.reserved, 'min_unit': 1,
-            'max_unit': each.max_unit, 'step_size': 1,
+        offer.resource_class: {
+            'total': offer.total, 'reserved': offer.reserved, 'min_unit': 1,
+            'max_unit': offer.max_unit, 'step_size': 1,
             'allocation_ratio': 1.0}
-        for each in group.types}
+        for offer in group.types}
 
 
-def _ours(tree: typing.Any, node: str) -> list[str]:
-    """UUIDs of the plugin's providers below a node, told by their traits."""
+def _all_reserved(records: Mapping[str, nova_types.InventoryRecord],
+                  ) -> dict[str, nova_types.InventoryRecord]:
+    return {name: {**record, 'reserved': record['total']}
+            for name, record in records.items()}
+
+
+def _own_providers(tree: nova_types.ProviderTree, node: str) -> list[str]:
+    """Return the UUIDs of the plugin's providers, known by their traits."""
     return [uuid for uuid in tree.get_provider_uuids(node)
             if tree.has_traits(uuid, [naming.TRAIT_GPU, naming.TRAIT_OWNER])]
 
 
-def owned_by_cyborg(tree: typing.Any, node: str) -> dict[str, str]:
-    """What Cyborg gives away below a node, by address.
+def managed_by_cyborg(tree: nova_types.ProviderTree,
+                      node: str) -> dict[str, str]:
+    """Return what manages a device instead of us, by PCI address.
 
     Cyborg names a provider after host and device, ``compute1_0000:3b:00.0``
     (cyborg.conductor.manager, cyborg.accelerator.drivers).
     """
-    owned = {}
+    managed = {}
     for uuid in tree.get_provider_uuids(node):
         if tree.has_traits(uuid, [os_traits.OWNER_CYBORG]):
             name = tree.data(uuid).name
-            owned.update(dict.fromkeys(
+            managed.update(dict.fromkeys(
                 pci.find_addresses(name),
                 f'Cyborg (provider {name} in Placement has OWNER_CYBORG)'))
-    return owned
+    return managed
 
 
-def apply(tree: typing.Any, node: str,
+def apply(tree: nova_types.ProviderTree, node: str,
           inventory: inventory_obj.HostInventory | None) -> None:
-    """Bring Nova's tree to the inventory.
+    """Bring Nova's tree in line with the inventory.
 
-    A provider that is in the tree but no more in the inventory, or of which
-    nothing is known (None), offers nothing: taking it out of the tree while
-    an allocation is on it would break every other build on the host.
+    A provider that is in the tree but not in the inventory, or whose
+    inventory is unknown (None), is reserved in full: if it left the tree
+    while an allocation is on it, every other build on the host would fail.
 
-    :param tree: nova.compute.provider_tree.ProviderTree
     :param node: name of the compute node
     """
     groups = inventory.groups if inventory is not None else ()
@@ -97,54 +108,51 @@ def apply(tree: typing.Any, node: str,
         tree.update_inventory(group.provider_uuid, _records(group))
         tree.update_traits(group.provider_uuid, list(group.traits))
     known = {group.provider_uuid for group in groups}
-    for uuid in _ours(tree, node):
+    for uuid in _own_providers(tree, node):
         if uuid not in known:
             tree.update_inventory(
-                uuid, _nothing_offered(tree.data(uuid).inventory))
+                uuid, _all_reserved(tree.data(uuid).inventory))
 
 
-def _nothing_offered(records: dict[str, typing.Any],
-                     ) -> dict[str, typing.Any]:
-    return {name: {**record, 'reserved': record['total']}
-            for name, record in records.items()}
-
-
-def push(context: typing.Any, client: typing.Any,
+def push(context: nova_types.Context, client: nova_types.ReportClient,
          inventory: inventory_obj.HostInventory) -> None:
     """Write the inventory to Placement.
 
-    :param client: nova.scheduler.client.report.SchedulerReportClient
-    :raises nova.exception.NovaException: Placement refused, or its
-        generation changed again and again
+    :raises nova.exception.NovaException: Placement refused it, or the
+        provider's generation changed in each of four attempts
     """
     for group in inventory.groups:
-        for attempt in range(_ATTEMPTS):
-            try:
-                # Traits first: what is offered is described.
-                client.set_traits_for_provider(
-                    context, group.provider_uuid, list(group.traits))
-                client.set_inventory_for_provider(
-                    context, group.provider_uuid, _records(group))
-                break
-            except ValueError:
-                # Nova's cache does not have the provider (yet).
-                _fetch(context, client, inventory, group)
-            except nova_exception.ResourceProviderUpdateConflict:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                # Marked stale, not removed: Nova may be about to write it.
-                client.invalidate_resource_provider(
-                    group.provider_uuid, cacheonly=True)
-                _fetch(context, client, inventory, group)
-        else:
-            raise nova_exception.ResourceProviderUpdateFailed(
-                url=group.provider_name, error='no provider to write to')
+        _push_group(context, client, inventory.node_uuid, group)
 
 
-def allocations(context: typing.Any, client: typing.Any,
+def _push_group(context: nova_types.Context, client: nova_types.ReportClient,
+                parent: str, group: inventory_obj.GroupInventory) -> None:
+    for attempt in range(_ATTEMPTS):
+        try:
+            # Traits first: what is offered is described.
+            client.set_traits_for_provider(
+                context, group.provider_uuid, list(group.traits))
+            client.set_inventory_for_provider(
+                context, group.provider_uuid, _records(group))
+            return
+        except ValueError:
+            # Nova's cache does not have the provider (yet).
+            _fetch(context, client, parent, group)
+        except nova_exception.ResourceProviderUpdateConflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            # Marked stale, not removed: Nova may be about to write it.
+            client.invalidate_resource_provider(
+                group.provider_uuid, cacheonly=True)
+            _fetch(context, client, parent, group)
+    raise nova_exception.ResourceProviderUpdateFailed(
+        url=group.provider_name, error='no provider to write to')
+
+
+def allocations(context: nova_types.Context, client: nova_types.ReportClient,
                 providers: Iterable[str],
-                ) -> dict[str, dict[str, dict[str, int]]]:
-    """What Placement has allocated, by provider, consumer and class.
+                ) -> dict[str, dict[str, nova_types.Amounts]]:
+    """Return what Placement has allocated, by provider and consumer.
 
     :param providers: UUIDs; one that Placement does not have is left out
     """
@@ -155,23 +163,35 @@ def allocations(context: typing.Any, client: typing.Any,
                 context, uuid).allocations
         except nova_exception.ResourceProviderAllocationRetrievalFailed:
             continue
-        result[uuid] = {consumer: dict(each['resources'])
-                        for consumer, each in found.items()}
+        result[uuid] = {consumer: dict(allocation['resources'])
+                        for consumer, allocation in found.items()}
     return result
 
 
-def withdraw(context: typing.Any, client: typing.Any, uuid: str,
-             name: str, parent: str) -> None:
-    """Offer nothing any more of a group that is gone."""
-    tree = client.get_provider_tree_and_ensure_root(
-        context, uuid, name=name, parent_provider_uuid=parent)
-    client.set_inventory_for_provider(
-        context, uuid, _nothing_offered(tree.data(uuid).inventory))
+def withdraw(context: nova_types.Context, client: nova_types.ReportClient,
+             inventory: inventory_obj.HostInventory,
+             written: dict[str, str]) -> None:
+    """Reserve in full the groups that were written and no longer exist.
+
+    :param written: names of the providers that were written before, by
+        UUID; afterwards those of the inventory
+    """
+    now = {group.provider_uuid: group.provider_name
+           for group in inventory.groups}
+    for uuid, name in list(written.items()):
+        if uuid in now:
+            continue
+        tree = client.get_provider_tree_and_ensure_root(
+            context, uuid, name=name,
+            parent_provider_uuid=inventory.node_uuid)
+        client.set_inventory_for_provider(
+            context, uuid, _all_reserved(tree.data(uuid).inventory))
+        del written[uuid]
+    written.update(now)
 
 
-def _fetch(context: typing.Any, client: typing.Any,
-           inventory: inventory_obj.HostInventory,
-           group: inventory_obj.GroupInventory) -> None:
+def _fetch(context: nova_types.Context, client: nova_types.ReportClient,
+           parent: str, group: inventory_obj.GroupInventory) -> None:
     client.get_provider_tree_and_ensure_root(
         context, group.provider_uuid, name=group.provider_name,
-        parent_provider_uuid=inventory.node_uuid)
+        parent_provider_uuid=parent)

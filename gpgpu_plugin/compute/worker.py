@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The one thread of ours in nova-compute.
+"""The plugin's only thread in nova-compute.
 
-It looks every interval, and at once when it is woken; wakes that come while
-it works become one more look, so nothing queues up. futurist's periodic
-worker knows no wake, which is why it is not used here.
+It runs an iteration every interval, and at once when it is woken. Wakes that
+come while it works become one more iteration, so nothing queues up. futurist's
+periodic worker cannot be woken, so it is not used here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LOG = logging.getLogger(__name__)
 
 
 class Worker:
-    """Calls ``work`` again and again in a thread of its own.
+    """Thread that calls ``work`` again and again.
 
-    :param work: returns after how many seconds it wants to look again, None:
-        after the interval
-    :param interval: seconds between two looks
+    :param work: one iteration; returns the seconds until the next one, None:
+        the interval
+    :param interval: seconds between two iterations
     """
 
     def __init__(self, work: Callable[[], float | None], interval: float,
@@ -45,17 +45,17 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; the first look is an interval away, or a wake."""
+        """Start the thread; it begins to wait for the interval or a wake."""
         self._thread = threading.Thread(
             target=self._loop, name=self._name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Begin the next iteration now."""
         self._wake.set()
 
     def run_once(self) -> float | None:
-        """One look in the calling thread, never beside another one.
+        """Run one iteration in the calling thread, never beside another.
 
         :returns: what ``work`` returned
         """
@@ -63,20 +63,21 @@ class Worker:
             return self._work()
 
     def _loop(self) -> None:
-        soon: float | None = None
+        pause: float | None = None
         while True:
-            self._wake.wait(self._interval if soon is None else soon)
+            self._wake.wait(self._interval if pause is None else pause)
             self._wake.clear()
             if self._stopping:
                 return
             try:
-                soon = self.run_once()
+                pause = self.run_once()
             except Exception:
-                soon = None
-                LOG.exception('%s failed; it goes on', self._name)
+                pause = None
+                LOG.exception('An iteration of %s failed; the next one comes '
+                              'after the interval', self._name)
 
     def stop(self, timeout: float = 10) -> None:
-        """End the thread after the look under way.
+        """End the thread after the iteration under way.
 
         :param timeout: seconds to wait for it
         """

@@ -56,7 +56,7 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
             ours are there once, as they are now
         """
         attachments = self.gpu_attachments(instance)
-        ours = self.gpu_tracker.assignments.uuids(instance.uuid)
+        ours = self.gpu_tracker.assignments.uuids_of_instance(instance.uuid)
         guest = super()._get_guest_config(
             instance, network_info, image_meta, disk_info, rescue,
             block_device_info, context,

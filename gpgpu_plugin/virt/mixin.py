@@ -142,7 +142,7 @@ class GpuMixin:
                         'the GPUs of this host: %s', exc)
         else:
             nova_managed.check(
-                devices, functions, tracker.resource_classes())
+                devices, functions, tracker.inventory.resource_classes())
         # A variant may come later that matches some of it.
         tracker.exclude(nova_managed.options)
 
@@ -299,7 +299,7 @@ class GpuMixin:
         """
         self.gpu_tracker.restore(filter(
             self._gpu_at_work[instance.uuid],
-            self.gpu_tracker.assignments.held(instance.uuid)))
+            self.gpu_tracker.assignments.of_instance(instance.uuid)))
         self.gpu_attachments(instance)
 
     def gpu_attachments(self, instance: typing.Any) -> list[base.Attachment]:
@@ -308,7 +308,7 @@ class GpuMixin:
 
         :raises HostError: something of it is not there
         """
-        held = self.gpu_tracker.assignments.held(instance.uuid)
+        held = self.gpu_tracker.assignments.of_instance(instance.uuid)
         if not held:
             return []
         side = self._gpu_at_work.get(
@@ -467,7 +467,7 @@ class GpuMixin:
         side = moves.old_side(migration)
         with self._gpu_working(instance, side):
             moves.prepare(self.gpu_tracker, filter(
-                side, self.gpu_tracker.assignments.held(instance.uuid)))
+                side, self.gpu_tracker.assignments.of_instance(instance.uuid)))
             super().finish_revert_migration(  # type: ignore[misc]
                 context, instance, network_info, migration, *args, **kwargs)
 

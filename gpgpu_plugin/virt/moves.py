@@ -110,20 +110,20 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
             gpgpu_context.admin(), instance_uuid)
         if (each.host, each.slot) == (tracker.host, slot)]
     if not assignments:
-        if tracker.owns_any(providers):
+        if tracker.inventory.owns_any(providers):
             raise exception.NotFound(
                 kind='claim for migration', name=slot)
         nova_finish()
         return
-    tracker.assignments.hold(instance_uuid, assignments)
+    tracker.assignments.add(instance_uuid, assignments)
     prepare(tracker, assignments)
     # Before the guest is made: what happens from here on, the devices are the
     # instance's, which is not built a second time.
-    tracker.accept_inventory(tracker.api.activate(
+    tracker.inventory.accept(tracker.api.activate(
         gpgpu_context.admin(), [each.uuid for each in assignments],
         tracker.backend.driver_capacity(map(base.HostDevice.of, assignments))))
     nova_finish()
-    tracker.push()
+    tracker.inventory.push()
 
 
 def prepare(tracker: resource_tracker.ResourceTracker,

@@ -76,7 +76,7 @@ class Step:
 
 
 def _claim(run: Spawn) -> None:
-    held = run.tracker.assignments.held(run.request.instance_uuid)
+    held = run.tracker.assignments.of_instance(run.request.instance_uuid)
     if run.keeps and held:
         # Nothing to ask: a guest is made anew also while no conductor
         # answers.
@@ -98,8 +98,8 @@ def _claim(run: Spawn) -> None:
     # Claimed and activated before: they are the instance's already.
     run.was_assigned = bool(claim.assignments) and all(
         each.state == 'assigned' for each in claim.assignments)
-    run.tracker.assignments.hold(run.request.instance_uuid, run.assignments)
-    run.tracker.accept_inventory(claim.inventory)
+    run.tracker.assignments.add(run.request.instance_uuid, run.assignments)
+    run.tracker.inventory.accept(claim.inventory)
 
 
 def _unclaim(run: Spawn) -> None:
@@ -108,7 +108,7 @@ def _unclaim(run: Spawn) -> None:
     tracker = run.tracker
     if run.allocation_removal:
         tracker.allocation_removal.add(run.request.instance_uuid)
-    tracker.assignments.drop(run.request.instance_uuid, run.uuids)
+    tracker.assignments.remove(run.request.instance_uuid, run.uuids)
     try:
         _abort(run)
     except exception.Conflict:
@@ -127,7 +127,7 @@ def _abort(run: Spawn) -> None:
             (uuid in run.touched, run.faults.get(uuid)), []).append(uuid)
     driver_capacities = run.driver_capacities or _driver_capacities(run)
     for (touched, fault), uuids in outcomes.items():
-        run.tracker.accept_inventory(run.tracker.api.abort(
+        run.tracker.inventory.accept(run.tracker.api.abort(
             gpgpu_context.admin(), uuids, touched=touched, fault=fault,
             driver_capacities=driver_capacities))
 
@@ -178,7 +178,7 @@ def _unspawn(run: Spawn) -> None:
 def _activate(run: Spawn) -> None:
     if run.was_assigned:
         return
-    run.tracker.accept_inventory(run.tracker.api.activate(
+    run.tracker.inventory.accept(run.tracker.api.activate(
         gpgpu_context.admin(), run.uuids, _driver_capacities(run)))
 
 
@@ -187,7 +187,7 @@ def _nothing(run: Spawn) -> None:
 
 
 def _push(run: Spawn) -> None:
-    run.tracker.push()
+    run.tracker.inventory.push()
 
 
 STEPS = (

@@ -63,7 +63,8 @@ class DurableTest(base.BaseTestCase):
         self.check(f'{self.folder}/cards/devices_x.json')
 
     def test_state_of_a_host(self):
-        assignments.HostAssignments(f'{self.folder}/state.json').postpone(['a'])
+        book = assignments.HostAssignments(f'{self.folder}/state.json')
+        book.add_pending(['a'])
         self.check(f'{self.folder}/state.json')
 
     def test_designations(self):

@@ -98,7 +98,6 @@ class ComputeTestCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
-        self.conf.set_override('rpc_timeout', 1, 'gpgpu')
         self.state_path = self.useFixture(fixtures.TempDir()).path
         self.conf.set_override('state_path', self.state_path, 'gpgpu')
         self.conductor = self.useFixture(
@@ -167,5 +166,5 @@ class ComputeTestCase(base.BaseTestCase):
             context.admin(), self.request(count, instance))
         uuids = [each.uuid for each in claim.assignments]
         self.api.activate(context.admin(), uuids)
-        self.tracker.assignments.hold(instance, claim.assignments)
+        self.tracker.assignments.add(instance, claim.assignments)
         return uuids

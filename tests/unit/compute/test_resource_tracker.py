@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The look of nova-compute: what it does, and that it does nothing."""
+"""Iterations of the resource tracker: what they do, and when nothing."""
 
 import dataclasses
 import os
@@ -21,8 +21,6 @@ from nova import exception as nova_exception
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import allocation_removal
-from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -30,7 +28,7 @@ from gpgpu_plugin.virt import moves
 from tests.unit.compute import base
 
 
-class TickTest(base.ComputeTestCase):
+class RunOnceTest(base.ComputeTestCase):
 
     def test_groups_are_in_nova_s_tree(self):
         data = self.client.tree.data(self.provider)
@@ -100,18 +98,18 @@ class TickTest(base.ComputeTestCase):
     def test_late_answer_does_not_overwrite_a_newer_one(self):
         old = self.api.host_inventory(context.admin(), 'h1')
         self.boot(3)
-        self.tracker.accept_inventory(
+        self.tracker.inventory.accept(
             self.api.host_inventory(context.admin(), 'h1')
         )
-        newest = self.tracker._inventory
-        self.tracker.accept_inventory(old)
-        self.assertEqual(newest, self.tracker._inventory)
+        newest = self.tracker.inventory.newest
+        self.tracker.inventory.accept(old)
+        self.assertEqual(newest, self.tracker.inventory.newest)
 
     def test_conflict_in_placement_is_tried_again(self):
         uuids = self.boot(2)
         self.client.conflicts = 2
         self.tracker.release(uuids)
-        self.tracker.push()
+        self.tracker.inventory.push()
         self.assertEqual((8, 2), self.placement())
 
     def test_placement_error_is_tried_again_by_the_next_look(self):
@@ -119,7 +117,7 @@ class TickTest(base.ComputeTestCase):
         self.client.error = nova_exception.ResourceProviderUpdateFailed(
             url='', error='')
         self.tracker.release(uuids)
-        self.tracker.push()
+        self.tracker.inventory.push()
         self.assertEqual((8, 0), self.placement())
         self.client.error = None
         self.tracker.run_once()
@@ -147,7 +145,7 @@ class TickTest(base.ComputeTestCase):
         self.assertEqual((8, 2), self.placement())
 
 
-class DeadTest(base.ComputeTestCase):
+class OrphanTest(base.ComputeTestCase):
 
     def claim(self, instance='i1'):
         return self.api.claim(
@@ -179,7 +177,7 @@ class DeadTest(base.ComputeTestCase):
         tracker.run_once()
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual(uuids, [
-            each.uuid for each in tracker.assignments.held('i1')])
+            each.uuid for each in tracker.assignments.of_instance('i1')])
 
 
     def test_compared_again_after_a_lease(self):
@@ -223,10 +221,10 @@ class DeadTest(base.ComputeTestCase):
         self.assertEqual({'available': 8}, self.states())
 
     def test_answer_about_another_host_is_not_ours(self):
-        before = self.tracker._inventory
-        self.tracker.accept_inventory(dataclasses.replace(
+        before = self.tracker.inventory.newest
+        self.tracker.inventory.accept(dataclasses.replace(
             before, host='h2', generation=before.generation + 1))
-        self.assertIs(before, self.tracker._inventory)
+        self.assertIs(before, self.tracker.inventory.newest)
 
     def test_claim_that_is_granted_after_the_comparison_ends(self):
         self.tracker.request_reconcile()
@@ -251,7 +249,7 @@ class RestoreTest(base.ComputeTestCase):
 
     def test_one_that_is_broken_does_not_stop_the_others(self):
         self.boot(2, 'i1')
-        held = self.tracker.assignments.held('i1')
+        held = self.tracker.assignments.of_instance('i1')
         self.tracker.backend.kernel.write(
             f'bus/pci/devices/{held[0].address}/remove', '1')
         self.tracker.restore()
@@ -302,7 +300,7 @@ class ReleaseTest(base.ComputeTestCase):
         self.tracker.release_instance('i1')
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
-        self.assertEqual((), self.tracker.assignments.held('i1'))
+        self.assertEqual((), self.tracker.assignments.of_instance('i1'))
 
     def test_conductor_away_then_delivered_also_after_a_restart(self):
         for restart in (False, True):
@@ -337,139 +335,113 @@ class ReleaseTest(base.ComputeTestCase):
         self.tracker.release(old)
         self.tracker.run_once()
         self.boot(8, 'i2')
-        self.tracker.assignments.postpone(old)
+        self.tracker.assignments.add_pending(old)
         self.tracker.run_once()
         self.assertEqual({'assigned': 8}, self.states())
 
 
-class DepartingTest(base.ComputeTestCase):
-    """Nova takes an allocation back while the devices are cleaned."""
+class DueTasksTest(base.ComputeTestCase):
+    """What fails stays due, and what happens meanwhile is not lost."""
 
     def setUp(self):
         super().setUp()
-        # Placement is to show three devices less, at once or later.
-        for device in self.api.device_list(
-                context.admin(), variant='H100')[5:]:
-            self.api.device_set(context.admin(), device.uuid, enabled=False)
-        self.boot(2)
-        self.client.allocations['m1'] = {self.provider: {}}
+        self.log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.compute.resource_tracker'))
+        self.calls = []
+
+    def watch(self, name, effect=None):
+        """Record calls of a method of the conductor."""
+        real = getattr(self.api, name)
+
+        def call(*args):
+            self.calls.append(name)
+            if effect is not None:
+                effect()
+            return real(*args)
+        self.useFixture(fixtures.MockPatchObject(self.api, name, call))
+
+    def run_once(self):
+        """Names of the conductor's methods that an iteration calls."""
+        self.calls.clear()
+        self.tracker.run_once()
+        return self.calls
+
+    def failing_once(self, exc):
+        errors = [exc]
+
+        def fail():
+            if errors:
+                raise errors.pop()
+        return fail
+
+    def test_conductor_that_is_away_ends_the_iteration(self):
+        self.watch('host_inventory', self.failing_once(
+            exception.ConductorUnavailable(method='x', timeout=1)))
+        self.watch('clean_tasks')
         self.tracker.refresh()
-        self.tracker.release_instance('i1', allocation_removal='m1')
+        self.assertEqual(['host_inventory'], self.run_once())
+        self.assertEqual(['host_inventory', 'clean_tasks'], self.run_once())
+        self.assertEqual([], self.run_once())
 
-    def test_placement_is_left_alone_until_the_allocation_is_gone(self):
-        for _ in range(3):
-            self.assertIsNotNone(self.tracker.run_once())
-            # Nova's own cycle writes what we put into the tree.
-            self.update_tree()
-            self.assertEqual((8, 0), self.placement())
-        self.assertEqual({'available': 5, 'disabled': 3}, self.states())
-        del self.client.allocations['m1']
-        self.assertIsNone(self.tracker.run_once())
-        self.assertEqual((8, 3), self.placement())
+    def test_host_that_is_not_ready_does_not_stop_the_other_tasks(self):
+        scan = self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'scan',
+            side_effect=exception.HostNotReady(path='/sys', reason='away')))
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'changed', return_value=True))
+        self.watch('host_inventory')
+        self.watch('clean_tasks')
+        self.tracker.refresh()
+        self.assertEqual(['host_inventory', 'clean_tasks'], self.run_once())
+        self.assertEqual(1, scan.mock.call_count)
+        self.assertIn('Host h1 is not set up, and task report waits for it: '
+                      '/sys: away', self.log.output)
 
-    def test_allocations_elsewhere_do_not_matter(self):
-        self.client.allocations['m1'] = {'another host': {}}
-        self.assertIsNone(self.tracker.run_once())
-        self.assertEqual((8, 3), self.placement())
-
-    def test_one_that_stays_is_waited_for_in_vain_only_so_long(self):
-        self.tracker.run_once()
-        self.seconds += allocation_removal.PATIENCE
-        self.assertIsNone(self.tracker.run_once())
-        self.assertEqual((8, 3), self.placement())
-
-    def test_placement_that_does_not_say_is_asked_again(self):
-        self.client.error = nova_exception.ConsumerAllocationRetrievalFailed(
-            consumer_uuid='m1', error='')
-        self.assertIsNotNone(self.tracker.run_once())
-        self.client.error = None
-        del self.client.allocations['m1']
-        self.assertIsNone(self.tracker.run_once())
-        self.assertEqual((8, 3), self.placement())
-
-
-class AllocationsTest(base.ComputeTestCase):
-    """Nova took an allocation back, and what it was for is held."""
-
-    def compare(self):
+    def test_task_that_fails_is_tried_once_an_iteration(self):
+        self.watch('host_assignments', self.failing_once(RuntimeError('x')))
+        self.watch('clean_tasks')
         self.tracker.request_reconcile()
-        self.tracker.run_once()
+        self.tracker.refresh()
+        self.assertEqual(['host_assignments', 'clean_tasks'], self.run_once())
+        self.assertIn('Task reconcile of h1 failed', self.log.output)
+        self.assertEqual(['host_assignments'], self.run_once())
+        self.assertEqual([], self.run_once())
 
-    def test_what_is_held_without_an_allocation_is_reserved(self):
-        self.boot(2, 'i1')
-        self.boot(3, 'i2')
-        self.compare()
-        self.assertEqual((8, 0), self.placement())
-        del self.client.allocations['i1']
-        self.compare()
-        self.assertEqual((8, 2), self.placement())
-        # Found again, as after a heal.
-        self.client.allocations['i1'] = {
-            self.provider: {'CUSTOM_GPU_H100': 2}}
-        self.compare()
-        self.assertEqual((8, 0), self.placement())
+    def test_change_while_a_task_runs_is_not_lost(self):
+        again = [self.tracker.refresh]
+        self.watch('host_inventory', lambda: again and again.pop()())
+        self.tracker.refresh()
+        self.assertEqual(['host_inventory'], self.run_once())
+        self.assertEqual(['host_inventory'], self.run_once())
+        self.assertEqual([], self.run_once())
 
-    def test_migration_has_the_allocation_of_the_side_it_leaves(self):
-        self.boot(2, 'i1')
-        self.client.allocations['m1'] = self.client.allocations.pop('i1')
-        self.compare()
-        self.assertEqual((8, 0), self.placement())
-        # Of it half is left.
-        self.client.allocations['m1'][self.provider]['CUSTOM_GPU_H100'] = 1
-        self.compare()
-        self.assertEqual((8, 1), self.placement())
+    def test_reconcile_requested_while_it_runs_is_not_lost(self):
+        again = [self.tracker.request_reconcile]
+        self.watch('host_assignments', lambda: again and again.pop()())
+        self.tracker.request_reconcile()
+        # An iteration comes to it twice, for what a report finds.
+        self.assertEqual(['host_assignments'] * 2, self.run_once())
+        self.assertEqual([], self.run_once())
 
-    def test_compared_when_nova_is_done(self):
-        self.boot(2, 'i1')
-        self.tracker.allocation_removed('i1')
-        self.tracker.run_once()
-        self.tracker.accept_inventory(
-            self.api.host_inventory(context.admin(), 'h1')
-        )
-        self.assertEqual((8, 0), self.placement())
-        del self.client.allocations['i1']
-        self.assertIsNone(self.tracker.run_once())
-        self.assertEqual((8, 2), self.placement())
+    def test_device_at_another_address_is_compared_in_the_same_iteration(self):
+        self.boot(1)
+        [assigned] = self.tracker.assignments.all()
+        self.tracker.assignments.add('i1', [dataclasses.replace(
+            assigned, address='0000:ff:00.0')])
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'changed', return_value=True))
+        self.watch('report')
+        self.watch('host_assignments')
+        self.assertEqual(['report', 'host_assignments'], self.run_once())
+        self.assertEqual([assigned.address], [
+            each.address for each in self.tracker.assignments.all()])
 
-    def test_nothing_held_asks_nobody(self):
-        self.client.get_allocations_for_resource_provider = (
-            lambda *args: self.fail('asked'))
-        self.compare()
-
-    def test_provider_that_placement_does_not_have(self):
-        self.boot(2, 'i1')
-        self.client.tree.remove(self.provider)
-        self.compare()
-        self.update_tree()
-        self.assertEqual((8, 0), self.placement())
-
-    def test_host_that_never_reported(self):
-        self.assertRaises(
-            exception.NotFound, self.api.compare_allocations,
-            context.admin(), 'h9', {}, [])
-
-    def test_claim_that_was_granted_after_placement_answered(self):
-        self.boot(1, 'i1')
-        ask = self.client.get_allocations_for_resource_provider
-
-        def late(*args):
-            answer = ask(*args)
-            self.boot(2, 'i2')
-            return answer
-        self.client.get_allocations_for_resource_provider = late
-        self.compare()
-        self.assertEqual((8, 0), self.placement())
-
-
-class HostStateTest(base.ComputeTestCase):
-
-    def test_garbage_on_disk_is_survived(self):
-        path = f'{self.state_path}/x.json'
-        with open(path, 'w') as file:
-            file.write('{"held": {"i1": ["a"')
-        state = assignments.HostAssignments(path)
-        self.assertEqual((), state.held('i1'))
-        claim = self.api.claim(context.admin(), self.request(2))
-        state.hold('i2', claim.assignments)
-        self.assertEqual(claim.assignments,
-                         assignments.HostAssignments(path).held('i2'))
+    def test_no_node_no_report(self):
+        self.watch('report')
+        tracker = self.make_tracker()
+        tracker._node = None
+        tracker.run_once()
+        self.assertEqual([], self.calls)
+        tracker.set_node('h1', base.NODE)
+        tracker.run_once()
+        self.assertEqual(['report'], self.calls)

@@ -106,7 +106,8 @@ class StepsTest(base.ComputeTestCase):
                         self.api.device_release(context.admin(), device.uuid)
                     self.tracker.refresh()
                 self.assertEqual(self.before, self.settled())
-                self.assertEqual((), self.tracker.assignments.held('i1'))
+                self.assertEqual(
+                    (), self.tracker.assignments.of_instance('i1'))
 
     # -- the rest -----------------------------------------------------------
 
@@ -116,7 +117,8 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual((8, 0), self.placement())
         self.assertEqual({'vfio-pci', None}, self.drivers())
-        self.assertEqual(run.assignments, self.tracker.assignments.held('i1'))
+        self.assertEqual(run.assignments,
+                         self.tracker.assignments.of_instance('i1'))
 
     def test_spawn_again_keeps_the_devices(self):
         first = self.run_steps().uuids
@@ -130,7 +132,7 @@ class StepsTest(base.ComputeTestCase):
 
     def test_rebuild_whose_host_forgot_asks_the_conductor(self):
         first = self.run_steps().uuids
-        self.tracker.assignments.drop('i1', first)
+        self.tracker.assignments.remove('i1', first)
         self.assertEqual(first, self.run_steps(keeps=True).uuids)
 
     def test_spawn_again_that_fails_keeps_the_devices(self):
@@ -176,7 +178,7 @@ class StepsTest(base.ComputeTestCase):
         # As for an instance that was shelved while no conductor answered,
         # and is unshelved here.
         first = self.run_steps().uuids
-        self.tracker.assignments.postpone(first)
+        self.tracker.assignments.add_pending(first)
         second = self.run_steps().uuids
         self.assertEqual(set(), set(first) & set(second))
         self.settled()

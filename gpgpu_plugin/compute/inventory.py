@@ -1,0 +1,121 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the host offers: from the conductor's answers to Placement."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from collections.abc import Iterable
+
+from nova import context as nova_context
+from oslo_log import log as logging
+
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import placement
+from gpgpu_plugin.objects import inventory as inventory_obj
+
+LOG = logging.getLogger(__name__)
+
+
+class OfferedInventory:
+    """The newest inventory of the host, and its way to Placement.
+
+    :param host: name of the nova-compute service
+    :param client: Nova's report client (``virtapi.reportclient``)
+    :param is_frozen: whether the providers must not change now
+    """
+
+    def __init__(self, host: str, client: nova_types.ReportClient,
+                 is_frozen: Callable[[], bool]) -> None:
+        self._host = host
+        self._client = client
+        self._is_frozen = is_frozen
+        self._lock = threading.Lock()
+        self._newest: inventory_obj.HostInventory | None = None
+        self._in_tree = False
+        self._written: dict[str, str] = {}
+
+    @property
+    def newest(self) -> inventory_obj.HostInventory | None:
+        """The conductor's newest answer; None before the first one."""
+        return self._newest
+
+    @property
+    def groups(self) -> tuple[inventory_obj.GroupInventory, ...]:
+        """The host's groups, as far as they are known."""
+        newest = self._newest
+        return newest.groups if newest is not None else ()
+
+    def accept(self, inventory: inventory_obj.HostInventory | None) -> None:
+        """Store the newer of the known inventory and the conductor's answer.
+
+        An answer about another host, for which this one claimed, is dropped.
+        """
+        if inventory is None or inventory.host != self._host:
+            return
+        with self._lock:
+            if (self._newest is None
+                    or inventory.generation >= self._newest.generation):
+                self._newest = inventory
+
+    def resource_classes(self) -> set[str]:
+        """Return the resource classes of the host's groups."""
+        return {offer.resource_class for group in self.groups
+                for offer in group.types}
+
+    def provider_uuids(self) -> set[str]:
+        """Return the UUIDs of the resource providers of the host's groups."""
+        return {group.provider_uuid for group in self.groups}
+
+    def owns_any(self, providers: Iterable[str]) -> bool:
+        """Return whether one of the providers is a group of this host."""
+        return not self.provider_uuids().isdisjoint(providers)
+
+    def apply(self, tree: nova_types.ProviderTree, node: str) -> None:
+        """Put the groups into Nova's tree; makes no call.
+
+        What the tree has stays while the providers must not change.
+
+        :raises ValueError: the tree does not have the node
+        """
+        if self._in_tree and self._is_frozen():
+            return
+        placement.apply(tree, node, self._newest)
+        self._in_tree = True
+
+    def push(self) -> None:
+        """Write what Placement does not have yet; never raises.
+
+        Nothing is written while the providers must not change, nor before
+        Nova made the compute node's provider: its own update writes the
+        groups then.
+        """
+        if self._newest is None or not self._in_tree or self._is_frozen():
+            return
+        try:
+            self._write()
+        except Exception:
+            # Nova's exceptions and keystoneauth's have no common base. The
+            # report client's cache still differs, so the next iteration of
+            # the resource tracker writes.
+            LOG.exception('Cannot write the GPU groups of %s to Placement; '
+                          'tried again later', self._host)
+
+    @placement.under_novas_lock
+    def _write(self) -> None:
+        # Read under the lock: Nova writes what it was given under it.
+        inventory = self._newest
+        assert inventory is not None
+        context = nova_context.get_admin_context()
+        placement.push(context, self._client, inventory)
+        placement.withdraw(context, self._client, inventory, self._written)

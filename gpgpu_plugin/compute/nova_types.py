@@ -1,0 +1,213 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The parts of Nova's objects that the plugin uses.
+
+Nova carries no type information. Each protocol names the members that this
+package touches, as Nova 34 has them; ``tests/unit/compute/test_nova_types.py``
+compares all of them with Nova's own classes.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from nova import context as nova_context
+
+Context: typing.TypeAlias = nova_context.RequestContext
+
+Amounts = dict[str, int]
+"""Units by resource class."""
+
+
+class InventoryRecord(typing.TypedDict):
+    """Inventory of one resource class, as Placement stores it."""
+
+    total: int
+    reserved: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    allocation_ratio: float
+
+
+class Allocation(typing.TypedDict):
+    """What one consumer has on one provider."""
+
+    resources: Amounts
+
+
+class ConsumerAllocations(typing.TypedDict):
+    """All allocations of one consumer, by provider UUID."""
+
+    allocations: dict[str, Allocation]
+
+
+class ProviderAllocations(typing.Protocol):
+    """All allocations on one provider, by consumer UUID."""
+
+    @property
+    def allocations(self) -> Mapping[str, Allocation]: ...
+
+
+class ProviderData(typing.Protocol):
+    """Copy of one provider of the tree."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inventory(self) -> Mapping[str, InventoryRecord]: ...
+
+
+class ProviderTree(typing.Protocol):
+    """Nova's copy of the resource providers of a compute node."""
+
+    def get_provider_uuids(
+            self, name_or_uuid: str | None = None) -> list[str]: ...
+
+    def data(self, name_or_uuid: str) -> ProviderData: ...
+
+    def exists(self, name_or_uuid: str) -> bool: ...
+
+    def new_child(self, name: str, parent: str, uuid: str | None = None,
+                  generation: int | None = None) -> str: ...
+
+    def has_traits(
+            self, name_or_uuid: str, traits: Iterable[str]) -> bool: ...
+
+    def update_inventory(
+            self, name_or_uuid: str, inventory: Mapping[str, InventoryRecord],
+            generation: int | None = None) -> bool: ...
+
+    def update_traits(self, name_or_uuid: str, traits: Iterable[str],
+                      generation: int | None = None) -> bool: ...
+
+
+class ReportClient(typing.Protocol):
+    """Nova's client of Placement, with its cache of the provider tree."""
+
+    def get_provider_tree_and_ensure_root(
+            self, context: Context, rp_uuid: str, *, name: str | None = None,
+            parent_provider_uuid: str | None = None) -> ProviderTree: ...
+
+    def set_inventory_for_provider(
+            self, context: Context, rp_uuid: str,
+            inv_data: Mapping[str, InventoryRecord]) -> None: ...
+
+    def set_traits_for_provider(
+            self, context: Context, rp_uuid: str, traits: Iterable[str],
+            generation: int | None = None) -> None: ...
+
+    def invalidate_resource_provider(
+            self, name_or_uuid: str, cacheonly: bool = False) -> None: ...
+
+    def get_allocs_for_consumer(
+            self, context: Context, consumer: str) -> ConsumerAllocations: ...
+
+    def get_allocations_for_resource_provider(
+            self, context: Context, rp_uuid: str) -> ProviderAllocations: ...
+
+
+class VirtAPI(typing.Protocol):
+    """What nova-compute hands to its virt driver."""
+
+    @property
+    def reportclient(self) -> ReportClient: ...
+
+
+class NUMACell(typing.Protocol):
+    """One NUMA node of a guest.
+
+    :ivar id: the host's NUMA node that it is placed on, once it is
+    """
+
+    id: int
+
+
+class NUMATopology(typing.Protocol):
+    """NUMA nodes of a guest."""
+
+    cells: Sequence[NUMACell]
+
+
+class Flavor(typing.Protocol):
+    """A flavor, as it was when the instance was built or resized."""
+
+    id: int
+    extra_specs: Mapping[str, str]
+
+
+class PciDevice(typing.Protocol):
+    """A PCI device that Nova itself assigned."""
+
+    address: str
+
+
+class MigrationContext(typing.Protocol):
+    """What a migration changes in an instance."""
+
+    migration_id: int
+    new_numa_topology: NUMATopology | None
+
+
+class Migration(typing.Protocol):
+    """A resize, cold migration, live migration or evacuation."""
+
+    uuid: str
+    source_compute: str
+    dest_compute: str
+
+
+class Instance(typing.Protocol):
+    """A server. ``host`` is None until a build is scheduled."""
+
+    uuid: str
+    project_id: str | None
+    user_id: str | None
+    host: str | None
+    vm_state: str | None
+    task_state: str | None
+    deleted: bool
+    flavor: Flavor
+    new_flavor: Flavor | None
+    numa_topology: NUMATopology | None
+    migration_context: MigrationContext | None
+
+    def get_pci_devices(self) -> Sequence[PciDevice]: ...
+
+
+class AllocationCandidate(typing.TypedDict):
+    """One way in which Placement can meet a request on a host."""
+
+    allocations: dict[str, object]
+
+
+class HostState(typing.Protocol):
+    """A host as the scheduler's filters see it.
+
+    :ivar uuid: of the compute node
+    """
+
+    host: str
+    uuid: str
+    allocation_candidates: Sequence[AllocationCandidate]
+
+
+class RequestSpec(typing.Protocol):
+    """What the scheduler is asked for."""
+
+    instance_uuid: str
+    flavor: Flavor
+    numa_topology: NUMATopology | None

@@ -1,0 +1,221 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What an iteration of the resource tracker can do, one function a task.
+
+A function gets what it needs and returns what it learned; which tasks are due,
+and what follows from a result, is decided by the resource tracker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from nova import context as nova_context
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import placement
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.rpc import conductor_api
+
+LOG = logging.getLogger(__name__)
+
+
+class Task(enum.StrEnum):
+    """Work for an iteration, by the name that the log gives it."""
+
+    AWAIT_ALLOCATION_REMOVAL = 'await_allocation_removal'
+    RELEASE = 'release'
+    RECONCILE = 'reconcile'
+    RECONCILE_LATER = 'reconcile_later'
+    REPORT = 'report'
+    FETCH = 'fetch'
+    CLEAN = 'clean'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Host:
+    """Whom the tasks of one host talk to.
+
+    :ivar name: of the nova-compute service
+    """
+
+    name: str
+    backend: base.Host
+    api: conductor_api.ConductorAPI
+    client: nova_types.ReportClient
+    assignments: assignments.HostAssignments
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeNode:
+    """The compute node below whose resource provider the groups are."""
+
+    name: str
+    uuid: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reported:
+    """Outcome of a report.
+
+    :ivar moved: an assigned device has another PCI address than before
+    """
+
+    inventory: inventory_obj.HostInventory
+    moved: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reconciled:
+    """Outcome of a comparison with the conductor.
+
+    :ivar listed: all active assignments of the host
+    :ivar orphans: those among them that nobody uses any more
+    """
+
+    listed: tuple[claim_obj.Assignment, ...]
+    orphans: tuple[claim_obj.Assignment, ...]
+
+
+ManagedElsewhere = Callable[[Iterable[pci.PCIFunction]], dict[str, str]]
+"""Given the host's functions, what manages them instead of us, by address."""
+
+
+def report(host: Host, node: ComputeNode,
+           managed_elsewhere: ManagedElsewhere) -> Reported:
+    """Scan the host and send the scan to the conductor.
+
+    :raises HostError: the host cannot be scanned
+    """
+    assigned = host.assignments.all()
+    host.backend.make_vfs({assignment.stable_id for assignment in assigned})
+    scan = host.backend.scan()
+    for problem in scan.problems:
+        LOG.warning('%s: %s', host.name, problem)
+    owners = managed_elsewhere(scan.functions)
+    inventory = host.api.report(
+        gpgpu_context.admin(), report_obj.HostReport(
+            host=host.name, node=node.name, node_uuid=node.uuid,
+            functions=tuple(
+                dataclasses.replace(
+                    function, owner=owners.get(function.address))
+                for function in host.backend.discover(scan)),
+            problems=scan.problems))
+    return Reported(inventory=inventory, moved=_moved(scan, assigned))
+
+
+def _moved(scan: scanner.Scan,
+           assigned: Iterable[claim_obj.Assignment]) -> bool:
+    """Return whether an assigned device was found at another address.
+
+    PCI buses may be numbered anew when the host reboots.
+    """
+    addresses = {function.id: function.address for function in scan.functions}
+    return any(
+        addresses.get(pci.function_id_of(assignment.stable_id),
+                      assignment.address) != assignment.address
+        for assignment in assigned)
+
+
+def fetch(host: Host) -> inventory_obj.HostInventory:
+    """Return the host's inventory as the conductor has it now.
+
+    :raises NotFound: the host was deleted in the conductor
+    """
+    return host.api.host_inventory(gpgpu_context.admin(), host.name)
+
+
+def clean(host: Host) -> Iterator[inventory_obj.HostInventory | None]:
+    """Clean the host's dirty devices, one each step.
+
+    :returns: the host's inventory after each device
+    :raises HostNotReady: the rest waits for the next iteration
+    """
+    for task in host.api.clean_tasks(gpgpu_context.admin(), host.name):
+        yield cleaner.clean(host.api, host.backend, task)
+
+
+def reconcile(host: Host, builds: Callable[[], Collection[str]],
+              is_orphaned: Callable[[claim_obj.Assignment], bool],
+              ) -> Reconciled:
+    """Compare the conductor's assignments with the host's instances.
+
+    The host's book is the conductor's list afterwards, without orphans. In
+    doubt an assignment stays.
+
+    :param builds: returns the UUIDs of instances that are being built
+    :raises Exception: what ``is_orphaned`` raises; nothing was changed
+    """
+    listed = host.api.host_assignments(gpgpu_context.admin(), host.name)
+    # Read after the list: a claim in the list was made by a build that is in
+    # the set, or that is over.
+    building = builds()
+    pending = set(host.assignments.pending())
+    orphans = tuple(
+        assignment for assignment in listed
+        if assignment.uuid not in pending
+        and assignment.instance_uuid not in building
+        and is_orphaned(assignment))
+    _store(host.assignments, listed, building, orphans)
+    return Reconciled(listed=listed, orphans=orphans)
+
+
+def _store(book: assignments.HostAssignments,
+           listed: Iterable[claim_obj.Assignment],
+           building: Collection[str],
+           orphans: Collection[claim_obj.Assignment]) -> None:
+    # A build knows its own claim better than a list of a moment ago.
+    assigned = {uuid: own for uuid in building
+                if (own := book.of_instance(uuid))}
+    for assignment in listed:
+        if assignment in orphans or assignment.instance_uuid in building:
+            continue
+        assigned[assignment.instance_uuid] = (
+            *assigned.get(assignment.instance_uuid, ()), assignment)
+    book.replace(assigned)
+
+
+def compare_allocations(
+        host: Host, inventory: inventory_obj.HostInventory | None,
+        listed: Sequence[claim_obj.Assignment],
+        ) -> inventory_obj.HostInventory | None:
+    """Send the conductor the allocations that Placement has for the host.
+
+    Only groups with assigned devices matter; without any no call is made.
+
+    :param listed: assignments known before Placement is asked
+    """
+    variants = {assignment.variant for assignment in listed}
+    if inventory is None or not variants:
+        return None
+    allocated = placement.allocations(
+        nova_context.get_admin_context(), host.client, [
+            group.provider_uuid for group in inventory.groups
+            if group.variant in variants])
+    return host.api.compare_allocations(
+        gpgpu_context.admin(), host.name, allocated,
+        [assignment.uuid for assignment in listed])

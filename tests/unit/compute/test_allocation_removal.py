@@ -1,0 +1,64 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Placement is left alone while Nova removes an allocation."""
+
+from nova import exception as nova_exception
+
+from gpgpu_plugin import context
+from gpgpu_plugin.compute import allocation_removal
+from tests.unit.compute import base
+
+
+class AllocationRemovalTest(base.ComputeTestCase):
+    """Nova removes an allocation while the devices are cleaned."""
+
+    def setUp(self):
+        super().setUp()
+        # Placement is to show three devices less, at once or later.
+        for device in self.api.device_list(
+                context.admin(), variant='H100')[5:]:
+            self.api.device_set(context.admin(), device.uuid, enabled=False)
+        self.boot(2)
+        self.client.allocations['m1'] = {self.provider: {}}
+        self.tracker.refresh()
+        self.tracker.release_instance('i1', allocation_removal='m1')
+
+    def test_placement_is_left_alone_until_the_allocation_is_gone(self):
+        for _ in range(3):
+            self.assertIsNotNone(self.tracker.run_once())
+            # Nova's own cycle writes what we put into the tree.
+            self.update_tree()
+            self.assertEqual((8, 0), self.placement())
+        self.assertEqual({'available': 5, 'disabled': 3}, self.states())
+        del self.client.allocations['m1']
+        self.assertIsNone(self.tracker.run_once())
+        self.assertEqual((8, 3), self.placement())
+
+    def test_allocations_elsewhere_do_not_matter(self):
+        self.client.allocations['m1'] = {'another host': {}}
+        self.assertIsNone(self.tracker.run_once())
+        self.assertEqual((8, 3), self.placement())
+
+    def test_one_that_stays_is_waited_for_in_vain_only_so_long(self):
+        self.tracker.run_once()
+        self.seconds += allocation_removal.PATIENCE
+        self.assertIsNone(self.tracker.run_once())
+        self.assertEqual((8, 3), self.placement())
+
+    def test_placement_that_does_not_say_is_asked_again(self):
+        self.client.error = nova_exception.ConsumerAllocationRetrievalFailed(
+            consumer_uuid='m1', error='')
+        self.assertIsNotNone(self.tracker.run_once())
+        self.client.error = None
+        del self.client.allocations['m1']
+        self.assertIsNone(self.tracker.run_once())
+        self.assertEqual((8, 3), self.placement())

@@ -1,0 +1,205 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The host's book: what is written is read, and nothing is overwritten."""
+
+import json
+import logging
+import pathlib
+import typing
+import uuid
+
+import fixtures
+import hypothesis
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.objects import claim
+
+ASSIGNMENTS = st.builds(
+    claim.Assignment, placement_id=st.none() | st.integers(0),
+    lease_expires_at=st.none() | st.floats(allow_nan=False,
+                                           allow_infinity=False))
+BOOKS = st.tuples(
+    st.dictionaries(
+        st.uuids().map(str),
+        st.lists(ASSIGNMENTS, min_size=1, max_size=3).map(tuple),
+        max_size=3),
+    st.lists(st.uuids().map(str), unique=True, max_size=3))
+"""Any assignments by instance, and any pending releases."""
+
+
+def make_assignment(instance='i1', **kwargs):
+    values = {
+        name: f'any {name}' for name, kind
+        in typing.get_type_hints(claim.Assignment).items() if kind is str}
+    return claim.Assignment(**{
+        **values, 'uuid': str(uuid.uuid4()), 'instance_uuid': instance,
+        'state': device_states.DeviceState.ASSIGNED, **kwargs})
+
+
+class AssignmentsTestCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.path = self.folder / 'h1.json'
+        self.log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.compute.assignments', level=logging.ERROR))
+
+    def book(self):
+        """The file as it is now, read anew."""
+        return assignments.HostAssignments(str(self.path))
+
+
+class RoundTripTest(AssignmentsTestCase):
+
+    @hypothesis.given(BOOKS)
+    @hypothesis.settings(max_examples=50, deadline=None, derandomize=True)
+    def test_whatever_is_stored_is_read_again(self, content):
+        assigned, pending = content
+        with fixtures.MonkeyPatch('os.fsync', lambda fd: None):
+            self.path.unlink(missing_ok=True)
+            book = self.book()
+            book.replace(assigned)
+            book.add_pending(pending)
+            read = self.book()
+        self.assertEqual(pending, read.pending())
+        self.assertEqual(assigned, {
+            instance: read.of_instance(instance) for instance in assigned})
+        self.assertEqual(sum(map(len, assigned.values())), len(read.all()))
+        self.assertEqual('', self.log.output)
+
+    def test_file_says_its_version(self):
+        self.book().add_pending(['a'])
+        self.assertEqual(1, assignments.VERSION)
+        self.assertEqual(
+            {'version': 1, 'assigned': {}, 'pending': ['a']},
+            json.loads(self.path.read_text()))
+
+    def test_no_file_is_an_empty_book(self):
+        book = self.book()
+        self.assertEqual(([], []), (book.all(), book.pending()))
+        self.assertEqual([], list(self.folder.iterdir()))
+        self.assertEqual('', self.log.output)
+
+
+class ChangeTest(AssignmentsTestCase):
+
+    def test_every_change_is_on_disk(self):
+        first, second = make_assignment(), make_assignment()
+        other = make_assignment('i2')
+        self.book().add('i1', [first])
+        self.book().add('i1', [second])
+        self.book().add('i2', [other])
+        self.assertEqual((first, second), self.book().of_instance('i1'))
+        self.assertEqual({first.uuid, second.uuid},
+                         self.book().uuids_of_instance('i1'))
+        self.assertEqual([first, second, other], self.book().all())
+        self.book().remove('i1', [first.uuid])
+        self.assertEqual((second,), self.book().of_instance('i1'))
+        self.book().remove('i1', [second.uuid])
+        self.assertEqual((), self.book().of_instance('i1'))
+        self.assertEqual([other], self.book().all())
+        self.book().replace({'i1': (first,)})
+        self.assertEqual([first], self.book().all())
+
+    def test_newer_answer_about_an_assignment_replaces_the_older_one(self):
+        before = make_assignment(state='provisioning')
+        after = make_assignment(uuid=before.uuid)
+        book = self.book()
+        book.add('i1', [before])
+        book.add('i1', [after])
+        self.assertEqual((after,), self.book().of_instance('i1'))
+
+    def test_pending_releases_are_kept_in_order_and_once(self):
+        book = self.book()
+        book.add_pending(['a', 'b'])
+        book.add_pending(['b', 'c'])
+        self.assertEqual(['a', 'b', 'c'], self.book().pending())
+        book.remove_pending(['a', 'c', 'x'])
+        self.assertEqual(['b'], self.book().pending())
+
+    def test_same_list_again_writes_nothing(self):
+        held = {'i1': (make_assignment(),)}
+        book = self.book()
+        book.replace(held)
+        self.path.unlink()
+        book.replace(dict(held))
+        self.assertFalse(self.path.exists())
+
+    def test_change_that_cannot_be_written_changes_nothing(self):
+        mine = make_assignment()
+        book = self.book()
+        book.add('i1', [mine])
+        with fixtures.MockPatch('gpgpu_plugin.durable.replace',
+                                side_effect=OSError(28, 'no space left')):
+            self.assertRaises(OSError, book.remove, 'i1', [mine.uuid])
+            self.assertRaises(OSError, book.add_pending, ['a'])
+        self.assertEqual((mine,), book.of_instance('i1'))
+        self.assertEqual([], book.pending())
+
+
+class UnreadableTest(AssignmentsTestCase):
+
+    TEXTS = (
+        '{"assigned": {"i1": ["a"',
+        '',
+        'null',
+        '[]',
+        '{"assigned": {}, "pending": []}',
+        '{"version": 2, "assigned": {}, "pending": ["a"], "more": 1}',
+        '{"version": "1", "assigned": {}, "pending": []}',
+        '{"version": 1, "assigned": {"i1": [{"uuid": 1}]}, "pending": []}',
+        '{"version": 1, "assigned": {}, "pending": {"a": 1}}',
+    )
+
+    def test_file_is_kept_aside_and_the_log_names_it(self):
+        for number, text in enumerate(self.TEXTS, 1):
+            with self.subTest(text):
+                self.path.write_text(text)
+                book = self.book()
+                self.assertEqual(([], []), (book.all(), book.pending()))
+                kept = self.folder / f'h1.json.unreadable-{number}'
+                self.assertEqual(text, kept.read_text())
+                self.assertFalse(self.path.exists())
+                self.assertIn(str(self.path), self.log.output)
+                self.assertIn(str(kept), self.log.output)
+
+    def test_version_that_is_not_known_is_named(self):
+        self.path.write_text('{"version": 7}')
+        self.book()
+        self.assertIn('version: 7 is not valid', self.log.output)
+        self.assertIn('reads 1', self.log.output)
+
+    def test_bytes_that_are_no_text(self):
+        self.path.write_bytes(b'\xff\xfe\x00')
+        self.assertEqual([], self.book().all())
+        self.assertEqual(
+            b'\xff\xfe\x00',
+            (self.folder / 'h1.json.unreadable-1').read_bytes())
+
+    def test_book_can_be_written_afterwards(self):
+        self.path.write_text('{"held": {"i1": ["a"')
+        book = self.book()
+        mine = make_assignment('i2')
+        book.add('i2', [mine])
+        self.assertEqual((mine,), self.book().of_instance('i2'))
+
+    def test_file_that_cannot_be_renamed_is_named_too(self):
+        self.path.write_text('?')
+        with fixtures.MockPatch('pathlib.Path.rename',
+                                side_effect=OSError(30, 'read-only')):
+            self.assertEqual([], self.book().all())
+        self.assertIn('cannot be renamed', self.log.output)
+        self.assertIn('read-only', self.log.output)

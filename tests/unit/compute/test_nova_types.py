@@ -1,0 +1,139 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The protocols of Nova's objects name what Nova 34 really has."""
+
+import inspect
+import typing
+
+import fixtures
+from nova import objects
+from nova.compute import manager as compute_manager
+from nova.compute import provider_tree
+from nova.scheduler import host_manager
+from nova.scheduler.client import report
+from oslotest import base
+
+from gpgpu_plugin.compute import nova_types
+
+objects.register_all()
+
+NOVA = {
+    nova_types.ProviderAllocations: report.ProviderAllocInfo,
+    nova_types.ProviderData: provider_tree.ProviderData,
+    nova_types.ProviderTree: provider_tree.ProviderTree,
+    nova_types.ReportClient: report.SchedulerReportClient,
+    nova_types.NUMACell: objects.InstanceNUMACell,
+    nova_types.NUMATopology: objects.InstanceNUMATopology,
+    nova_types.Flavor: objects.Flavor,
+    nova_types.PciDevice: objects.PciDevice,
+    nova_types.MigrationContext: objects.MigrationContext,
+    nova_types.Migration: objects.Migration,
+    nova_types.Instance: objects.Instance,
+    nova_types.RequestSpec: objects.RequestSpec,
+    # Their attributes are made by their constructors.
+    nova_types.HostState: host_manager.HostState('h', 'n', 'c'),
+    nova_types.VirtAPI: None,
+}
+
+
+def methods(protocol):
+    return {name: member for name, member in vars(protocol).items()
+            if inspect.isfunction(member) and not name.startswith('_')}
+
+
+def attributes(protocol):
+    return {*protocol.__annotations__, *(
+        name for name, member in vars(protocol).items()
+        if isinstance(member, property))}
+
+
+def mismatch(declared, real):
+    """Return why calls by one signature do not fit another, or None."""
+    declared = inspect.signature(declared).parameters
+    real = inspect.signature(real).parameters
+    if list(declared) != list(real)[:len(declared)]:
+        return f'{list(declared)} are not the first of {list(real)}'
+    for name, parameter in declared.items():
+        if (parameter.kind, parameter.default) != (
+                real[name].kind, real[name].default):
+            return f'{parameter} is {real[name]}'
+    required = [name for name in list(real)[len(declared):]
+                if real[name].default is inspect.Parameter.empty]
+    return f'{required} are required' if required else None
+
+
+class NovaTypesTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch(
+            f'{__name__}.NOVA', {**NOVA, nova_types.VirtAPI:
+                                 self.virt_api()}))
+
+    def virt_api(self):
+        class Manager:
+            reportclient = object()
+        return compute_manager.ComputeVirtAPI(Manager())
+
+    def test_every_protocol_has_its_class_of_nova(self):
+        protocols = {
+            member for member in vars(nova_types).values()
+            if isinstance(member, type)
+            and getattr(member, '_is_protocol', False)}
+        self.assertEqual(protocols, set(NOVA))
+
+    def test_methods_have_nova_s_parameters(self):
+        for protocol, real in NOVA.items():
+            for name, declared in methods(protocol).items():
+                with self.subTest(f'{protocol.__name__}.{name}'):
+                    self.assertIsNone(mismatch(declared, getattr(real, name)))
+
+    def test_attributes_exist(self):
+        for protocol, real in NOVA.items():
+            for name in attributes(protocol):
+                with self.subTest(f'{protocol.__name__}.{name}'):
+                    self.assertTrue(
+                        name in getattr(real, 'fields', ())
+                        or hasattr(real, name))
+
+    def test_every_protocol_declares_something(self):
+        for protocol in NOVA:
+            with self.subTest(protocol.__name__):
+                self.assertTrue(methods(protocol) or attributes(protocol))
+
+    def test_inventory_record_is_what_nova_stores(self):
+        tree = provider_tree.ProviderTree()
+        tree.new_root('h', 'u')
+        record = dict.fromkeys(
+            typing.get_type_hints(nova_types.InventoryRecord), 1)
+        tree.update_inventory('u', {'VGPU': record})
+        self.assertEqual({'VGPU': record}, tree.data('u').inventory)
+        self.assertFalse(
+            tree.has_inventory_changed('u', {'VGPU': dict(record)}))
+
+    def test_wrong_signatures_are_found(self):
+        client = report.SchedulerReportClient
+
+        def renamed(self, context, uuid):
+            """Nova calls it rp_uuid."""
+
+        def shorter(self, context):
+            """Nova requires rp_uuid."""
+
+        def positional(self, context, rp_uuid, name=None):
+            """Nova takes it by keyword alone."""
+        self.assertIsNotNone(mismatch(
+            renamed, client.get_allocations_for_resource_provider))
+        self.assertIsNotNone(mismatch(
+            shorter, client.get_allocations_for_resource_provider))
+        self.assertIsNotNone(mismatch(
+            positional, client.get_provider_tree_and_ensure_root))
