@@ -9,11 +9,16 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What all commands that talk to the conductor share."""
+"""What all commands share; it imports nothing that takes time."""
 
 from __future__ import annotations
 
 import typing
+
+from gpgpu_plugin.cmd import errors
+
+CONFIG_FILE = '/etc/gpgpu/gpgpu.conf'
+NOVA_CONFIG_FILE = '/etc/nova/nova.conf'
 
 
 class Command:
@@ -27,3 +32,10 @@ class Command:
     def note(self, text: str) -> None:
         """Say something that is not part of the answer."""
         self.app.stderr.write(f'{self.app.NAME}: {text}\n')
+
+    def explain(self, exc: Exception) -> str:
+        """Return an error of this command as one line for the operator.
+
+        A command overrides it that imports a library with errors of its own.
+        """
+        return errors.message(exc)

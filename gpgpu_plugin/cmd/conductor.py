@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from gpgpu_plugin import version
-from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The border to a person: a database that is away, a driver that is not
     # installed, an option that is wrong.
     except Exception as exc:  # noqa: BLE001
-        sys.stderr.write(f'gpgpu-conductor: {errors.message(exc)}\n')
+        sys.stderr.write(f'gpgpu-conductor: {reach.message(exc)}\n')
         return 1
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -20,7 +20,7 @@ import typing
 from cliff import lister
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.rpc import ping
 
 
@@ -32,7 +32,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-class ConductorPing(base.Command, lister.Lister):
+class ConductorPing(reach.Command, lister.Lister):
     """Ask all conductors; exit code 1 when none answers."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -43,7 +43,7 @@ class ConductorPing(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        answers = ping.ping(self.app.rpc_conf, self.app.transport,
+        answers = ping.ping(self.rpc_conf, self.transport,
                             wait=parsed_args.wait)
         if not answers:
             raise exception.ConductorUnavailable(

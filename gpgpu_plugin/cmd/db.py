@@ -18,27 +18,41 @@ import typing
 
 from cliff import command
 from cliff import show
+from oslo_config import cfg
 
 from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import configuration
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
 
 
-class DBSync(base.Command, command.Command):
+class _Command(configuration.Command):
+    @property
+    def database_conf(self) -> cfg.ConfigOpts:
+        """The configuration that names the database.
+
+        Never Nova's file, whose ``[database]`` is Nova's own.
+        """
+        conf = self.configuration(base.CONFIG_FILE)
+        api.register_opts(conf)
+        return conf
+
+
+class DBSync(_Command, command.Command):
     """Bring the database to the newest schema."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        engine = api.Database(self.app.database_conf).engine
+        engine = api.Database(self.database_conf).engine
         migration.sync(engine)
         self.app.stdout.write(
             f'schema is at revision {migration.version(engine)}\n')
 
 
-class DBVersion(base.Command, show.ShowOne):
+class DBVersion(_Command, show.ShowOne):
     """Show the schema's revision, and the newest one."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        conf = self.app.database_conf
+        conf = self.database_conf
         found = None if api.is_missing_file(conf) else migration.version(
             api.Database(conf).engine)
         return (('Current', 'Newest'),

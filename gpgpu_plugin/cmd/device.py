@@ -22,14 +22,14 @@ from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import reach
 
 _LIST = ('uuid', 'host', 'address', 'variant', 'vgpu_type', 'shown_state',
          'used_by', 'numa_node', 'slot', 'stable_id')
 
 
-class DeviceList(base.Command, lister.Lister):
+class DeviceList(reach.Command, lister.Lister):
     """List devices."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -42,7 +42,7 @@ class DeviceList(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        api, context = self.app.api, gpgpu_context.admin()
+        api, context = self.api, gpgpu_context.admin()
         if parsed_args.variant:
             api.variant_show(context, parsed_args.variant)
         return columns.rows(
@@ -53,7 +53,7 @@ class DeviceList(base.Command, lister.Lister):
                 if parsed_args.used_by else None), _LIST)
 
 
-class _OneDevice(base.Command, show.ShowOne):
+class _OneDevice(reach.Command, show.ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('device', help='UUID of the device')
@@ -64,7 +64,7 @@ class DeviceShow(_OneDevice):
     """Show all that is known of a device."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.app.api.device_show(
+        return columns.one(self.api.device_show(
             gpgpu_context.admin(), parsed_args.device))
 
 
@@ -81,7 +81,7 @@ class DeviceSet(_OneDevice):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.app.api.device_set(
+        return columns.one(self.api.device_set(
             gpgpu_context.admin(), parsed_args.device,
             enabled=parsed_args.enabled))
 
@@ -90,11 +90,11 @@ class DeviceRelease(_OneDevice):
     """Let a quarantined device be cleaned again."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.app.api.device_release(
+        return columns.one(self.api.device_release(
             gpgpu_context.admin(), parsed_args.device))
 
 
-class InstanceShow(base.Command, lister.Lister):
+class InstanceShow(reach.Command, lister.Lister):
     """List the devices that an instance holds."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -103,7 +103,7 @@ class InstanceShow(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        found = self.app.api.instance_assignments(
+        found = self.api.instance_assignments(
             gpgpu_context.admin(), _instance(parsed_args.instance))
         if not found:
             self.note(f'instance {parsed_args.instance} holds no device')

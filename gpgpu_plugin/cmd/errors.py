@@ -9,12 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What an error says to the operator, without any traceback."""
+"""What an error says to the operator, without any traceback.
+
+Errors of libraries are explained by the modules that import these, so that a
+command that needs none of them does not load them: cmd.configuration for
+oslo.config, cmd.reach for oslo.messaging.
+"""
 
 from __future__ import annotations
-
-import oslo_messaging
-from oslo_config import cfg
 
 from gpgpu_plugin import exception
 
@@ -27,13 +29,9 @@ def message(exc: Exception) -> str:
     """
     if isinstance(exc, exception.GpgpuException):
         return str(exc.args[0])
-    if isinstance(exc, oslo_messaging.RemoteError):
-        return (f'gpgpu-conductor failed, its log tells where: '
-                f'{exc.exc_type}: {_first_line(exc.value)}')
-    if isinstance(exc, (cfg.Error, oslo_messaging.MessagingException)):
-        return _first_line(exc)
-    return f'{type(exc).__name__}: {_first_line(exc)}'
+    return f'{type(exc).__name__}: {first_line(exc)}'
 
 
-def _first_line(value: object) -> str:
+def first_line(value: object) -> str:
+    """Return the first line of a text that may have many."""
     return str(value).strip().partition('\n')[0]

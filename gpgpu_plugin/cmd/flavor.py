@@ -17,17 +17,12 @@ import argparse
 import typing
 
 from cliff import show
-from keystoneauth1 import exceptions as keystone_exceptions
-from openstack import exceptions as sdk_exceptions
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
-
-# The first microversion that lets Nova check extra specs.
-MICROVERSION = '2.86'
 
 
 def _gpu(text: str) -> tuple[str, int]:
@@ -104,10 +99,22 @@ def _gpus(parsed_args: argparse.Namespace) -> list[tuple[str, int]]:
     return gpus
 
 
-class _Flavor(base.Command, show.ShowOne):
-    def _specs(self, parsed_args: argparse.Namespace,
-               ) -> tuple[dict[str, str], dict[str, str]]:
-        api, context = self.app.api, gpgpu_context.admin()
+class Flavor(reach.Command, show.ShowOne):
+    """A command that is told of GPUs; see the subclasses."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_request(parser)
+        return parser
+
+    def specs(self, parsed_args: argparse.Namespace,
+              ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the extra specs and the resource classes by name.
+
+        :raises NotFound: see render
+        :raises Invalid: see render
+        """
+        api, context = self.api, gpgpu_context.admin()
         classes = {each.name: each.resource_class
                    for each in api.variant_list(context)}
         if parsed_args.vgpu_type or any(
@@ -119,73 +126,9 @@ class _Flavor(base.Command, show.ShowOne):
         return render(parsed_args, classes), classes
 
 
-class FlavorRender(_Flavor):
+class FlavorRender(Flavor):
     """Print the extra specs that ask for GPUs; change nothing."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_request(parser)
-        return parser
-
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        specs, _ = self._specs(parsed_args)
+        specs, _ = self.specs(parsed_args)
         return tuple(specs), tuple(specs.values())
-
-
-class FlavorSet(_Flavor):
-    """Make a flavor of Nova ask for GPUs, and for no others than these."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('flavor', help='name or id of the flavor')
-        _add_request(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        specs, classes = self._specs(parsed_args)
-        try:
-            compute = self.app.connect(
-                cloud=self.app.options.os_cloud).compute
-            apply(compute, parsed_args.flavor, specs, set(classes.values()))
-        except (sdk_exceptions.SDKException,
-                keystone_exceptions.ClientException) as exc:
-            raise exception.Conflict(
-                kind='flavor', name=parsed_args.flavor,
-                reason=str(exc)) from exc
-        return tuple(specs), tuple(specs.values())
-
-
-def apply(compute: typing.Any, name: str, specs: dict[str, str],
-          classes: set[str]) -> None:
-    """Make a flavor ask for just these GPUs; other keys stay.
-
-    :param compute: compute proxy of openstacksdk
-    :param classes: resource classes of all variants
-    """
-    flavor = compute.find_flavor(
-        name, ignore_missing=False, get_extra_specs=True)
-    before = flavor.extra_specs or {}
-    if any(before.get(key) != value for key, value in specs.items()):
-        # The SDK's own method asks for 2.61, where Nova checks nothing.
-        sdk_exceptions.raise_from_response(compute.post(
-            f'/flavors/{flavor.id}/os-extra_specs',
-            json={'extra_specs': specs}, microversion=MICROVERSION))
-    left = [key for key in sorted(before.keys() - specs.keys())
-            if _is_ours(key, classes)]
-    while left:
-        try:
-            compute.delete_flavor_extra_specs_property(flavor, left[0])
-        except (sdk_exceptions.SDKException,
-                keystone_exceptions.ClientException) as exc:
-            raise exception.Conflict(
-                kind='flavor', name=name,
-                reason=f'it asks for what was given, but also still for '
-                       f'{", ".join(left)}: {exc}; run this again') from exc
-        del left[0]
-
-
-def _is_ours(key: str, classes: set[str]) -> bool:
-    # Also classes of variants that are gone.
-    scope, _, name = key.partition(':')
-    return scope == 'gpgpu' or (scope == 'resources' and (
-        name in classes or naming.is_reserved_class(name)))

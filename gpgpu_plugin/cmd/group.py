@@ -21,8 +21,8 @@ from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain.allocation import request
 
 
@@ -31,7 +31,7 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('variant', help='name of the variant')
 
 
-class GroupList(base.Command, lister.Lister):
+class GroupList(reach.Command, lister.Lister):
     """List groups with their capacity: why does nothing fit?"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -41,7 +41,7 @@ class GroupList(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        api, context = self.app.api, gpgpu_context.admin()
+        api, context = self.api, gpgpu_context.admin()
         # A wrong name would look like a kind that is nowhere.
         if parsed_args.host:
             api.host_show(context, parsed_args.host)
@@ -55,7 +55,7 @@ class GroupList(base.Command, lister.Lister):
              'total', 'reserved', 'remaining', 'assigned', 'states'))
 
 
-class GroupShow(base.Command, show.ShowOne):
+class GroupShow(reach.Command, show.ShowOne):
     """Show a group."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -64,7 +64,7 @@ class GroupShow(base.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        found = self.app.api.group_list(
+        found = self.api.group_list(
             gpgpu_context.admin(), host=parsed_args.host,
             variant=parsed_args.variant)
         if not found:
@@ -74,7 +74,7 @@ class GroupShow(base.Command, show.ShowOne):
         return columns.one(found[0])
 
 
-class GroupSet(base.Command, show.ShowOne):
+class GroupSet(reach.Command, show.ShowOne):
     """Change a group."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -87,6 +87,6 @@ class GroupSet(base.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.app.api.group_set(
+        return columns.one(self.api.group_set(
             gpgpu_context.admin(), parsed_args.host, parsed_args.variant,
             parsed_args.allocation_policy))

@@ -14,35 +14,27 @@
 from __future__ import annotations
 
 import argparse
-import os
 import typing
-from collections.abc import Iterable
 
 from cliff import command
 from cliff import lister
 from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin import exception
-from gpgpu_plugin import privsep
-from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
-from gpgpu_plugin.host.vfio import binding
-from gpgpu_plugin.host.vfio import designation
+from gpgpu_plugin.cmd import reach
 
 
-class HostList(base.Command, lister.Lister):
+class HostList(reach.Command, lister.Lister):
     """List the hosts and their devices by state."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
         return columns.rows(
-            self.app.api.host_list(gpgpu_context.admin()),
+            self.api.host_list(gpgpu_context.admin()),
             ('host', 'node', 'node_uuid', 'devices', 'reported_at'))
 
 
-class HostShow(base.Command, show.ShowOne):
+class HostShow(reach.Command, show.ShowOne):
     """Show a host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -51,11 +43,11 @@ class HostShow(base.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.app.api.host_show(
+        return columns.one(self.api.host_show(
             gpgpu_context.admin(), parsed_args.host))
 
 
-class HostDelete(base.Command, command.Command):
+class HostDelete(reach.Command, command.Command):
     """Forget a host of which no instance holds a device."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -64,60 +56,4 @@ class HostDelete(base.Command, command.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.app.api.host_delete(gpgpu_context.admin(), parsed_args.host)
-
-
-class _Local(base.Command, command.Command):
-    """A command about the machine that it runs on, as root."""
-
-    def designator(self) -> designation.Designator:
-        """Of this machine.
-
-        :raises HostError: somebody else than root asks
-        """
-        if os.geteuid() != 0:
-            raise exception.HostError(
-                path='/sys', reason='only root may bind devices')
-        privsep.be_root()
-        sysfs = sysfs_mod.Sysfs()
-        return designation.Designator(
-            sysfs, binding.Binder.privileged(sysfs),
-            designation.Store.privileged())
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            'device', help='address or id of a function of the card, as '
-                           '"gpgpu-manage pci list" shows them')
-        return parser
-
-    def say(self, card: Iterable[pci.PCIFunction], what: str) -> None:
-        """Name the functions that were changed."""
-        for each in card:
-            print(f'{each.address} ({each.vendor}:{each.device}) {what}',
-                  file=self.app.stdout)
-
-
-class HostDesignate(_Local):
-    """Bind a card of this machine to vfio-pci, now and after every boot."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.say(self.designator().designate(parsed_args.device),
-                 'is designated for passthrough')
-
-
-class HostUndesignate(_Local):
-    """Give a card of this machine back to the drivers of the host."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.say(self.designator().undesignate(parsed_args.device),
-                 "is the host's again")
-
-
-class HostShowDesignated(base.Command, lister.Lister):
-    """List what is designated on this machine."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.rows(
-            designation.listing(sysfs_mod.Sysfs(), designation.Store()),
-            ('id', 'address', 'vendor', 'device', 'kept_by', 'driver'))
+        self.api.host_delete(gpgpu_context.admin(), parsed_args.host)

@@ -56,7 +56,7 @@ class Unknown(columns.FormattableColumn[typing.Any]):
         return self._value
 
 
-class PCIList(lister.Lister):
+class PCIList(base.Command, lister.Lister):
     """List every PCI function of this host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -13,12 +13,56 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 
+import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+
+
+class Command(configuration.Command):
+    """Mixed into a cliff command that talks to gpgpu-conductor."""
+
+    @functools.cached_property
+    def rpc_conf(self) -> cfg.ConfigOpts:
+        """The configuration that names the transport."""
+        return self.configuration(base.CONFIG_FILE, base.NOVA_CONFIG_FILE)
+
+    @functools.cached_property
+    def transport(self) -> typing.Any:
+        """The transport to the conductor.
+
+        :raises ConfigInvalid: none can be reached by it
+        """
+        if self.app.given_conf is not None:
+            return rpc_transport.get_transport(self.app.given_conf)
+        return transport(self.rpc_conf)
+
+    @property
+    def api(self) -> conductor_api.ConductorAPI:
+        """The conductor. :raises ConfigInvalid: see transport"""
+        return conductor_api.ConductorAPI(self.rpc_conf, self.transport)
+
+    def explain(self, exc: Exception) -> str:
+        """See base.Command."""
+        return message(exc)
+
+
+def message(exc: Exception) -> str:
+    """Return an error, also one of oslo.messaging, as one line."""
+    if isinstance(exc, oslo_messaging.RemoteError):
+        return (f'gpgpu-conductor failed, its log tells where: '
+                f'{exc.exc_type}: {errors.first_line(exc.value)}')
+    if isinstance(exc, oslo_messaging.MessagingException):
+        return errors.first_line(exc)
+    return configuration.message(exc)
 
 
 def transport(conf: cfg.ConfigOpts) -> typing.Any:

@@ -26,9 +26,9 @@ from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import catalogue
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.objects import admin
@@ -63,7 +63,7 @@ def _given(parsed_args: argparse.Namespace) -> dict[str, typing.Any]:
     return given
 
 
-class VariantCreate(base.Command, show.ShowOne):
+class VariantCreate(reach.Command, show.ShowOne):
     """Create a variant and apply it to all known devices."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -72,7 +72,7 @@ class VariantCreate(base.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        created = self.app.api.variant_create(
+        created = self.api.variant_create(
             gpgpu_context.admin(),
             admin.VariantInfo(name=parsed_args.name, **_given(parsed_args)))
         if not created.devices:
@@ -81,15 +81,15 @@ class VariantCreate(base.Command, show.ShowOne):
         return columns.one(created)
 
 
-class VariantList(base.Command, lister.Lister):
+class VariantList(reach.Command, lister.Lister):
     """List the variants."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
         return columns.rows(
-            self.app.api.variant_list(gpgpu_context.admin()), _COLUMNS)
+            self.api.variant_list(gpgpu_context.admin()), _COLUMNS)
 
 
-class VariantShow(base.Command, show.ShowOne):
+class VariantShow(reach.Command, show.ShowOne):
     """Show a variant."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -98,11 +98,11 @@ class VariantShow(base.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.app.api.variant_show(
+        return columns.one(self.api.variant_show(
             gpgpu_context.admin(), parsed_args.name))
 
 
-class VariantSet(base.Command, show.ShowOne):
+class VariantSet(reach.Command, show.ShowOne):
     """Change a variant that no instance uses."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -111,13 +111,13 @@ class VariantSet(base.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        api, context = self.app.api, gpgpu_context.admin()
+        api, context = self.api, gpgpu_context.admin()
         before = api.variant_show(context, parsed_args.name)
         return columns.one(api.variant_set(
             context, dataclasses.replace(before, **_given(parsed_args))))
 
 
-class VariantDelete(base.Command, command.Command):
+class VariantDelete(reach.Command, command.Command):
     """Delete a variant that no instance uses; its devices are unmanaged."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -126,10 +126,10 @@ class VariantDelete(base.Command, command.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.app.api.variant_delete(gpgpu_context.admin(), parsed_args.name)
+        self.api.variant_delete(gpgpu_context.admin(), parsed_args.name)
 
 
-class VariantImport(base.Command, lister.Lister):
+class VariantImport(reach.Command, lister.Lister):
     """Create the variants of a catalogue; those that exist stay."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -144,7 +144,7 @@ class VariantImport(base.Command, lister.Lister):
         wanted = catalogue.read(parsed_args.file or catalogue.shipped())
         if parsed_args.only:
             wanted = catalogue.only(wanted, parsed_args.only)
-        api, context = self.app.api, gpgpu_context.admin()
+        api, context = self.api, gpgpu_context.admin()
         known = {each.name: each for each in api.variant_list(context)}
         missing = _missing(wanted, known)
         created = {each.name: api.variant_create(

@@ -24,8 +24,8 @@ from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.objects import admin
 
 _SUMMED = ('max_capacity', 'remaining_capacity', 'assigned')
@@ -66,7 +66,7 @@ def summed(types: Iterable[admin.VGPUTypeInfo]) -> list[_OfCloud]:
         for (variant, vgpu_type), those in sorted(found.items())]
 
 
-class VGPUTypeList(base.Command, lister.Lister):
+class VGPUTypeList(reach.Command, lister.Lister):
     """List the types of groups with their capacity."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -80,7 +80,7 @@ class VGPUTypeList(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        types = [each for each in self.app.api.vgpu_type_list(
+        types = [each for each in self.api.vgpu_type_list(
             gpgpu_context.admin(), host=parsed_args.host,
             variant=parsed_args.variant)
             if each.enabled or not parsed_args.enabled]
@@ -89,7 +89,7 @@ class VGPUTypeList(base.Command, lister.Lister):
         return columns.rows(types, _COLUMNS)
 
 
-class VGPUTypeShow(base.Command, lister.Lister):
+class VGPUTypeShow(reach.Command, lister.Lister):
     """Show all that is known of a type, a line for each host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -98,7 +98,7 @@ class VGPUTypeShow(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        found = self.app.api.vgpu_type_list(
+        found = self.api.vgpu_type_list(
             gpgpu_context.admin(), host=parsed_args.host,
             variant=parsed_args.variant)
         return columns.rows(
@@ -123,7 +123,7 @@ def find(types: Iterable[admin.VGPUTypeInfo], variant: str,
     return found
 
 
-class _Set(base.Command, lister.Lister):
+class _Set(reach.Command, lister.Lister):
     enabled: bool
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -132,7 +132,7 @@ class _Set(base.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.rows(self.app.api.vgpu_type_set(
+        return columns.rows(self.api.vgpu_type_set(
             gpgpu_context.admin(), parsed_args.variant,
             parsed_args.vgpu_type, parsed_args.host, enabled=self.enabled),
             _COLUMNS)

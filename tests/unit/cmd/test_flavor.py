@@ -11,7 +11,7 @@
 #    under the License.
 """``flavor``, the real openstacksdk in front of a fake Nova."""
 
-from gpgpu_plugin.cmd import flavor
+from gpgpu_plugin.cmd import flavor_set
 from gpgpu_plugin.objects import admin
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_nova
@@ -101,7 +101,7 @@ class SetTest(base.CommandTestCase):
                     'gpgpu:topology': 'same_numa'}
         self.assertEqual((expected, expected), (shown, self.nova.specs))
         [(method, path, microversion)] = self.nova.changes
-        self.assertEqual(('POST', f'compute {flavor.MICROVERSION}'),
+        self.assertEqual(('POST', f'compute {flavor_set.MICROVERSION}'),
                          (method, microversion))
         self.assertIn(self.nova.flavor_id, path)
 

@@ -13,7 +13,7 @@
 
 import fixtures
 
-from gpgpu_plugin.cmd import host
+from gpgpu_plugin.cmd import designation as commands
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.vfio import designation
 from tests.unit.cmd import base
@@ -74,11 +74,11 @@ class DesignationTest(base.CommandTestCase):
             'gpgpu_plugin.host.vfio.designation.Designator',
             lambda *args: Designator()))
         self.useFixture(fixtures.MockPatchObject(
-            host.privsep, 'be_root'))
+            commands.privsep, 'be_root'))
 
     def user(self, uid):
         self.useFixture(fixtures.MockPatchObject(
-            host.os, 'geteuid', return_value=uid))
+            commands.os, 'geteuid', return_value=uid))
 
     def test_all_functions_are_named(self):
         self.user(0)

@@ -14,17 +14,18 @@
 import os
 import socket
 import sys
+from importlib import metadata
 
 import fixtures
 import oslo_messaging
 import sqlalchemy.exc
-from cliff import commandmanager
 from oslo_messaging._drivers import common as messaging_common
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.cmd import manage
+from gpgpu_plugin.cmd import reach
 from tests.unit.cmd import base as cmd_base
 
 LISTS = (
@@ -74,7 +75,7 @@ class UsageTest(cmd_base.CommandTestCase):
     variants = ()
 
     def test_every_command_has_help(self):
-        names = [name for name, _ in commandmanager.CommandManager(
+        names = [name for name, _ in commands.CommandManager(
             manage.NAMESPACE)]
         self.assertIn('variant create', names)
         for name in names:
@@ -91,6 +92,26 @@ class UsageTest(cmd_base.CommandTestCase):
         result = self.manage('hosts', 'list')
         self.assertEqual((2, ''), (result.code, result.out))
         self.assertIn('host list', result.err)
+
+    def test_help_lists_every_command(self):
+        result = self.manage('--help')
+        self.assertEqual((0, ''), (result.code, result.err))
+        self.assertNotIn('Could not', result.out)
+        for name, _ in commands.CommandManager(manage.NAMESPACE):
+            self.assertRegex(result.out, rf'\n  {name} +[A-Z]')
+
+    def test_command_that_cannot_be_imported(self):
+        manager = commands.CommandManager(manage.NAMESPACE)
+        manager.commands['broken show'] = metadata.EntryPoint(
+            'broken_show', 'gpgpu_plugin.nowhere:Show', manage.NAMESPACE)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.cmd.commands.CommandManager', lambda _: manager))
+        self.assertEqual(
+            "gpgpu-manage: ModuleNotFoundError: No module named "
+            "'gpgpu_plugin.nowhere'\n", self.refused('broken', 'show'))
+        self.assertIn('Traceback', self.manage(
+            '--debug', 'broken', 'show').err)
+        self.done('host', 'list')
 
     def test_unknown_option(self):
         self.assertIn('--colour', self.misused('host', 'list', '--colour'))
@@ -132,7 +153,7 @@ class MessageTest(base.BaseTestCase):
         return result
 
     def test_ours_without_the_remote_traceback(self):
-        self.assertEqual('host h9 does not exist', errors.message(
+        self.assertEqual('host h9 does not exist', reach.message(
             self._remote(exception.NotFound(kind='host', name='h9'))))
 
     def test_any_other_remote_error_names_whose_it_is(self):
@@ -141,14 +162,14 @@ class MessageTest(base.BaseTestCase):
         self.assertIsInstance(remote, oslo_messaging.RemoteError)
         self.assertEqual(
             'gpgpu-conductor failed, its log tells where: NoResultFound: '
-            'no row', errors.message(remote))
+            'no row', reach.message(remote))
 
     def test_python_s_own_remote_error(self):
-        self.assertEqual('LookupError: no row', errors.message(
+        self.assertEqual('LookupError: no row', reach.message(
             self._remote(LookupError('no row'))))
 
     def test_any_other_error_names_its_class(self):
-        self.assertEqual("KeyError: 'x'", errors.message(KeyError('x')))
+        self.assertEqual("KeyError: 'x'", reach.message(KeyError('x')))
 
 
 class ConfigurationTest(base.BaseTestCase):
@@ -159,7 +180,7 @@ class ConfigurationTest(base.BaseTestCase):
         self.folder = self.useFixture(fixtures.TempDir()).path
         for name in ('CONFIG_FILE', 'NOVA_CONFIG_FILE'):
             self.useFixture(fixtures.MonkeyPatch(
-                f'gpgpu_plugin.cmd.manage.{name}',
+                f'gpgpu_plugin.cmd.base.{name}',
                 os.path.join(self.folder, name)))
 
     def write(self, name, *lines):

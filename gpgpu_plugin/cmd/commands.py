@@ -1,0 +1,32 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The commands of gpgpu-manage by name, none of them imported."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from cliff import commandmanager
+
+
+class CommandManager(commandmanager.CommandManager):
+    """Finds commands by entry points and imports the one that is called.
+
+    cliff's own imports all modules of the namespace to learn their names,
+    and with them openstacksdk, SQLAlchemy and oslo.messaging: a second.
+    """
+
+    def load_commands(self, namespace: str) -> None:
+        """Learn the names of a namespace."""
+        self.group_list.append(namespace)
+        for entry_point in metadata.entry_points(group=namespace):
+            self.commands[entry_point.name.replace('_', ' ')] = entry_point

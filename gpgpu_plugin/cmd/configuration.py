@@ -1,0 +1,62 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The configuration of a command, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+from gpgpu_plugin import version
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+
+
+class Command(base.Command):
+    """Mixed into a cliff command that reads the configuration."""
+
+    def configuration(self, *defaults: str) -> cfg.ConfigOpts:
+        """Return the configuration of the process, else that of its files.
+
+        :param defaults: files of which the first that exists is read, unless
+            the operator named others
+        """
+        return self.app.given_conf or _read(self.app.options, defaults)
+
+    def explain(self, exc: Exception) -> str:
+        """See base.Command."""
+        return message(exc)
+
+
+def message(exc: Exception) -> str:
+    """Return an error, also one of oslo.config, as one line."""
+    if isinstance(exc, cfg.Error):
+        return errors.first_line(exc)
+    return errors.message(exc)
+
+
+def _read(options: argparse.Namespace,
+          defaults: Sequence[str]) -> cfg.ConfigOpts:
+    """Read the files that are named, else the first default there is."""
+    conf = cfg.ConfigOpts()
+    conf_gpgpu.register_opts(conf)
+    files = options.config_file or [
+        path for path in defaults if os.path.exists(path)][:1]
+    arguments = [f'--config-file={path}' for path in files]
+    arguments += [f'--config-dir={path}' for path in options.config_dir or ()]
+    conf(arguments, project='gpgpu', default_config_files=[],
+         default_config_dirs=[], version=version.VERSION)
+    return conf

@@ -1,0 +1,86 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage flavor set``: the one command that talks to Nova."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+
+import openstack
+from keystoneauth1 import exceptions as keystone_exceptions
+from openstack import exceptions as sdk_exceptions
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import flavor
+from gpgpu_plugin.domain import naming
+
+# The first microversion that lets Nova check extra specs.
+MICROVERSION = '2.86'
+
+
+class FlavorSet(flavor.Flavor):
+    """Make a flavor of Nova ask for GPUs, and for no others than these."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('flavor', help='name or id of the flavor')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+        specs, classes = self.specs(parsed_args)
+        try:
+            connect = self.app.connect or openstack.connect
+            compute = connect(cloud=self.app.options.os_cloud).compute
+            apply(compute, parsed_args.flavor, specs, set(classes.values()))
+        except (sdk_exceptions.SDKException,
+                keystone_exceptions.ClientException) as exc:
+            raise exception.Conflict(
+                kind='flavor', name=parsed_args.flavor,
+                reason=str(exc)) from exc
+        return tuple(specs), tuple(specs.values())
+
+
+def apply(compute: typing.Any, name: str, specs: dict[str, str],
+          classes: set[str]) -> None:
+    """Make a flavor ask for just these GPUs; other keys stay.
+
+    :param compute: compute proxy of openstacksdk
+    :param classes: resource classes of all variants
+    """
+    flavor = compute.find_flavor(
+        name, ignore_missing=False, get_extra_specs=True)
+    before = flavor.extra_specs or {}
+    if any(before.get(key) != value for key, value in specs.items()):
+        # The SDK's own method asks for 2.61, where Nova checks nothing.
+        sdk_exceptions.raise_from_response(compute.post(
+            f'/flavors/{flavor.id}/os-extra_specs',
+            json={'extra_specs': specs}, microversion=MICROVERSION))
+    left = [key for key in sorted(before.keys() - specs.keys())
+            if _is_ours(key, classes)]
+    while left:
+        try:
+            compute.delete_flavor_extra_specs_property(flavor, left[0])
+        except (sdk_exceptions.SDKException,
+                keystone_exceptions.ClientException) as exc:
+            raise exception.Conflict(
+                kind='flavor', name=name,
+                reason=f'it asks for what was given, but also still for '
+                       f'{", ".join(left)}: {exc}; run this again') from exc
+        del left[0]
+
+
+def _is_ours(key: str, classes: set[str]) -> bool:
+    # Also classes of variants that are gone.
+    scope, _, name = key.partition(':')
+    return scope == 'gpgpu' or (scope == 'resources' and (
+        name in classes or naming.is_reserved_class(name)))

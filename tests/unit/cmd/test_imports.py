@@ -1,0 +1,87 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What each command of gpgpu-manage imports, in a fresh interpreter.
+
+Each of these libraries takes a tenth of a second or more, and some are not
+wanted on a host that has nothing but the plugin.
+"""
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+
+from oslotest import base
+
+from gpgpu_plugin.cmd import manage
+
+SLOW = frozenset({
+    'alembic', 'eventlet', 'keystoneauth1', 'libvirt', 'nova', 'openstack',
+    'oslo_config', 'oslo_db', 'oslo_messaging', 'oslo_privsep', 'placement',
+    'sqlalchemy'})
+
+# futurist, of oslo.messaging and oslo.privsep, imports eventlet wherever it
+# is installed, as beside Nova.
+RPC = frozenset({'eventlet', 'oslo_config', 'oslo_messaging'})
+IMPORTS = {
+    'conductor_ping': RPC,
+    'db': {'alembic', 'oslo_config', 'oslo_db', 'sqlalchemy'},
+    'designation': {'eventlet', 'oslo_config', 'oslo_privsep'},
+    'device': RPC,
+    'flavor': RPC,
+    'flavor_set': RPC | {'keystoneauth1', 'openstack'},
+    'group': RPC,
+    'host': RPC,
+    'pci': set(),
+    'variant': RPC,
+    'vgpu_type': RPC,
+}
+
+REPORT = """
+import json
+import sys
+print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})),
+      file=sys.stderr)
+"""
+
+
+def imported(program: str) -> set[str]:
+    """The slow packages that a program loads, of which nothing fails."""
+    done = subprocess.run(
+        [sys.executable, '-c', program + REPORT], check=True,
+        capture_output=True, timeout=300)
+    return SLOW & set(json.loads(done.stderr.splitlines()[-1]))
+
+
+class ImportsTest(base.BaseTestCase):
+
+    def test_module_of_each_command(self):
+        modules = {entry_point.module for entry_point in
+                   metadata.entry_points(group=manage.NAMESPACE)}
+        self.assertEqual(
+            {f'gpgpu_plugin.cmd.{name}': set(names)
+             for name, names in IMPORTS.items()},
+            {module: imported(
+                f'import gpgpu_plugin.cmd.manage\nimport {module}')
+             for module in modules})
+
+    def test_whole_run_without_services(self):
+        for arguments in (['pci', 'list', '--machine', 'nvidia-t4-2'],
+                          ['help', 'pci', 'list'], ['nonsense']):
+            self.assertEqual(set(), imported(
+                'from gpgpu_plugin.cmd import manage\n'
+                f'manage.run({arguments!r})'), arguments)
+
+    def test_version(self):
+        self.assertEqual(set(), imported(
+            'from gpgpu_plugin.cmd import manage\n'
+            'assert manage.run(["--version"]) == 0'))
