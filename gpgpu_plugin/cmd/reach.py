@@ -71,6 +71,7 @@ def transport(conf: cfg.ConfigOpts) -> typing.Any:
     :raises ConfigInvalid: the transport reaches nobody, or not now
     """
     rpc_transport.check_leaves_process(conf)
+    _check_configured(conf)
     found = rpc_transport.get_transport(conf)
     try:
         rpc_transport.probe(conf, found)
@@ -78,3 +79,22 @@ def transport(conf: cfg.ConfigOpts) -> typing.Any:
         raise exception.ConfigInvalid(
             option='[gpgpu] transport_url', reason=str(exc)) from exc
     return found
+
+
+def _check_configured(conf: cfg.ConfigOpts) -> None:
+    """Refuse to guess a broker where nothing at all is configured.
+
+    oslo.messaging would take the one on this machine.
+
+    :raises ConfigInvalid: no file was found, and no variable names a broker
+    """
+    # The environment may set either option, without any file.
+    found = conf.get_location('transport_url')
+    if (conf.config_file or conf.config_dir or conf.gpgpu.transport_url
+            or (found and found.location is not cfg.Locations.opt_default)):
+        return
+    raise exception.ConfigInvalid(
+        option='[gpgpu] transport_url',
+        reason=f'it is not set, and there is neither {base.CONFIG_FILE} nor '
+               f'{base.NOVA_CONFIG_FILE}; name the configuration file with '
+               f'--config-file')

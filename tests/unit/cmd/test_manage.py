@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 from importlib import metadata
+from unittest import mock
 
 import fixtures
 import oslo_messaging
@@ -225,6 +226,30 @@ class ConfigurationTest(base.BaseTestCase):
         err = self.refused('--config-file', path, 'db', 'sync')
         self.assertIn('max_retries', err)
         self.assertIn('often', err)
+
+    def test_no_file_and_no_broker_named(self):
+        for command in (('device', 'list'), ('conductor', 'ping')):
+            self.assertEqual(
+                f'gpgpu-manage: Option [gpgpu] transport_url: it is not set, '
+                f'and there is neither {self.folder}/CONFIG_FILE nor '
+                f'{self.folder}/NOVA_CONFIG_FILE; name the configuration '
+                f'file with --config-file\n', self.refused(*command))
+
+    def test_broker_of_the_environment_needs_no_file(self):
+        for name in ('OS_GPGPU__TRANSPORT_URL', 'OS_DEFAULT__TRANSPORT_URL'):
+            with fixtures.EnvironmentVariable(
+                    name, 'rabbit://me:secret@127.0.0.1:1/'):
+                self.assertIn('127.0.0.1:1 cannot be reached',
+                              self.refused('device', 'list'))
+
+    def test_files_that_name_no_broker_mean_the_default_one(self):
+        asked = exception.BrokerUnavailable(hosts='localhost', reason='asked')
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.transport.probe', mock.Mock(side_effect=asked)))
+        path = self.write('x.conf', '[gpgpu]', 'rpc_timeout = 1')
+        for option in (f'--config-file={path}', f'--config-dir={self.folder}'):
+            self.assertIn('localhost cannot be reached: asked',
+                          self.refused(option, 'device', 'list'))
 
     def test_own_file_is_read(self):
         self.write('CONFIG_FILE', '[gpgpu]', 'transport_url = fake:/')
