@@ -38,7 +38,17 @@ def main() -> int:
     """Run nova-compute."""
     extend_path()
     # Nova sets up threads and logging when its program is imported.
-    from nova.cmd import compute  # noqa: PLC0415
+    try:
+        from nova.cmd import compute  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        # Anything else that is missing is Nova's to tell.
+        if exc.name not in ('nova', 'nova.cmd'):
+            raise
+        sys.stderr.write(
+            f'gpgpu-nova-compute: Nova is not installed for '
+            f'{sys.executable}; run the program of the installation that '
+            f'sees Nova\n')
+        return 1
     return int(compute.main() or 0)
 
 

@@ -1,0 +1,48 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The program gpgpu-nova-compute, where there is no Nova to run."""
+
+import subprocess
+import sys
+
+from oslotest import base
+
+# What "import" does with None is what it does with a package that is absent.
+WITHOUT_NOVA = """
+import sys
+sys.modules[{module!r}] = None
+from gpgpu_plugin.cmd import nova_compute
+sys.exit(nova_compute.main())
+"""
+
+
+class NovaComputeProgramTest(base.BaseTestCase):
+
+    def run_without(self, module):
+        return subprocess.run(
+            [sys.executable, '-c', WITHOUT_NOVA.format(module=module)],
+            capture_output=True, text=True, timeout=300, check=False)
+
+    def test_without_nova_it_says_so(self):
+        done = self.run_without('nova.cmd')
+        self.assertEqual((1, ''), (done.returncode, done.stdout))
+        self.assertEqual(
+            f'gpgpu-nova-compute: Nova is not installed for {sys.executable};'
+            f' run the program of the installation that sees Nova',
+            done.stderr.splitlines()[-1])
+        self.assertNotIn('Traceback', done.stderr)
+
+    def test_what_nova_itself_lacks_is_not_hidden(self):
+        done = self.run_without('oslo_reports')
+        self.assertEqual(1, done.returncode)
+        self.assertIn('Traceback', done.stderr)
+        self.assertIn('oslo_reports', done.stderr.splitlines()[-1])
