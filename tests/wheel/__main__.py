@@ -1,0 +1,93 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Proves that the wheel works alone: python3 -m tests.wheel
+
+Builds the sdist and the wheel, installs the wheel into a fresh environment of
+each Python at hand, without Nova, and lets its programs run there. Needs
+nothing but Python, git and a package index. Exit code 1 when a claim is false.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+from concurrent import futures
+
+from tests.wheel import claims
+from tests.wheel import distribution
+from tests.wheel import fresh
+from tests.wheel import interpreters
+
+CLASSIFIER = re.compile(r'Programming Language :: Python :: (3\.\d+)')
+
+
+def promised() -> list[str]:
+    """Return the versions of Python that setup.cfg names."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(distribution.TOP / 'setup.cfg', encoding='utf-8')
+    return CLASSIFIER.findall(parser['metadata']['classifiers'])
+
+
+def prove(interpreter: interpreters.Interpreter, wheel: pathlib.Path,
+          folder: pathlib.Path) -> bool:
+    """Say what holds on one interpreter; whether all of it does."""
+    environment = fresh.Fresh(interpreter, wheel, folder)
+    wrong, word = '', ''
+    try:
+        environment.prove()
+    except claims.WrongError as exc:
+        # A newer one than we promise may lack wheels of what we need.
+        word = ('FALSE' if interpreter.minor in promised()
+                else 'NOT PROVEN, and not promised')
+        wrong = f'{word}: {exc}'
+    lines = [*environment.proved, *([wrong] if wrong else [])]
+    # In one piece, as several are tried at once.
+    print('\n    '.join([f'{interpreter} ({interpreter.path})', *lines]),
+          flush=True)
+    return word != 'FALSE'
+
+
+def main() -> int:
+    """See the module."""
+    began = time.monotonic()
+    found = interpreters.found()
+    oldest = '{}.{}'.format(*interpreters.OLDEST)
+    if oldest not in [interpreter.minor for interpreter in found]:
+        print(f'FALSE: there is no Python {oldest}, the oldest promised, that '
+              f'can make an environment')
+        return 1
+    with tempfile.TemporaryDirectory(prefix='gpgpu-wheel-') as name:
+        folder = pathlib.Path(name)
+        print(f'Built with {found[0]}', flush=True)
+        try:
+            wheel = distribution.build(found[0].path, folder)
+        except claims.WrongError as exc:
+            print(f'    FALSE: {exc}')
+            return 1
+        with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            proved = list(pool.map(lambda each: prove(
+                each, wheel, folder / each.minor), found))
+    absent = sorted(set(promised()) - {each.minor for each in found})
+    if absent:
+        print(f'Promised and not at hand here: {", ".join(absent)}')
+    print(f'{len(proved)} versions of Python, {time.monotonic() - began:.0f} '
+          f's: {"all claims hold" if all(proved) else "a claim is FALSE"}')
+    return 0 if all(proved) else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,73 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which interpreters of this machine the plugin can be tried with."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+OLDEST = (3, 11)
+# A venv with pip in it, which Debian's own Python makes with another package
+# alone; pyenv's shims fail for a version that is not chosen.
+ASK = 'import ensurepip, sys, venv; print(*sys.version_info[:3])'
+NAME = re.compile(r'python3\.(\d+)')
+
+
+class Interpreter(NamedTuple):
+    """One Python."""
+
+    version: tuple[int, int, int]
+    path: str
+
+    def __str__(self) -> str:
+        return 'Python {}.{}.{}'.format(*self.version)
+
+    @property
+    def minor(self) -> str:
+        """Such as 3.11."""
+        return '{}.{}'.format(*self.version)
+
+
+def found() -> list[Interpreter]:
+    """Return one interpreter of each minor version, oldest first."""
+    by_minor: dict[str, Interpreter] = {}
+    for path in _candidates():
+        interpreter = _ask(path)
+        if interpreter and interpreter.version >= OLDEST:
+            by_minor.setdefault(interpreter.minor, interpreter)
+    return sorted(by_minor.values())
+
+
+def _candidates() -> Iterator[str]:
+    yield getattr(sys, '_base_executable', sys.executable)
+    pyenv = pathlib.Path(os.environ.get('PYENV_ROOT', '~/.pyenv'))
+    folders = [pathlib.Path(name) for name in os.get_exec_path()]
+    folders += sorted(pyenv.expanduser().glob('versions/*/bin'), reverse=True)
+    for folder in folders:
+        for path in sorted(folder.glob('python3.*')):
+            if NAME.fullmatch(path.name):
+                yield str(path)
+
+
+def _ask(path: str) -> Interpreter | None:
+    done = subprocess.run([path, '-I', '-c', ASK], capture_output=True,
+                          text=True, timeout=60, check=False)
+    if done.returncode:
+        return None
+    major, minor, micro = map(int, done.stdout.split())
+    return Interpreter((major, minor, micro), path)
