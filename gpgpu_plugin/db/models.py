@@ -15,6 +15,12 @@
 three facts in three columns. At most one active assignment a device, and one
 set of devices a (instance, host, slot), are unique keys: ``active`` is 1
 while a holding lasts and NULL afterwards, and NULLs never collide.
+
+Each docstring gives the reason of every column and index. ``id`` is always
+the key that other tables refer to. Every foreign key begins an index, since
+MariaDB would otherwise make one without a name. Columns that are neither
+key, foreign key nor identity have a server default, so that a process that
+does not know them can insert rows (doc/source/contributor/database.rst).
 """
 
 from __future__ import annotations
@@ -36,6 +42,14 @@ NAME = sa.String(255)
 UUID = sa.String(36)
 PCI_ID = sa.String(4)
 
+# In parentheses: MySQL takes no literal as the default of a TEXT column, but
+# an expression; the other databases take either.
+EMPTY_LIST = sa.text("('[]')")
+EMPTY_OBJECT = sa.text("('{}')")
+PASSTHROUGH_ONLY = sa.text("""('["passthrough"]')""")
+# Recognisable as "not recorded". CURRENT_TIMESTAMP is UTC on SQLite alone.
+UNKNOWN_TIME = '1970-01-01 00:00:00'
+
 
 class Base(orm.DeclarativeBase):
     """All tables, with named constraints."""
@@ -46,20 +60,32 @@ class Base(orm.DeclarativeBase):
 class Lock(Base):
     """Rows that are locked where no other row orders two writers.
 
-    ``changes`` also holds the last number given to a changed host.
+    ``name``: what the lock is for (``changes``, ``variants``). ``value``:
+    of ``changes``, the last number given to a changed host.
     """
 
     __tablename__ = 'locks'
     name: orm.Mapped[str] = orm.mapped_column(sa.String(32), primary_key=True)
-    value: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
+    value: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
 
 
 class Host(Base):
     """A compute host.
 
-    ``change_number`` is NULL from a change until the next reader of
-    ``changes_since`` numbers it: numbers given by readers, under one lock,
-    follow the order in which changes became visible.
+    ``name``: the host that nova-compute reports as. ``node``: name of its
+    resource provider, of which the names of its groups' providers are made.
+    ``node_uuid``: UUID of that provider. ``generation``: counts changes, so
+    that nova-compute drops an older inventory. ``change_number`` is NULL from
+    a change until the next reader of ``changes_since`` numbers it: numbers
+    given by readers, under one lock, follow the order in which changes became
+    visible. ``deleted``: 0, or the row's id after ``host delete``:
+    schedulers learn of the deletion from the row, and its name and node can
+    be reported anew. ``problems``: JSON list of what the last scan could not
+    read, for ``host show``. ``reported_at``: when that scan arrived, in UTC.
+
+    Unique keys: a live host is found by name and by node. Index
+    ``change_number``: ``changes_since`` reads only hosts that changed.
     """
 
     __tablename__ = 'hosts'
@@ -71,15 +97,31 @@ class Host(Base):
     name: orm.Mapped[str] = orm.mapped_column(NAME)
     node: orm.Mapped[str] = orm.mapped_column(NAME)
     node_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
-    generation: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
+    generation: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
     change_number: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
-    deleted: orm.Mapped[int] = orm.mapped_column(default=0)
-    problems: orm.Mapped[str] = orm.mapped_column(sa.Text, default='[]')
+    deleted: orm.Mapped[int] = orm.mapped_column(
+        default=0, server_default='0')
+    problems: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, default='[]', server_default=EMPTY_LIST)
     reported_at: orm.Mapped[datetime.datetime | None]
 
 
 class Variant(Base):
-    """A name for devices with certain ids."""
+    """A name for devices with certain ids.
+
+    ``name``: what operators and flavors call it. ``normalized_name``: its
+    form in resource classes and traits, where two names may be one.
+    ``vendor``, ``device``, ``subsystem_vendor``, ``subsystem``,
+    ``revision``: PCI ids that a device must have, NULL for any. ``type``: the
+    kind of accelerator, as operators list it. ``resource_class``: of a whole
+    GPU. ``traits``: JSON list of what its providers get beside the plugin's
+    own. ``sharing``: which vGPUs may be on one GPU together.
+    ``enabled_types``: JSON list of the vGPU types that new groups offer.
+
+    Unique keys: each variant is found by name, and no two have the same
+    resource classes.
+    """
 
     __tablename__ = 'variants'
     __table_args__ = (sa.UniqueConstraint('name'),
@@ -92,17 +134,28 @@ class Variant(Base):
     subsystem_vendor: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
     subsystem: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
     revision: orm.Mapped[str | None] = orm.mapped_column(sa.String(2))
-    type: orm.Mapped[str] = orm.mapped_column(sa.String(32))
+    type: orm.Mapped[str] = orm.mapped_column(
+        sa.String(32), server_default='gpu')
     resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
-    traits: orm.Mapped[str] = orm.mapped_column(sa.Text, default='[]')
+    traits: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, default='[]', server_default=EMPTY_LIST)
     mix_policy: orm.Mapped[str] = orm.mapped_column(
-        sa.String(16), default='same_type')
+        sa.String(16), default='same_type', server_default='same_type')
     enabled_types: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='["passthrough"]')
+        sa.Text, default='["passthrough"]',
+        server_default=PASSTHROUGH_ONLY)
 
 
 class Group(Base):
-    """The cards of one variant on one host: one resource provider."""
+    """The cards of one variant on one host: one resource provider.
+
+    ``host_id``, ``variant_id``: of which host and variant.
+    ``provider_uuid``: that provider. ``allocation_policy``: which GPUs a
+    claim takes if the flavor does not say.
+
+    Unique key: one group for each host and variant. Index ``variant_id``: a
+    variant is changed and deleted together with its groups.
+    """
 
     __tablename__ = 'host_gpu_groups'
     __table_args__ = (sa.UniqueConstraint('host_id', 'variant_id'),
@@ -113,7 +166,7 @@ class Group(Base):
         sa.ForeignKey('variants.id'))
     provider_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
     allocation_policy: orm.Mapped[str] = orm.mapped_column(
-        sa.String(32), default='depth_first')
+        sa.String(32), default='depth_first', server_default='depth_first')
     variant: orm.Mapped[Variant] = orm.relationship(lazy='joined')
     types: orm.Mapped[list[VGPUType]] = orm.relationship(
         cascade='all, delete-orphan', order_by='VGPUType.id')
@@ -122,8 +175,17 @@ class Group(Base):
 class VGPUType(Base):
     """What a group offers; ``passthrough`` is the whole card.
 
-    ``listed``: it was enabled once, so that Placement knows its resource
-    class, which then stays.
+    ``gpu_group_id``: the group. ``vgpu_type``: the driver's name of the type.
+    ``video_ram`` (MiB), ``max_heads``, ``max_resolution_x``,
+    ``max_resolution_y``: what operators choose a type by, NULL where the
+    driver does not say. ``max_vgpu_per_pgpu``: how many fit on one empty GPU.
+    ``max_capacity``, ``remaining_capacity``: how many fit on all GPUs when
+    empty, and now; stored with each change, so that listings of a whole cloud
+    compute nothing. ``enabled``: whether it is offered. ``listed``: it was
+    enabled once, so that Placement knows its resource class, which then
+    stays.
+
+    Unique key: a group has each type once.
     """
 
     __tablename__ = 'vgpu_types'
@@ -136,20 +198,38 @@ class VGPUType(Base):
     max_heads: orm.Mapped[int | None]
     max_resolution_x: orm.Mapped[int | None]
     max_resolution_y: orm.Mapped[int | None]
-    max_vgpu_per_pgpu: orm.Mapped[int] = orm.mapped_column(default=1)
-    max_capacity: orm.Mapped[int] = orm.mapped_column(default=0)
-    remaining_capacity: orm.Mapped[int] = orm.mapped_column(default=0)
-    enabled: orm.Mapped[bool] = orm.mapped_column(default=True)
-    listed: orm.Mapped[bool] = orm.mapped_column(default=True)
+    max_vgpu_per_pgpu: orm.Mapped[int] = orm.mapped_column(
+        default=1, server_default='1')
+    max_capacity: orm.Mapped[int] = orm.mapped_column(
+        default=0, server_default='0')
+    remaining_capacity: orm.Mapped[int] = orm.mapped_column(
+        default=0, server_default='0')
+    enabled: orm.Mapped[bool] = orm.mapped_column(
+        default=True, server_default='1')
+    listed: orm.Mapped[bool] = orm.mapped_column(
+        default=True, server_default='1')
 
 
 class Device(Base):
     """A function that a host reported, or a seat for an mdev on it; without a
     group it is unmanaged.
 
+    ``uuid``: what operators and events call it. ``host_id``: the host that
+    reports it. ``group_id``: the group that offers it.
     ``parent_id``: the PF of a VF, the card of a seat. ``kind``: ``pci`` or
     ``mdev``. ``vgpu_type`` and ``placement``: what is carved there, or may
-    be, until it is available again.
+    be, until it is available again. ``stable_id``: its place in the host's
+    PCI topology, which survives reboots. ``address``: its PCI address at the
+    last scan. ``state``: where it is in its life cycle; a row inserted
+    without one is quarantined, so that nobody gets a device of which nothing
+    is known. ``enabled``: the operator offers it. ``present``: the last scan
+    saw it. ``reason``: why it is quarantined or unmanaged. ``clean_token``:
+    which cleaning may end; a verdict on an earlier one is refused. ``facts``:
+    JSON of what the scan read. ``generation``: compare-and-swap of ``state``.
+
+    Unique keys: a device is found by UUID, and by its place on its host.
+    Indexes: the devices of a variant's groups, when it changes; the VFs and
+    mdevs of a device, when it is shown.
     """
 
     __tablename__ = 'devices'
@@ -164,23 +244,46 @@ class Device(Base):
         sa.ForeignKey('host_gpu_groups.id'))
     parent_id: orm.Mapped[int | None] = orm.mapped_column(
         sa.ForeignKey('devices.id'))
-    kind: orm.Mapped[str] = orm.mapped_column(sa.String(16), default='pci')
+    kind: orm.Mapped[str] = orm.mapped_column(
+        sa.String(16), default='pci', server_default='pci')
     vgpu_type: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     placement_id: orm.Mapped[int | None]
     stable_id: orm.Mapped[str] = orm.mapped_column(NAME)
     address: orm.Mapped[str] = orm.mapped_column(sa.String(32))
-    state: orm.Mapped[str] = orm.mapped_column(sa.String(16))
-    enabled: orm.Mapped[bool] = orm.mapped_column(default=True)
-    present: orm.Mapped[bool] = orm.mapped_column(default=True)
+    state: orm.Mapped[str] = orm.mapped_column(
+        sa.String(16), server_default='quarantined')
+    enabled: orm.Mapped[bool] = orm.mapped_column(
+        default=True, server_default='1')
+    present: orm.Mapped[bool] = orm.mapped_column(
+        default=True, server_default='1')
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     clean_token: orm.Mapped[str | None] = orm.mapped_column(UUID)
-    facts: orm.Mapped[str] = orm.mapped_column(sa.Text)
-    generation: orm.Mapped[int] = orm.mapped_column(default=0)
+    facts: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, server_default=EMPTY_OBJECT)
+    generation: orm.Mapped[int] = orm.mapped_column(
+        default=0, server_default='0')
     group: orm.Mapped[Group | None] = orm.relationship()
 
 
 class Assignment(Base):
-    """One device held by one side of one instance; kept when it ended."""
+    """One device held by one side of one instance; kept when it ended.
+
+    ``uuid``: what nova-compute calls it. ``device_id``, ``host_id``: the
+    device, and its host, which is part of the claim's key. ``instance_uuid``,
+    ``slot``, ``ordinal``: whose it is, which side of a move, and which of its
+    devices. ``active``: 1 while it lasts, then NULL. ``vgpu_type``,
+    ``resource_class``: what was claimed, as Placement allocated it.
+    ``request``: JSON of the claim; the same claim again gets the same
+    devices, another one is refused. ``allocated``: an allocation in Placement
+    covers it. ``project_id``, ``user_id``, ``claimed_at``, ``ended_at``: who
+    used the device and when (UTC), after Nova has forgotten the instance.
+    ``lease_expires_at``: seconds since the epoch until which a claim that
+    nobody activated lasts.
+
+    Unique keys: an assignment is found by UUID; a device is held once; a
+    claim is granted once. Index: a host's active assignments are read with
+    each claim, inventory and reconciliation.
+    """
 
     __tablename__ = 'assignments'
     __table_args__ = (
@@ -200,11 +303,14 @@ class Assignment(Base):
     active: orm.Mapped[int | None]
     vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
-    request: orm.Mapped[str] = orm.mapped_column(sa.Text)
-    allocated: orm.Mapped[bool] = orm.mapped_column(default=False)
+    request: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, server_default=EMPTY_OBJECT)
+    allocated: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
     project_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
     user_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
-    claimed_at: orm.Mapped[datetime.datetime]
+    claimed_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        server_default=UNKNOWN_TIME)
     lease_expires_at: orm.Mapped[float | None] = orm.mapped_column(
         sa.Double)
     ended_at: orm.Mapped[datetime.datetime | None]
@@ -212,13 +318,23 @@ class Assignment(Base):
 
 
 class Event(Base):
-    """The ledger: what happened to whom, in the transaction that did it."""
+    """The ledger: what happened to whom, in the transaction that did it.
+
+    It refers to nothing by key, so that it outlives what it tells of.
+    ``at``: when (UTC). ``kind``: what. ``host``, ``device_uuid``,
+    ``assignment_uuid``, ``instance_uuid``: to whom, as far as it concerns
+    them. ``detail``: what a person should know besides.
+
+    Indexes: the history of a device and of an instance, in a table that only
+    grows.
+    """
 
     __tablename__ = 'events'
     __table_args__ = (sa.Index(None, 'device_uuid'),
                       sa.Index(None, 'instance_uuid'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    at: orm.Mapped[datetime.datetime]
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        server_default=UNKNOWN_TIME)
     kind: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     host: orm.Mapped[str | None] = orm.mapped_column(NAME)
     device_uuid: orm.Mapped[str | None] = orm.mapped_column(UUID)

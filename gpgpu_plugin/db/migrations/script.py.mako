@@ -13,6 +13,8 @@
 
 import sqlalchemy as sa
 from alembic import op
+
+from gpgpu_plugin.db import ddl
 ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

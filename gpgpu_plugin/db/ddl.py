@@ -1,0 +1,93 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Steps of a migration that compare before they act.
+
+MariaDB commits each statement of DDL at once. A migration that was cut in the
+middle is run again from its beginning, and finds what its first run left.
+Each step here is done, already done (nothing happens), or contradicted by
+what is there (refused: that is no work of this migration).
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import autogenerate
+from alembic import op
+from alembic.operations import ops
+from alembic.runtime import migration
+
+from gpgpu_plugin import exception
+
+
+def create_table(name: str, *items: sa.schema.SchemaItem) -> None:
+    """Create a table with columns and constraints, but without indexes.
+
+    :raises Conflict: there is a table of that name with another shape
+    """
+    step = ops.CreateTableOp(name, items)
+    if not sa.inspect(op.get_bind()).has_table(name):
+        op.invoke(step)
+        return
+    found = _differences(step.to_table(op.get_context()))
+    if found:
+        raise _conflict('table', name, '; '.join(found))
+
+
+def create_index(name: str, table: str, columns: list[str]) -> None:
+    """Create an index of a table.
+
+    :raises Conflict: there is an index of that name on other columns
+    """
+    for index in sa.inspect(op.get_bind()).get_indexes(table):
+        if index['name'] == name:
+            if index['column_names'] != columns or index['unique']:
+                raise _conflict(
+                    'index', name,
+                    f'it should be on {columns} of {table}, it is on '
+                    f'{index["column_names"]}, unique={index["unique"]}')
+            return
+    op.create_index(name, table, columns)
+
+
+def insert_row(table: str, **values: str) -> None:
+    """Insert a row with these values, unless there is one."""
+    rows = sa.table(table, *(sa.column(name) for name in values))
+    same = [rows.c[name] == value for name, value in values.items()]
+    if op.get_bind().scalar(
+            sa.select(sa.func.count()).select_from(rows).where(*same)) == 0:
+        op.execute(rows.insert().values(**values))
+
+
+def _differences(table: sa.Table) -> list[str]:
+    """Say how the database's table differs from the one that is wanted.
+
+    Server defaults are left out: each server writes them in its own way, and
+    a table of somebody else's is told by its columns. Indexes too: later
+    steps add them.
+    """
+    context = migration.MigrationContext.configure(op.get_bind(), opts={
+        'include_name': lambda name, kind, _: (
+            kind != 'table' or name == table.name),
+        'include_object': lambda _, name, kind, reflected, __: (
+            kind != 'index' and (kind != 'table' or name == table.name)),
+    })
+    return [str(found) for found in autogenerate.compare_metadata(
+        context, table.metadata)]
+
+
+def _conflict(kind: str, name: str, difference: str) -> exception.Conflict:
+    return exception.Conflict(
+        kind=kind, name=name,
+        reason=f'it is in the database, but not as gpgpu_plugin makes it '
+               f'({difference}): [database] connection must name a database '
+               f'that holds nothing else; correct it, or drop the {kind} if '
+               f'nobody needs it, and run "gpgpu-manage db sync" again')
