@@ -39,13 +39,13 @@ class _Command(configuration.Command):
 
 
 class DBSync(_Command, command.Command):
-    """Bring the database to the newest schema."""
+    """Bring the database to the newest schema; may always be repeated."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         engine = api.Database(self.database_conf).engine
-        migration.sync(engine)
+        already = '' if migration.sync(engine) else ' already'
         self.app.stdout.write(
-            f'schema is at revision {migration.version(engine)}\n')
+            f'schema is at revision {migration.version(engine)}{already}\n')
 
 
 class DBVersion(_Command, show.ShowOne):

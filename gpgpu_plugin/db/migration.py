@@ -13,15 +13,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-from collections.abc import Iterator
 
 import sqlalchemy as sa
 from alembic import command
 from alembic import config
 from alembic import migration
 from alembic import script
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import sync_lock
 
 _FOLDER = pathlib.Path(__file__).parent / 'migrations'
 
@@ -51,24 +52,49 @@ def is_current(engine: sa.Engine) -> bool:
     return version(engine) == revisions()[-1]
 
 
-def sync(engine: sa.Engine, revision: str = 'head') -> None:
-    """Bring the schema to a revision; nothing happens when it is there."""
-    with engine.connect() as connection, _tables_may_be_remade(connection):
-        with connection.begin():
+def sync(engine: sa.Engine, revision: str = 'head',
+         timeout: float = sync_lock.TIMEOUT) -> bool:
+    """Bring the schema to a revision, one process at a time.
+
+    It may be cut anywhere, and is then run again from where it was.
+
+    :param timeout: seconds to wait for another process that does the same
+    :returns: whether there was anything to do
+    :raises Conflict: another process takes longer, or the database holds
+        something else
+    """
+    target = revisions()[-1] if revision == 'head' else revision
+    with engine.connect() as connection:
+        # The session ends with this block instead of returning to the pool,
+        # and the lock and settings of the session end with it.
+        connection.detach()
+        _allow_remaking_tables(connection)
+        with sync_lock.held(connection, timeout):
+            before = version(engine)
+            _check_known(engine, before)
             command.upgrade(_config(connection), revision)
+    return before != target
 
 
-@contextlib.contextmanager
-def _tables_may_be_remade(connection: sa.Connection) -> Iterator[None]:
-    """SQLite changes a column by making the table anew, which rows that
-    refer to it must not hinder; within a transaction it cannot be told so."""
-    if connection.dialect.name != 'sqlite':
-        yield
-        return
-    # Below SQLAlchemy, which would begin a transaction.
-    cursor = connection.connection.cursor()
-    cursor.execute('PRAGMA foreign_keys = OFF')
-    try:
-        yield
-    finally:
-        cursor.execute('PRAGMA foreign_keys = ON')
+def _check_known(engine: sa.Engine, revision: str | None) -> None:
+    known = revisions()
+    if revision is not None and revision not in known:
+        raise exception.Conflict(
+            kind='database', name=engine.url.database,
+            reason=f'its schema is at revision {revision}, and this version '
+                   f'of gpgpu_plugin knows {known[0]} to {known[-1]}: '
+                   f'[database] connection names the database of another '
+                   f'service, or a newer gpgpu_plugin has upgraded it; '
+                   f'correct the option, or upgrade gpgpu_plugin here')
+
+
+def _allow_remaking_tables(connection: sa.Connection) -> None:
+    """Switch foreign keys off in this session of SQLite.
+
+    SQLite changes a column by making the table anew, which rows that refer
+    to it must not hinder.
+    """
+    if connection.dialect.name == 'sqlite':
+        # Below SQLAlchemy, which would begin a transaction; within one,
+        # SQLite ignores the pragma.
+        connection.connection.cursor().execute('PRAGMA foreign_keys = OFF')

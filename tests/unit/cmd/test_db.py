@@ -44,10 +44,10 @@ class DBTest(base.BaseTestCase):
         self.assertEqual({'Current': '-', 'Newest': newest}, self.version())
         # Looking made no file.
         self.assertEqual(['x.conf'], os.listdir(self.folder))
-        for _ in ('from empty', 'again'):
+        for already in ('', ' already'):
             result = self.manage('db', 'sync')
             self.assertEqual(
-                (0, f'schema is at revision {newest}\n', ''),
+                (0, f'schema is at revision {newest}{already}\n', ''),
                 (result.code, result.out, result.err))
         self.assertEqual({'Current': newest, 'Newest': newest},
                          self.version())

@@ -11,8 +11,12 @@
 #    under the License.
 """Migrations make what the models say; see functional_db for the servers."""
 
+import contextlib
 import pathlib
+import subprocess
+import sys
 
+import fixtures
 import sqlalchemy as sa
 from alembic import autogenerate
 from alembic import migration as alembic_migration
@@ -22,6 +26,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import sync_lock
 from gpgpu_plugin.db.migrations import versions
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
@@ -55,7 +60,7 @@ class MigrationMixin:
         for revision in migration.revisions():
             migration.sync(self.db.engine, revision)
             self.assertEqual(revision, migration.version(self.db.engine))
-        migration.sync(self.db.engine)
+        self.assertFalse(migration.sync(self.db.engine))
         self.assertTrue(migration.is_current(self.db.engine))
         self.test_models_are_what_migrations_make()
 
@@ -71,7 +76,7 @@ class MigrationMixin:
                 migration.sync(engine)
             self.assertEqual(statements[:count], done)
             left.append(len(sa.inspect(engine).get_table_names()))
-            migration.sync(engine)
+            self.assertTrue(migration.sync(engine), statements[count - 1])
             self.assertTrue(migration.is_current(engine))
             self.test_models_are_what_migrations_make()
             with self.db.reader() as session:
@@ -84,6 +89,70 @@ class MigrationMixin:
         self.assertEqual(
             set(range(1, tables + 1)) if engine.name == 'mysql' else {0},
             set(left))
+
+    def test_three_syncs_at_once_on_empty_database(self):
+        database.empty(self.db.engine)
+        with self.locked():
+            processes = [self.start_sync() for _ in range(3)]
+            for process in processes:
+                self.assertRegex(
+                    next(line for line in process.stderr
+                         if line.startswith('Waiting')), ' held by ')
+        results = [process.communicate() for process in processes]
+        self.assertEqual([0, 0, 0], [each.returncode for each in processes],
+                         results)
+        newest = migration.revisions()[-1]
+        self.assertEqual(
+            [f'schema is at revision {newest}\n',
+             *[f'schema is at revision {newest} already\n'] * 2],
+            sorted(out for out, _ in results))
+        self.test_models_are_what_migrations_make()
+
+    def start_sync(self):
+        """``gpgpu-manage db sync`` as a process of its own."""
+        path = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'gpgpu.conf')
+        url = self.db.engine.url.render_as_string(hide_password=False)
+        path.write_text(f'[database]\nconnection = {url}\n')
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'gpgpu_plugin.cmd.manage',
+             '--config-file', path, 'db', 'sync'],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    @contextlib.contextmanager
+    def locked(self):
+        """Hold the lock, as another ``db sync`` would."""
+        with self.db.engine.connect() as connection:
+            connection.detach()
+            with sync_lock.held(connection):
+                yield
+
+    def test_sync_that_waited_too_long_names_lock_and_holder(self):
+        with self.locked():
+            exc = self.assertRaises(
+                exception.Conflict, migration.sync, self.db.engine,
+                timeout=0.3)
+        self.assertRegex(str(exc), {
+            'sqlite': r'write lock \(BEGIN IMMEDIATE\) has been held by '
+                      r'another process, which "fuser /.*" names',
+            'postgresql': r'advisory lock \(1735419760, 1\) has been held by '
+                          r'backend \d+ of user \w+ from [\w.:]+, which '
+                          r'"SELECT pg_terminate_backend\(\d+\)" ends',
+            'mysql': r'lock "gpgpu_plugin.gpgpu_test_\w+" \(GET_LOCK\) has '
+                     r'been held by connection \d+ of user \w+ from [\w.:]+, '
+                     r'which "KILL \d+" ends',
+        }[self.db.engine.name])
+        self.assertIn('run the command again', str(exc))
+        self.assertFalse(migration.sync(self.db.engine, timeout=30))
+
+    def test_lock_of_a_sync_that_failed_is_free(self):
+        database.empty(self.db.engine)
+        with database.cut_after(self.db.engine, 1):
+            migration.sync(self.db.engine)
+        self.assertTrue(migration.sync(self.db.engine, timeout=30))
 
     def test_table_of_another_service_is_refused(self):
         database.empty(self.db.engine)
@@ -107,6 +176,14 @@ class MigrationMixin:
         exc = self.assertRaises(
             exception.Conflict, migration.sync, self.db.engine)
         self.assertRegex(str(exc), f'index {index.name}: .*generation')
+
+    def test_revision_of_another_service_is_refused(self):
+        with self.db.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "UPDATE alembic_version SET version_num = 'a1b2c3'")
+        exc = self.assertRaises(
+            exception.Conflict, migration.sync, self.db.engine)
+        self.assertRegex(str(exc), r'revision a1b2c3, .* knows 0001 to')
 
     def test_row_gets_defaults_of_columns_that_its_writer_does_not_know(self):
         with self.db.engine.begin() as connection:

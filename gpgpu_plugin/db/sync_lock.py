@@ -1,0 +1,189 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The lock by which one ``db sync`` at a time changes a database.
+
+Every server keeps it for a session: it ends with the session, also of a
+process that was killed, and nothing is left to be removed by hand. SQLite has
+no such lock. There, a transaction that may write (BEGIN IMMEDIATE) keeps all
+other writers out; a lock file would have to lie beside the database, where
+the process may not be able to write, and would not keep out a conductor.
+
+Every process asks again and again rather than wait in the server: a waiting
+statement would hold a snapshot, for which CREATE INDEX CONCURRENTLY of
+PostgreSQL waits in turn.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import sqlite3
+import time
+import typing
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+
+LOG = logging.getLogger(__name__)
+
+TIMEOUT = 600.0
+"""Seconds: longer than a migration of a large table should take."""
+
+_INTERVAL = 0.2
+
+
+class _Lock(abc.ABC):
+    """One kind of database's lock.
+
+    :ivar name: what the database calls it
+    """
+
+    name: str
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    @abc.abstractmethod
+    def acquire(self) -> bool:
+        """Take the lock. :returns: False if another session has it"""
+
+    @abc.abstractmethod
+    def holder(self) -> str:
+        """Say which session has it, and what would end that session."""
+
+    def section(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which the lock is held."""
+        return contextlib.nullcontext()
+
+    def _row(self, statement: str, **values: object) -> list[typing.Any]:
+        """Read one row, or nothing, in a transaction of its own."""
+        with self._connection.begin():
+            row = self._connection.execute(
+                sa.text(statement), values).one_or_none()
+            return list(row or ())
+
+
+class _PostgreSQL(_Lock):
+    """An advisory lock of the session; its number spells "gpgp"."""
+
+    KEY = int.from_bytes(b'gpgp', 'big')
+    name = f'advisory lock ({KEY}, 1)'
+
+    def acquire(self) -> bool:
+        return self._row(
+            'SELECT pg_try_advisory_lock(:key, 1)', key=self.KEY) == [True]
+
+    def holder(self) -> str:
+        row = self._row(
+            'SELECT pid, usename, client_addr FROM pg_locks '
+            'JOIN pg_stat_activity USING (pid) '
+            "WHERE locktype = 'advisory' AND granted AND classid = :key "
+            'AND objid = 1 AND objsubid = 2 AND database = '
+            '(SELECT oid FROM pg_database WHERE datname = '
+            'current_database())', key=self.KEY)
+        return (f'backend {row[0]} of user {row[1]} from '
+                f'{row[2] or "localhost"}, which '
+                f'"SELECT pg_terminate_backend({row[0]})" ends'
+                if row else _GONE)
+
+
+class _MariaDB(_Lock):
+    """A lock by name, which all databases of a server share."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        super().__init__(connection)
+        # MySQL takes 64 characters.
+        self._key = f'gpgpu_plugin.{connection.engine.url.database}'[:64]
+        self.name = f'lock "{self._key}" (GET_LOCK)'
+
+    def acquire(self) -> bool:
+        return self._row(
+            'SELECT GET_LOCK(:name, 0)', name=self._key) == [1]
+
+    def holder(self) -> str:
+        row = self._row(
+            'SELECT id, user, host FROM information_schema.processlist '
+            'WHERE id = IS_USED_LOCK(:name)', name=self._key)
+        return (f'connection {row[0]} of user {row[1]} from {row[2]}, which '
+                f'"KILL {row[0]}" ends' if row else _GONE)
+
+
+class _SQLite(_Lock):
+    """The one transaction that may write."""
+
+    name = 'write lock (BEGIN IMMEDIATE)'
+
+    def acquire(self) -> bool:
+        transaction = self._connection.begin()
+        # Below SQLAlchemy, whose BEGIN locks nothing until the first write.
+        cursor = self._connection.connection.cursor()
+        cursor.execute('ROLLBACK')
+        cursor.execute('PRAGMA busy_timeout = 0')
+        try:
+            cursor.execute('BEGIN IMMEDIATE')
+        except sqlite3.OperationalError as exc:
+            transaction.rollback()
+            # The low byte, without the variety of being busy.
+            if exc.sqlite_errorcode & 0xff != sqlite3.SQLITE_BUSY:
+                raise
+            return False
+        # The commit waits for readers.
+        cursor.execute(f'PRAGMA busy_timeout = {int(TIMEOUT * 1000)}')
+        return True
+
+    def holder(self) -> str:
+        return ('another process, which "fuser '
+                f'{self._connection.engine.url.database}" names')
+
+    def section(self) -> contextlib.AbstractContextManager[object]:
+        transaction = self._connection.get_transaction()
+        assert transaction is not None
+        return transaction
+
+
+_GONE = 'a session that has just ended or that this user may not see'
+_LOCKS: dict[str, type[_Lock]] = {
+    'postgresql': _PostgreSQL, 'mysql': _MariaDB, 'mariadb': _MariaDB,
+    'sqlite': _SQLite}
+
+
+@contextlib.contextmanager
+def held(connection: sa.Connection,
+         timeout: float = TIMEOUT) -> Iterator[None]:
+    """Hold the lock for a block.
+
+    :param connection: not in a transaction; the lock of a server ends with
+        its session. With SQLite the block is one transaction.
+    :param timeout: seconds to wait for another session
+    :raises Conflict: another session still had it then
+    """
+    lock = _LOCKS[connection.dialect.name](connection)
+    deadline = time.monotonic() + timeout
+    waiting = False
+    while not lock.acquire():
+        if time.monotonic() >= deadline:
+            raise exception.Conflict(
+                kind='database', name=connection.engine.url.database,
+                reason=f'for {timeout:.0f} s its {lock.name} has been held '
+                       f'by {lock.holder()}; if another "gpgpu-manage db '
+                       f'sync" runs, wait for it, else end that session, and '
+                       f'run the command again')
+        if not waiting:
+            LOG.warning('Waiting up to %.0f s for the %s, held by %s',
+                        timeout, lock.name, lock.holder())
+            waiting = True
+        time.sleep(_INTERVAL)
+    with lock.section():
+        yield
