@@ -116,7 +116,7 @@ class Variant(Base):
     ``revision``: PCI ids that a device must have, NULL for any. ``type``: the
     kind of accelerator, as operators list it. ``resource_class``: of a whole
     GPU. ``traits``: JSON list of what its providers get beside the plugin's
-    own. ``sharing``: which vGPUs may be on one GPU together.
+    own. ``mix_policy``: which vGPUs may be on one GPU together.
     ``enabled_types``: JSON list of the vGPU types that new groups offer.
 
     Unique keys: each variant is found by name, and no two have the same
@@ -217,7 +217,7 @@ class Device(Base):
     ``uuid``: what operators and events call it. ``host_id``: the host that
     reports it. ``group_id``: the group that offers it.
     ``parent_id``: the PF of a VF, the card of a seat. ``kind``: ``pci`` or
-    ``mdev``. ``vgpu_type`` and ``placement``: what is carved there, or may
+    ``mdev``. ``vgpu_type`` and ``placement_id``: what is carved there, or may
     be, until it is available again. ``stable_id``: its place in the host's
     PCI topology, which survives reboots. ``address``: its PCI address at the
     last scan. ``state``: where it is in its life cycle; a row inserted
