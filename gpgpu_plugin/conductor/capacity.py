@@ -30,8 +30,7 @@ from gpgpu_plugin.domain import gpu as card_rules
 from gpgpu_plugin.domain import inventory as rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.allocation import allocator
-from gpgpu_plugin.domain.allocation import share_allocator
+from gpgpu_plugin.domain.allocation import offer
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.domain.vgpu import vgpu_type
@@ -76,15 +75,7 @@ class GroupCapacity:
         """Of one of the group's types."""
         return resource_class(self.group.variant, kind)
 
-    # -- whole cards --------------------------------------------------------
-
-    @functools.cached_property
-    def whole(self) -> list[models.Device]:
-        """Cards that a claim may take whole."""
-        if not any(kind.enabled for kind in self.group.types
-                   if kind.vgpu_type == naming.PASSTHROUGH):
-            return []
-        return [card for card in self.cards if self._is_whole(card)]
+    # -- what of it can be given --------------------------------------------
 
     def _is_whole(self, card: models.Device) -> bool:
         if not is_offered(card):
@@ -99,11 +90,9 @@ class GroupCapacity:
                     or 'vGPU types' in facts.unreadable
                     or card_rules.passthrough_refusal(facts))
 
-    # -- shares -------------------------------------------------------------
-
     @functools.cached_property
     def shared(self) -> list[capacity.GPUCapacity]:
-        """All cards as far as sharing goes."""
+        """Capacity of each GPU, in the order of ``cards``."""
         return [self._shared(card) for card in self.cards]
 
     def _shared(self, card: models.Device) -> capacity.GPUCapacity:
@@ -113,15 +102,17 @@ class GroupCapacity:
                 if child.state != _AVAILABLE or child.vgpu_type is not None]
         units = [
             capacity.VGPU(
-                vgpu_type=child.vgpu_type, placement_id=child.placement_id
+                vgpu_type=child.vgpu_type or capacity.UNKNOWN,
+                placement_id=child.placement_id
             )
             for child in used
         ]
         # Of others, who do not say what they are.
-        units += [capacity.VGPU(vgpu_type=None)] * len(facts.existing_vgpus)
-        topology = allocator_card(card)
+        units += [capacity.VGPU(vgpu_type=capacity.UNKNOWN)] * len(
+            facts.existing_vgpus)
         return capacity.GPUCapacity(
             id=card.stable_id, offered=is_offered(card),
+            passthrough=self._is_whole(card),
             types=driver_capacity.types(facts),
             mix_policy=capacity.VGPUMixPolicy(self.group.variant.mix_policy),
             vgpus=tuple(units),
@@ -129,8 +120,8 @@ class GroupCapacity:
                 facts.driver_capacity,
                 {child.stable_id: child.vgpu_type for child in used},
                 facts.existing_vgpus),
-            numa_node=topology.numa_node,
-            switch=topology.switch,
+            numa_node=facts.numa_node,
+            switch=facts.switch_path[-1] if facts.switch_path else None,
             free_vfs=len(self.free_vfs(card))
             if facts.vgpu_mechanism == pci.VGPUMechanism.VF else None)
 
@@ -146,33 +137,20 @@ class GroupCapacity:
              and (plain or device_db.facts(child).vgpu_mechanism is not None)),
             key=lambda child: device_db.facts(child).vf_index or 0)
 
-    def share(self, kind: models.VGPUType) -> share_allocator.TypeOffer:
-        """One of the types other than ``passthrough``."""
-        return share_allocator.TypeOffer(
-            vgpu_type=kind.vgpu_type,
-            cards=self.shared if kind.enabled else ())
+    def offer(self, kind: models.VGPUType) -> offer.TypeOffer:
+        """Return what the group offers of one of its types."""
+        return offer.TypeOffer(vgpu_type=kind.vgpu_type, gpus=self.shared,
+                               enabled=kind.enabled)
 
     # -- capacity -----------------------------------------------------------
 
-    def available(self, kind: models.VGPUType) -> list[int]:
-        """How many of a type each card can take now."""
-        if kind.vgpu_type == naming.PASSTHROUGH:
-            whole = {card.id for card in self.whole}
-            return [int(card.id in whole) for card in self.cards]
-        if not kind.enabled:
-            return [0] * len(self.cards)
-        return [
-            capacity.available(card, kind.vgpu_type) for card in self.shared
-        ]
+    def available(self, kind: models.VGPUType) -> int:
+        """Return how many of a type the GPUs can take now."""
+        return self.offer(kind).available()
 
     def max_instances(self, kind: models.VGPUType) -> list[int]:
         """How many of a type each card takes if it has nothing else."""
-        if kind.vgpu_type == naming.PASSTHROUGH:
-            return [1] * len(self.cards)
-        return [
-            capacity.max_instances(card, kind.vgpu_type)
-            for card in self.shared
-        ]
+        return [gpu.max_instances(kind.vgpu_type) for gpu in self.shared]
 
     def desired(self, kind: models.VGPUType) -> rules.Desired | None:
         """The inventory of one of the types."""
@@ -181,7 +159,7 @@ class GroupCapacity:
             if each.allocated and each.vgpu_type == kind.vgpu_type)
         return rules.desired(
             most=sum(self.max_instances(kind)),
-            remaining=sum(self.available(kind)),
+            remaining=self.available(kind),
             allocated=backed.total(),
             largest_allocation=max(backed.values(), default=0),
         )
@@ -221,14 +199,6 @@ def shown_state(device: models.Device,
         device.state, enabled=device.enabled, present=device.present,
         managed=device.group_id is not None,
         children=[child.state for child in children])
-
-
-def allocator_card(device: models.Device) -> allocator.Card:
-    """The device as the allocator sees it."""
-    facts = device_db.facts(device)
-    return allocator.Card(
-        id=device.stable_id, numa_node=facts.numa_node,
-        switch=facts.switch_path[-1] if facts.switch_path else None)
 
 
 def load(session: orm.Session, host_ids: Sequence[int],

@@ -41,9 +41,9 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device_states
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.allocation import allocator
+from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.allocation import share_allocator
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -121,11 +121,6 @@ class Offered:
     state: capacity.GroupCapacity
     kind: models.VGPUType
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is a whole card."""
-        return self.kind.vgpu_type == naming.PASSTHROUGH
-
 
 def _with(state: capacity.GroupCapacity,
           granted: Sequence[models.Assignment]) -> capacity.GroupCapacity:
@@ -167,7 +162,7 @@ def _ours(session: orm.Session, request: objects.ClaimRequest,
 
 def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
             offered: Mapping[str, Offered],
-            ) -> dict[str, tuple[share_allocator.Selection, ...]]:
+            ) -> allocate.Selections:
     if not ours:
         return {}
     asked = {demand.resource_class: offered[demand.resource_class]
@@ -178,20 +173,17 @@ def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
         for name, each in asked.items()}
     nodes = request.numa_nodes
     try:
-        return share_allocator.allocate(
-            {name: [capacity.allocator_card(device)
-                    for device in each.state.whole]
-             for name, each in asked.items() if each.is_whole},
-            {name: each.state.share(each.kind)
-             for name, each in asked.items() if not each.is_whole},
+        return allocate.allocate(
+            {name: each.state.offer(each.kind)
+             for name, each in asked.items()},
             ours, policies, None if nodes is None else frozenset(nodes))
-    except allocator.Unsatisfiable as exc:
+    except request_mod.Unsatisfiable as exc:
         raise _denied(request, exc.reason, exc.detail) from None
 
 
 def _grant(session: orm.Session, host: models.Host,
            request: objects.ClaimRequest,
-           chosen: Mapping[str, Sequence[share_allocator.Selection]],
+           chosen: Mapping[str, Sequence[offer_mod.Selection]],
            offered: Mapping[str, Offered], lease: float,
            ) -> list[models.Assignment]:
     granted: list[models.Assignment] = []

@@ -21,7 +21,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.allocation import allocator
+from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.objects import inventory as objects
 
 
@@ -53,7 +53,7 @@ def _store_capacity(states: Sequence[capacity.GroupCapacity]) -> None:
             limits = state.max_instances(kind)
             kind.max_vgpu_per_pgpu = max(limits, default=0)
             kind.max_capacity = sum(limits)
-            kind.remaining_capacity = sum(state.available(kind))
+            kind.remaining_capacity = state.available(kind)
 
 
 def of_host(session: orm.Session,
@@ -101,11 +101,9 @@ def view(host: models.Host, states: Sequence[capacity.GroupCapacity],
     """The host as the scheduler needs it."""
     kinds = [(state, kind) for state in states
              for kind in state.group.types if kind.listed]
-    masks = allocator.masks([
-        list(zip(map(capacity.allocator_card, state.cards),
-                 state.available(kind), strict=True))
-        for state, kind in kinds])
-    of_group: dict[int, list[tuple[models.VGPUType, allocator.Masks]]] = {}
+    masks = feasibility.masks(
+        [state.offer(kind) for state, kind in kinds])
+    of_group: dict[int, list[tuple[models.VGPUType, feasibility.Masks]]] = {}
     for (state, kind), mask in zip(kinds, masks, strict=True):
         of_group.setdefault(state.group.id, []).append((kind, mask))
     return objects.HostMasks(
@@ -116,7 +114,7 @@ def view(host: models.Host, states: Sequence[capacity.GroupCapacity],
 
 
 def _group_view(state: capacity.GroupCapacity,
-                types: Sequence[tuple[models.VGPUType, allocator.Masks]],
+                types: Sequence[tuple[models.VGPUType, feasibility.Masks]],
                 ) -> objects.GroupMasks:
     _, first = types[0]
     return objects.GroupMasks(

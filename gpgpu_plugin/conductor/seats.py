@@ -24,14 +24,15 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.allocation import share_allocator
+from gpgpu_plugin.domain.allocation import offer
 
 _AVAILABLE = device_states.DeviceState.AVAILABLE
 
 
 def take(session: orm.Session, state: capacity.GroupCapacity,
-         chosen: Iterable[share_allocator.Selection],
+         chosen: Iterable[offer.Selection],
          ) -> Iterator[models.Device]:
     """The rows of a group for what was chosen of it, which were looked at
     under the host's lock.
@@ -41,8 +42,8 @@ def take(session: orm.Session, state: capacity.GroupCapacity,
     """
     cards = {card.stable_id: card for card in state.cards}
     for each in chosen:
-        card = cards[each.card]
-        if each.vgpu_type is None:
+        card = cards[each.gpu_id]
+        if each.vgpu_type == naming.PASSTHROUGH:
             yield card
             continue
         if device_db.facts(card).vgpu_mechanism == pci.VGPUMechanism.VF:

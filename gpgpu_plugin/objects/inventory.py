@@ -71,7 +71,7 @@ class GroupMasks:
     :ivar types: what it offers
     :ivar numa: mask of the cards of each known NUMA node (unknown: in none)
     :ivar switches: mask of the cards below each PCIe switch
-    :ivar alone: as in domain.allocator.Masks
+    :ivar alone: as in domain.allocation.feasibility.Masks
     :ivar states: cards by state, ``missing`` and ``disabled`` first
     """
 

@@ -27,7 +27,6 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.allocation import allocator
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -76,7 +75,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
             request = request_mod.from_extra_specs(
                 spec_obj.flavor.extra_specs)
         except exception.Invalid as exc:
-            return self._refuse_all(spec_obj, hosts, allocator.Refusal(
+            return self._refuse_all(spec_obj, hosts, request_mod.Refusal(
                 reason=request_mod.Reason.EXTRA_SPEC_INVALID,
                 detail=str(exc)))
         if not request:
@@ -88,7 +87,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
                        or demand.resource_class in ('PGPU', 'VGPU')
                        for demand in request.demands):
                 return iter(hosts)
-            return self._refuse_all(spec_obj, hosts, allocator.Refusal(
+            return self._refuse_all(spec_obj, hosts, request_mod.Refusal(
                 reason=request_mod.Reason.CONDUCTOR_UNAVAILABLE,
                 detail=str(exc)))
         return self._filter(hosts, spec_obj, self._ours(request, view), view)
@@ -125,9 +124,9 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
 
     def _refusal(self, host: typing.Any, request: request_mod.Request,
                  view: scheduler_view.SchedulerView, guest_nodes: int | None,
-                 ) -> allocator.Refusal | None:
+                 ) -> request_mod.Refusal | None:
         """Why none of the host's candidates will do; keeps those that do."""
-        last: allocator.Refusal | None = None
+        last: request_mod.Refusal | None = None
 
         def fits(candidate: typing.Any) -> bool:
             nonlocal last
@@ -143,7 +142,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
         return None if self.filter_candidates(host, fits) else last
 
     def _refuse_all(self, spec_obj: typing.Any, hosts: list[typing.Any],
-                    refusal: allocator.Refusal) -> Iterator[typing.Any]:
+                    refusal: request_mod.Refusal) -> Iterator[typing.Any]:
         LOG.warning('GpuFilter: %s (%s)', refusal.reason, refusal.detail)
         self._log_refused(spec_obj, {refusal.reason: len(hosts)})
         return iter(())

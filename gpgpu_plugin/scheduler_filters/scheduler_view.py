@@ -18,7 +18,7 @@ import threading
 from collections.abc import Mapping
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.domain.allocation import allocator
+from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.rpc import conductor_api
@@ -56,7 +56,7 @@ class SchedulerView:
     def refusal(self, node_uuid: str, providers: frozenset[str],
                 request: request_mod.Request,
                 guest_nodes: int | None = None,
-                ) -> allocator.Refusal | None:
+                ) -> request_mod.Refusal | None:
         """Why a candidate's providers cannot meet the request.
 
         :param providers: UUIDs of the providers that the candidate uses;
@@ -66,17 +66,17 @@ class SchedulerView:
         """
         host = self.hosts.get(node_uuid)
         if host is None:
-            return allocator.Refusal(
+            return request_mod.Refusal(
                 reason=request_mod.Reason.HOST_UNKNOWN,
                 detail='the host never reported its devices')
         asked = {demand.resource_class for demand in request.demands}
         masks = {
-            each.resource_class: allocator.Masks(
+            each.resource_class: feasibility.Masks(
                 free=each.free, available=each.available, numa=group.numa,
                 switches=group.switches, alone=group.alone)
             for group in host.groups if group.provider_uuid in providers
             for each in group.types if each.resource_class in asked}
-        return allocator.refusal(masks, request, guest_nodes)
+        return feasibility.refusal(masks, request, guest_nodes)
 
 
 class SchedulerViewCache:

@@ -134,7 +134,7 @@ def _group_detail(host: models.Host,
         allocation_policy=state.group.allocation_policy,
         total=desired.total if desired else 0,
         reserved=desired.reserved if desired else 0,
-        remaining=len(state.whole), assigned=state.held_of(whole),
+        remaining=state.available(whole), assigned=state.held_of(whole),
         states=state.states())
 
 

@@ -9,14 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What an instance asks for, and the names of the reasons to refuse it."""
+"""What an instance requests, and the named reasons to refuse it."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import re
-import typing
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
@@ -40,22 +39,22 @@ class Reason(enum.StrEnum):
 
 
 class AllocationPolicy(enum.StrEnum):
-    """Order in which a group's cards are used."""
+    """Order in which the GPUs of a group are used."""
 
     DEPTH_FIRST = 'depth_first'
     BREADTH_FIRST = 'breadth_first'
 
 
 class Topology(enum.StrEnum):
-    """How the cards of one instance must sit to each other."""
+    """What the GPUs of one instance must have in common."""
 
     ANY = 'any'
     SAME_NUMA = 'same_numa'
     SAME_SWITCH = 'same_switch'
 
 
-class NumaPolicy(enum.StrEnum):
-    """Whether cards and the guest's memory share NUMA nodes."""
+class NUMAPolicy(enum.StrEnum):
+    """Whether GPUs and the guest's memory share NUMA nodes."""
 
     NONE = 'none'
     PREFERRED = 'preferred'
@@ -63,7 +62,7 @@ class NumaPolicy(enum.StrEnum):
 
 
 class Display(enum.StrEnum):
-    """Whether the guest's first mdev is its display, too."""
+    """Whether the guest's first mdev is also its display."""
 
     OFF = 'off'
     ON = 'on'
@@ -71,48 +70,115 @@ class Display(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Demand:
-    """So many units of one resource class."""
+    """A number of units of one resource class."""
 
     resource_class: str
     count: int
 
+    def __str__(self) -> str:
+        return f'{self.count} of {self.resource_class}'
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """All that an instance asks of the plugin.
+    """Everything that an instance requests of the plugin.
 
     :ivar demands: sorted by resource class, no class twice, counts > 0.
-        Every class of the flavor that could be ours; which of them are is
-        the conductor's knowledge
+        They contain each class of the flavor that could be the plugin's; the
+        conductor knows which of them are
     :ivar allocation_policy: None = the group's own
     """
 
     demands: tuple[Demand, ...] = ()
     topology: Topology = Topology.ANY
     allocation_policy: AllocationPolicy | None = None
-    numa_policy: NumaPolicy = NumaPolicy.PREFERRED
+    numa_policy: NUMAPolicy = NUMAPolicy.PREFERRED
     display: Display = Display.OFF
 
     def __bool__(self) -> bool:
         return bool(self.demands)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it requests a single unit, which is always in one place."""
+        return sum(demand.count for demand in self.demands) <= 1
+
+    @property
+    def restricts_topology(self) -> bool:
+        """Whether the topology restricts what can be selected."""
+        return self.topology is not Topology.ANY and not self.is_single
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a request cannot be met, by name and in numbers."""
+
+    reason: Reason
+    detail: str
+
+
+class Unsatisfiable(Exception):
+    """No selection among the offered GPUs meets the request."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f'{refusal.reason}: {refusal.detail}')
+        self.reason = refusal.reason
+        self.detail = refusal.detail
+
+
+NO_GUEST_NODES = Refusal(
+    reason=Reason.NUMA_POLICY_REQUIRED,
+    detail="the guest's memory is on no NUMA node of its own; "
+           "hw:numa_nodes in the flavor gives it some")
+
+
+def count_refusal(demand: Demand, available: int) -> Refusal:
+    """Return the refusal of a demand for more than is available."""
+    return Refusal(
+        reason=Reason.NOT_ENOUGH_AVAILABLE,
+        detail=f'asked {demand}, {available} available')
+
+
+def far_refusal(request: Request) -> Refusal:
+    """Return the refusal where too little is near the guest's memory."""
+    return Refusal(
+        reason=Reason.NUMA_POLICY_REQUIRED,
+        detail=f"no {describe(request)} available on the NUMA nodes of the "
+               f"guest's memory")
+
+
+def topology_refusal(request: Request) -> Refusal:
+    """Return the refusal where no node or switch alone has enough."""
+    if request.topology is Topology.SAME_SWITCH:
+        return Refusal(
+            reason=Reason.TOPOLOGY_SAME_SWITCH,
+            detail=f'no PCIe switch has {describe(request)} available')
+    return Refusal(
+        reason=Reason.TOPOLOGY_SAME_NUMA,
+        detail=f'no NUMA node has {describe(request)} available')
+
+
+def describe(request: Request) -> str:
+    """Return the demands in words."""
+    return ', '.join(map(str, request.demands))
+
 
 EXTRA_SPECS: Mapping[str, type[enum.StrEnum]] = {
     'gpgpu:allocation_policy': AllocationPolicy,
     'gpgpu:display': Display,
-    'gpgpu:numa_policy': NumaPolicy,
+    'gpgpu:numa_policy': NUMAPolicy,
     'gpgpu:topology': Topology,
 }
-"""The keys that are enforced, each with its values. A key or value comes
-here only together with the code that enforces it."""
+"""Enforced extra specs, each with its values. A key or value is added
+together with the code that enforces it, never before."""
 
 # Suffixed groups (resources1:...) are spread over providers by Placement and
-# a group of cards is one provider, so only unsuffixed keys can be ours.
+# a group of GPUs is one provider, so only unsuffixed keys can be ours.
 _RESOURCE_KEY = re.compile(r'resources:(CUSTOM_[A-Z0-9_]+|PGPU|VGPU)')
 
 
 def check_extra_spec(key: str, value: str) -> enum.StrEnum:
-    """The typed value of one ``gpgpu:`` key.
+    """Return the typed value of one ``gpgpu:`` key.
 
     :raises Invalid: no such key, or no such value of it
     """
@@ -133,22 +199,28 @@ def from_extra_specs(extra_specs: Mapping[str, str]) -> Request:
     """Read a flavor's extra specs.
 
     :raises Invalid: a ``gpgpu:`` key or value that is not enforced, or a
-        count that is not a positive integer
+        count that is not a non-negative integer
     """
     demands: list[Demand] = []
-    typed: dict[str, typing.Any] = {}
     for key, value in extra_specs.items():
         if key.startswith('gpgpu:'):
-            typed[key.partition(':')[2]] = check_extra_spec(key, value)
-            continue
-        match = _RESOURCE_KEY.fullmatch(key)
-        if match is None:
-            continue
-        if not str(value).isdecimal():
-            raise exception.Invalid(
-                field=f'extra spec {key}', value=value,
-                expected='a number of units')
-        if int(value):
-            demands.append(
-                Demand(resource_class=match.group(1), count=int(value)))
-    return Request(demands=tuple(sorted(demands)), **typed)
+            check_extra_spec(key, value)
+        elif (match := _RESOURCE_KEY.fullmatch(key)) is not None and (
+                count := _count(key, value)):
+            demands.append(Demand(resource_class=match[1], count=count))
+    policy = extra_specs.get('gpgpu:allocation_policy')
+    return Request(
+        demands=tuple(sorted(demands)),
+        topology=Topology(extra_specs.get('gpgpu:topology', Topology.ANY)),
+        allocation_policy=None if policy is None else AllocationPolicy(policy),
+        numa_policy=NUMAPolicy(
+            extra_specs.get('gpgpu:numa_policy', NUMAPolicy.PREFERRED)),
+        display=Display(extra_specs.get('gpgpu:display', Display.OFF)))
+
+
+def _count(key: str, value: str) -> int:
+    if not str(value).isdecimal():
+        raise exception.Invalid(
+            field=f'extra spec {key}', value=value,
+            expected='a number of units')
+    return int(value)

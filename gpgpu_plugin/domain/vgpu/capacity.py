@@ -9,12 +9,15 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""How vGPUs share one card: the hardware's rules, and what still fits.
+"""Capacity of one GPU: which types it still has room for, and how often.
 
-Placements: NVIDIA vGPU software user guide, appendix "vGPU Placements for
-GPUs in Mixed-Size Mode". Its tables are what halving gives: a card is halved
-until the type just fits into a part; in the first of two neighbouring parts
-the vGPU is at the beginning, in the second at the end.
+Passthrough is a type like any other, with one instance per GPU, that excludes
+everything else on its GPU and is excluded by everything else.
+
+Placements follow the NVIDIA vGPU software user guide, appendix "vGPU
+Placements for GPUs in Mixed-Size Mode". Its tables are what halving gives: a
+GPU is halved until the type just fits into a part; in the first of two
+neighbouring parts the vGPU is at the beginning, in the second at the end.
 """
 
 from __future__ import annotations
@@ -23,21 +26,30 @@ import collections
 import dataclasses
 import enum
 import fractions
+import functools
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.vgpu import vgpu_type
 
-_GIGABYTE = 1024
+UNKNOWN = 'unknown'
+"""Type of a vGPU that exists, but whose type nobody knows."""
+
+# Whatever has a GPU in this way leaves nothing of it to others.
+_EXCLUSIVE = frozenset({naming.PASSTHROUGH, UNKNOWN})
+
+_MIB_PER_GIB = 1024
 
 
 class VGPUMixPolicy(enum.StrEnum):
-    """Which vGPUs may be on one card together.
+    """Which vGPUs may be on one GPU together.
 
-    ``same_type``: only vGPUs of one type. ``equal_size``: only vGPUs with as
-    much framebuffer, as in NVIDIA's equal-size mode. ``any_mix``: all for
-    which there is room, wherever it is. ``mixed_size``: sizes at the places
-    that NVIDIA's mixed-size mode has for them.
+    ``same_type``: only vGPUs of one type. ``equal_size``: only vGPUs with the
+    same amount of framebuffer, as in NVIDIA's equal-size mode. ``any_mix``:
+    all vGPUs whose shares of the GPU add up to at most one, regardless of
+    placement. ``mixed_size``: each size at the placements that NVIDIA's
+    mixed-size mode has for it.
     """
 
     SAME_TYPE = 'same_type'
@@ -48,33 +60,42 @@ class VGPUMixPolicy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VGPU:
-    """A vGPU that is on a card, or may be.
+    """A vGPU on a GPU, or the whole GPU if its type is ``passthrough``.
 
-    :ivar vgpu_type: its name; None: nobody knows
-    :ivar placement_id: gigabytes of framebuffer below it; None: unknown or not
-        of that kind
+    :ivar vgpu_type: name of the type, or ``UNKNOWN``
+    :ivar placement_id: GiB of framebuffer below it; None: not reported, or
+        the GPU has no placements
     """
 
-    vgpu_type: str | None
+    vgpu_type: str
     placement_id: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GPUCapacity:
-    """A card as far as sharing goes.
+    """Capacity of one GPU for vGPUs and for passthrough.
 
-    :ivar offered: whether it may take more
-    :ivar types: what it can be carved into, by name
-    :ivar units: what it has been carved into
-    :ivar told: how many more of each type its driver says that it makes, at
-        most; None of a type: one or more, None of all: it does not say
-    :ivar seats: VFs that are free for a vGPU; None: it needs none
-    :ivar numa_node, switch: as in domain.allocator.Card
+    :ivar id: stable id of the GPU
+    :ivar offered: whether a claim may take anything of it
+    :ivar passthrough: whether a claim may take it whole while nothing else
+        is on it
+    :ivar types: vGPU types that it supports, by name, without
+        ``passthrough``
+    :ivar vgpus: what is on it
+    :ivar driver_available: how many more instances of each type its driver
+        allows; None for a type: at least one; None for all: the driver does
+        not report it
+    :ivar free_vfs: VFs that can take a vGPU; None: vGPUs need no VF
+    :ivar numa_node: None: unknown
+    :ivar switch: the nearest PCIe switch above it; None: it is directly
+        below a root port and shares no switch with any other GPU
     """
 
     id: str
-    offered: bool
-    types: Mapping[str, vgpu_type.VGPUType]
+    offered: bool = True
+    passthrough: bool = False
+    types: Mapping[str, vgpu_type.VGPUType] = dataclasses.field(
+        default_factory=dict)
     mix_policy: VGPUMixPolicy = VGPUMixPolicy.SAME_TYPE
     vgpus: tuple[VGPU, ...] = ()
     driver_available: Mapping[str, int | None] | None = None
@@ -82,141 +103,166 @@ class GPUCapacity:
     numa_node: int | None = None
     switch: str | None = None
 
-    def with_unit(self, name: str) -> GPUCapacity:
-        """The card with one more of a type, where it leaves most room.
+    def max_instances(self, name: str) -> int:
+        """Return how many of a type fit on the GPU if it has nothing else."""
+        if name == naming.PASSTHROUGH:
+            return 1
+        kind = self.types.get(name)
+        if kind is None or not kind.max_instances:
+            return 0
+        if self.mix_policy is VGPUMixPolicy.MIXED_SIZE:
+            return len(self._placements(name))
+        return kind.max_instances
+
+    def available(self, name: str) -> int:
+        """Return how many more of a type the GPU can take now.
+
+        This is what its mix policy leaves, but no more than its driver
+        reports and than it has free VFs.
+        """
+        if not self.offered:
+            return 0
+        if name == naming.PASSTHROUGH:
+            return int(self.passthrough and not self.vgpus)
+        if any(vgpu.vgpu_type in _EXCLUSIVE for vgpu in self.vgpus):
+            return 0
+        available = self._by_policy(name)
+        if self.free_vfs is not None:
+            available = min(available, self.free_vfs)
+        if self.driver_available is not None:
+            reported = self.driver_available.get(name, 0)
+            if reported is not None:
+                available = min(available, reported)
+        return max(0, available)
+
+    def with_vgpu(self, name: str) -> GPUCapacity:
+        """Return the GPU with one more of a type.
+
+        Of several placements it takes the one that leaves most room for the
+        larger types.
 
         :raises ValueError: it does not fit
         """
-        if not available(self, name):
+        if not self.available(name):
             raise ValueError(f'{name} does not fit on {self.id}')
-        return max(
-            (self._with(VGPU(vgpu_type=name, placement_id=placement))
-             for placement in _free_placements(self, name)),
-            key=_available_of_each)
+        if name == naming.PASSTHROUGH:
+            return dataclasses.replace(self, vgpus=(VGPU(vgpu_type=name),))
+        placements = self._free_placements(name)
+        if len(placements) == 1:
+            return self._with(name, placements[0])
+        return max((self._with(name, placement) for placement in placements),
+                   key=GPUCapacity._available_by_size)
 
-    def _with(self, unit: VGPU) -> GPUCapacity:
-        told = dict(self.driver_available or {})
-        count = told.get(unit.vgpu_type or '')
-        if unit.vgpu_type is not None and count is not None:
-            told[unit.vgpu_type] = count - 1
+    def fragmentation_cost(self, name: str) -> tuple[int, ...]:
+        """Return how many instances of each vGPU type one more of a type
+        costs, the largest type first."""
+        return tuple(
+            before - after for before, after in zip(
+                self._available_by_size(),
+                self.with_vgpu(name)._available_by_size(), strict=True))
+
+    def _with(self, name: str, placement_id: int | None) -> GPUCapacity:
+        reported = self.driver_available
+        count = None if reported is None else reported.get(name)
+        if reported is not None and count is not None:
+            reported = {**reported, name: count - 1}
         return dataclasses.replace(
-            self, vgpus=(*self.vgpus, unit),
-            driver_available=None if self.driver_available is None else told,
+            self, driver_available=reported,
+            vgpus=(*self.vgpus,
+                   VGPU(vgpu_type=name, placement_id=placement_id)),
             free_vfs=None if self.free_vfs is None else self.free_vfs - 1)
 
+    def _available_by_size(self) -> tuple[int, ...]:
+        return tuple(map(self.available, self._names_by_size))
 
-def max_instances(card: GPUCapacity, name: str) -> int:
-    """How many of a type the card can have if it has nothing else."""
-    kind = card.types.get(name)
-    if kind is None or not kind.max_instances:
-        return 0
-    if card.mix_policy is VGPUMixPolicy.MIXED_SIZE:
-        return len(_placements(card, name))
-    return kind.max_instances
+    @functools.cached_property
+    def _names_by_size(self) -> list[str]:
+        """Names of the vGPU types, the largest first."""
+        return sorted(self.types,
+                      key=lambda name: (self.max_instances(name), name))
 
+    # -- the mix policies ---------------------------------------------------
 
-def available(card: GPUCapacity, name: str) -> int:
-    """How many more of a type the card can take now: what the rule leaves,
-    but no more than its driver says."""
-    most = max_instances(card, name)
-    if not card.offered or not most:
-        return 0
-    if card.mix_policy is VGPUMixPolicy.SAME_TYPE:
-        fits = most - len(card.vgpus) if all(
-            unit.vgpu_type == name for unit in card.vgpus) else 0
-    elif card.mix_policy is VGPUMixPolicy.EQUAL_SIZE:
-        size = _video_ram(card, name)
-        fits = most - len(card.vgpus) if all(
-            unit.vgpu_type == name or (
-                size is not None
-                and _video_ram(card, unit.vgpu_type) == size)
-            for unit in card.vgpus) else 0
-    elif card.mix_policy is VGPUMixPolicy.ANY_MIX:
-        used = _used_share(card)
-        fits = 0 if used is None else int((1 - used) * most)
-    else:
-        fits = len(_free_placements(card, name))
-    if card.free_vfs is not None:
-        fits = min(fits, card.free_vfs)
-    if card.driver_available is not None:
-        told = card.driver_available.get(name, 0)
-        fits = fits if told is None else min(fits, told)
-    return max(0, fits)
+    def _by_policy(self, name: str) -> int:
+        """Return how many more of a type the mix policy allows."""
+        max_instances = self.max_instances(name)
+        if not max_instances:
+            return 0
+        match self.mix_policy:
+            case VGPUMixPolicy.SAME_TYPE:
+                if any(vgpu.vgpu_type != name for vgpu in self.vgpus):
+                    return 0
+                return max_instances - len(self.vgpus)
+            case VGPUMixPolicy.EQUAL_SIZE:
+                if not all(self._is_same_size(vgpu.vgpu_type, name)
+                           for vgpu in self.vgpus):
+                    return 0
+                return max_instances - len(self.vgpus)
+            case VGPUMixPolicy.ANY_MIX:
+                return int((1 - self._used_fraction()) * max_instances)
+            case VGPUMixPolicy.MIXED_SIZE:
+                return len(self._free_placements(name))
 
+    def _is_same_size(self, one: str, other: str) -> bool:
+        size = self._video_ram(one)
+        return one == other or (
+            size is not None and size == self._video_ram(other))
 
-def fragmentation_cost(card: GPUCapacity, name: str) -> tuple[int, ...]:
-    """How much room each type loses by one more of a type, the largest
-    first."""
-    return tuple(
-        before - after
-        for before, after in zip(
-            _available_of_each(card),
-            _available_of_each(card.with_unit(name)),
-            strict=True,
-        )
-    )
+    def _used_fraction(self) -> fractions.Fraction:
+        """Return how much of the GPU its vGPUs use.
 
+        A type with at most n instances uses the n-th part. Where sizes do not
+        divide the GPU, that is a little more than it really uses. A vGPU of a
+        type that the GPU does not support may use all of it.
+        """
+        counts = collections.Counter(vgpu.vgpu_type for vgpu in self.vgpus)
+        used = fractions.Fraction(0)
+        for name, count in counts.items():
+            max_instances = self.max_instances(name)
+            if not max_instances:
+                return fractions.Fraction(1)
+            used += fractions.Fraction(count, max_instances)
+        return used
 
-def _available_of_each(card: GPUCapacity) -> tuple[int, ...]:
-    """Room for each type, the largest first."""
-    return tuple(available(card, name) for name in sorted(
-        card.types, key=lambda name: (max_instances(card, name), name)))
+    def _video_ram(self, name: str) -> int | None:
+        kind = self.types.get(name)
+        return None if kind is None else kind.video_ram
 
+    def _gibibytes(self, name: str) -> int | None:
+        size = self._video_ram(name)
+        return None if size is None else -(-size // _MIB_PER_GIB)
 
-def _used_share(card: GPUCapacity) -> fractions.Fraction | None:
-    """How much of the card is used; None: nobody knows.
-
-    A type of which at most n fit takes the n-th part. Where sizes do not
-    divide the card that is a little more than it really takes.
-    """
-    counts = collections.Counter(unit.vgpu_type for unit in card.vgpus)
-    used = fractions.Fraction(0)
-    for name, count in counts.items():
-        most = max_instances(card, name) if name is not None else 0
-        if not most:
-            return None
-        used += fractions.Fraction(count, most)
-    return used
-
-
-def _video_ram(card: GPUCapacity, name: str | None) -> int | None:
-    kind = card.types.get(name or '')
-    return None if kind is None else kind.video_ram
-
-
-def _gigabytes(card: GPUCapacity, name: str | None) -> int | None:
-    size = _video_ram(card, name)
-    return None if size is None else -(-size // _GIGABYTE)
-
-
-def _placements(card: GPUCapacity, name: str) -> list[int]:
-    """Where a type can be on an empty card, in gigabytes."""
-    size = _gigabytes(card, name)
-    region = max((each for each in (
-        _gigabytes(card, other) for other in card.types)
-        if each is not None), default=0)
-    if size is None or not 0 < size <= region:
-        return []
-    parts = 1
-    while 2 * parts * size <= region:
-        parts *= 2
-    return [number * region // parts if number % 2 == 0
-            else (number + 1) * region // parts - size
-            for number in range(parts)]
-
-
-def _free_placements(card: GPUCapacity, name: str) -> Sequence[int | None]:
-    """Where one more of a type can be; [None] where any place will do."""
-    if card.mix_policy is not VGPUMixPolicy.MIXED_SIZE:
-        return [None]
-    taken = []
-    for unit in card.vgpus:
-        size = _gigabytes(card, unit.vgpu_type)
-        if size is None or unit.placement_id is None:
-            # It is somewhere, and nobody knows where.
+    def _placements(self, name: str) -> list[int]:
+        """Return the placement ids of a type on an empty GPU."""
+        size = self._gibibytes(name)
+        region = max(
+            (other_size for other in self.types
+             if (other_size := self._gibibytes(other)) is not None),
+            default=0)
+        if size is None or not 0 < size <= region:
             return []
-        taken.append((unit.placement_id, unit.placement_id + size))
-    size = _gigabytes(card, name) or 0
-    return [place for place in _placements(card, name)
-            if all(place + size <= begin or end <= place
-                   for begin, end in taken)]
+        parts = 1
+        while 2 * parts * size <= region:
+            parts *= 2
+        return [number * region // parts if number % 2 == 0
+                else (number + 1) * region // parts - size
+                for number in range(parts)]
+
+    def _free_placements(self, name: str) -> Sequence[int | None]:
+        """Return where one more of a type can be.
+
+        ``[None]`` where the mix policy knows no placements.
+        """
+        if self.mix_policy is not VGPUMixPolicy.MIXED_SIZE:
+            return [None]
+        taken = []
+        for vgpu in self.vgpus:
+            size = self._gibibytes(vgpu.vgpu_type)
+            if size is None or vgpu.placement_id is None:
+                # It takes some placement, and nobody knows which.
+                return []
+            taken.append((vgpu.placement_id, vgpu.placement_id + size))
+        size = self._gibibytes(name) or 0
+        return [placement for placement in self._placements(name)
+                if all(placement + size <= begin or end <= placement
+                       for begin, end in taken)]

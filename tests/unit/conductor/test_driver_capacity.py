@@ -277,16 +277,18 @@ class ToldTest(vgpu_base.VGPUTestCase):
 
     def test_the_reason_has_a_name(self):
         self.report(self.tell(CARDS[0], Q1=None) | self.tell(CARDS[1]))
-        self.assertIn('room for 8, but their drivers make no more',
+        self.assertIn('8 would fit by size, but the drivers of the '
+                      'GPUs report no more',
                       self.denied('driver_has_no_room', Q4=1))
         self.ask(Q1=1)
-        self.assertIn('room for 4,', self.denied('driver_has_no_room', Q4=1))
+        self.assertIn('4 would fit by size,',
+                      self.denied('driver_has_no_room', Q4=1))
         self.denied('not_enough_available', Q4=9)
 
     def test_the_largest_is_in_the_way(self):
         self.report(self.tell(CARDS[0], Q1=16, Q4=4, Q16=1))
         self.ask(Q4=1)
-        self.assertIn('cards have T4-4Q', self.denied(
+        self.assertIn('vGPUs of type T4-4Q', self.denied(
             'type_conflict', Q16=2))
 
 

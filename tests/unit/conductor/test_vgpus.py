@@ -153,7 +153,7 @@ class CapacityTest(vgpu_base.VGPUTestCase):
         self.ask('i2', Q1=1)
         self.assertEqual({'passthrough': 0, '1Q': 15, '4Q': 3, '16Q': 0},
                          self.remaining())
-        self.assertIn('cards have T4-1Q, T4-4Q', self.denied(
+        self.assertIn('vGPUs of type T4-1Q, T4-4Q', self.denied(
             'type_conflict', Q16=1))
         self.denied('not_enough_available', whole=1)
         self.end(claim)

@@ -138,15 +138,17 @@ class SharingTest(MdevCase):
                     assignment_uuid=str(uuid.uuid4()), vgpu_type=kind,
                     stable_id=f'{parent.id}/mdev0', address=name))
                 self.backend.prepare(held[-1])
-                card = card.with_unit(kind)
+                card = card.with_vgpu(kind)
             else:
                 gone = next(each for each in held if each.vgpu_type == kind)
                 self.backend.release(gone)
                 held.remove(gone)
                 card = dataclasses.replace(card, vgpus=tuple(
-                    capacity.VGPU(vgpu_type=each.vgpu_type) for each in held))
+                    capacity.VGPU(
+                        vgpu_type=each.vgpu_type or capacity.UNKNOWN)
+                    for each in held))
             room = {
-                each: capacity.available(card, each) for each in card.types
+                each: card.available(each) for each in card.types
             }
             self.assertEqual(self._available(parent), room, step)
             seen.append(tuple(room.values()))

@@ -53,7 +53,7 @@ def card(types: dict[str, vgpu_type.VGPUType], how: capacity.VGPUMixPolicy,
 def filled(empty: capacity.GPUCapacity, *names: str) -> capacity.GPUCapacity:
     """The card with these, one after the other."""
     for name in names:
-        empty = empty.with_unit(name)
+        empty = empty.with_vgpu(name)
     return empty
 
 
@@ -66,23 +66,23 @@ class SameTypeTest(base.BaseTestCase):
 
     def test_the_first_decides(self) -> None:
         self.assertEqual([1, 2, 4], [
-            capacity.available(self.card, name) for name in ('16', '8', '4')])
+            self.card.available(name) for name in ('16', '8', '4')])
         used = filled(self.card, '4')
         self.assertEqual([0, 0, 3], [
-            capacity.available(used, name) for name in ('16', '8', '4')])
+            used.available(name) for name in ('16', '8', '4')])
 
     def test_what_nobody_knows_stops_all(self) -> None:
         used = card(self.card.types, capacity.VGPUMixPolicy.SAME_TYPE,
-                    vgpus=(capacity.VGPU(vgpu_type=None),))
+                    vgpus=(capacity.VGPU(vgpu_type=capacity.UNKNOWN),))
         self.assertEqual([0, 0, 0], [
-            capacity.available(used, name) for name in ('16', '8', '4')])
+            used.available(name) for name in ('16', '8', '4')])
 
     def test_no_seat_no_room(self) -> None:
         few = card(
             self.card.types, capacity.VGPUMixPolicy.SAME_TYPE, free_vfs=1
         )
-        self.assertEqual(1, capacity.available(few, '4'))
-        self.assertEqual(0, capacity.available(filled(few, '4'), '4'))
+        self.assertEqual(1, few.available('4'))
+        self.assertEqual(0, filled(few, '4').available('4'))
 
     def test_no_more_than_there_are_raises(self) -> None:
         self.assertRaises(ValueError, filled, self.card, '16', '16')
@@ -100,11 +100,11 @@ class SameSizeTest(base.BaseTestCase):
         self.types['x'] = vgpu_type.VGPUType(
             name='x', type_id='x', max_instances=5)
 
-    def available(self, *units: str | None) -> list[int]:
+    def available(self, *units: str) -> list[int]:
         """Of all types beside these."""
         used = card(self.types, capacity.VGPUMixPolicy.EQUAL_SIZE, vgpus=tuple(
             capacity.VGPU(vgpu_type=unit) for unit in units))
-        return [capacity.available(used, name) for name in self.types]
+        return [used.available(name) for name in self.types]
 
     def test_the_first_size_decides(self) -> None:
         self.assertEqual([24, 24, 12, 1, 5], self.available())
@@ -113,7 +113,7 @@ class SameSizeTest(base.BaseTestCase):
 
     def test_an_unknown_size_is_like_no_other(self) -> None:
         self.assertEqual([0, 0, 0, 0, 4], self.available('x'))
-        self.assertEqual([0, 0, 0, 0, 0], self.available(None))
+        self.assertEqual([0, 0, 0, 0, 0], self.available(capacity.UNKNOWN))
         self.assertEqual([0, 0, 0, 0, 0], self.available('gone'))
 
 
@@ -126,7 +126,7 @@ class MixedTest(base.BaseTestCase):
         self.assertEqual(
             [28, 7, 1],
             [
-                capacity.available(used, name)
+                used.available(name)
                 for name in ('small', 'medium', 'large')
             ],
         )
@@ -134,9 +134,9 @@ class MixedTest(base.BaseTestCase):
     def test_a_type_that_the_card_does_not_have(self) -> None:
         used = card(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX,
                     vgpus=(capacity.VGPU(vgpu_type='mtty-1'),))
-        self.assertEqual(0, capacity.available(used, 'small'))
-        self.assertEqual(0, capacity.available(
-            card(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX), 'mtty-1'))
+        self.assertEqual(0, used.available('small'))
+        self.assertEqual(0, card(
+            MBOCHS, capacity.VGPUMixPolicy.ANY_MIX).available('mtty-1'))
 
 
 class PlacedTest(base.BaseTestCase):
@@ -166,8 +166,8 @@ class PlacedTest(base.BaseTestCase):
             for size, places in table.items():
                 used = card(types, capacity.VGPUMixPolicy.MIXED_SIZE)
                 found = []
-                while capacity.available(used, str(size)):
-                    used = used.with_unit(str(size))
+                while used.available(str(size)):
+                    used = used.with_vgpu(str(size))
                     found.append(used.vgpus[-1].placement_id)
                 self.assertEqual(places, sorted(found, key=lambda n: n or 0),
                                  (region, size))
@@ -175,12 +175,12 @@ class PlacedTest(base.BaseTestCase):
     def test_the_largest_that_can_fit_keeps_fitting(self) -> None:
         used = filled(card(nvidia(24, 12, 6, 4),
                            capacity.VGPUMixPolicy.MIXED_SIZE), '6', '4')
-        self.assertEqual(1, capacity.available(used, '12'))
+        self.assertEqual(1, used.available('12'))
 
     def test_a_vgpu_at_an_unknown_place_stops_all(self) -> None:
         used = card(nvidia(24, 12), capacity.VGPUMixPolicy.MIXED_SIZE,
                     vgpus=(capacity.VGPU(vgpu_type='12'),))
-        self.assertEqual(0, capacity.available(used, '12'))
+        self.assertEqual(0, used.available('12'))
 
 
 @st.composite
@@ -219,19 +219,19 @@ class RoomTest(base.BaseTestCase):
                         each for each in used.vgpus if each is not gone
                     ),
                 )
-            elif capacity.available(used, name := names[step % len(names)]):
-                used = used.with_unit(name)
+            elif used.available(name := names[step % len(names)]):
+                used = used.with_vgpu(name)
         name = data.draw(st.sampled_from(names))
-        promised = capacity.available(used, name)
-        self.assertLessEqual(promised, capacity.max_instances(used, name))
+        promised = used.available(name)
+        self.assertLessEqual(promised, used.max_instances(name))
         for left in range(promised, 0, -1):
-            self.assertEqual(left, capacity.available(used, name))
-            used = used.with_unit(name)
-        self.assertEqual(0, capacity.available(used, name))
+            self.assertEqual(left, used.available(name))
+            used = used.with_vgpu(name)
+        self.assertEqual(0, used.available(name))
         self._fits_the_hardware(used)
 
     def _fits_the_hardware(self, used: capacity.GPUCapacity) -> None:
-        sizes = [used.types[unit.vgpu_type or ''].video_ram or 0
+        sizes = [used.types[unit.vgpu_type].video_ram or 0
                  for unit in used.vgpus]
         memory = max(kind.video_ram * kind.max_instances  # type: ignore[operator]
                      for kind in used.types.values())
@@ -253,5 +253,5 @@ class RoomTest(base.BaseTestCase):
                 self.assertLessEqual(end, begin)
 
     def test_a_card_that_is_not_offered_has_none(self) -> None:
-        self.assertEqual(0, capacity.available(capacity.GPUCapacity(
-            id='x', offered=False, types=MBOCHS), 'small'))
+        self.assertEqual(0, capacity.GPUCapacity(
+            id='x', offered=False, types=MBOCHS).available('small'))

@@ -133,8 +133,8 @@ class MdevTest(PlacingCase):
             each.stable_id for each in made}
         number = next(number for number, vf in enumerate(self.vfs)
                       if vf.id in free)
-        if capacity.available(card, name):
-            unit = card.with_unit(name).vgpus[-1]
+        if card.available(name):
+            unit = card.with_vgpu(name).vgpus[-1]
             made.append(self.device(number, name, unit.placement_id))
             self.host.prepare(made[-1])
         else:

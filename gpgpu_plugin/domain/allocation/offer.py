@@ -1,0 +1,80 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What a resource class offers on one host, and what a request gets of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import region as region_mod
+from gpgpu_plugin.domain.vgpu import capacity
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TypeOffer:
+    """One resource class on one host: a type of the GPUs of a group.
+
+    A GPU with one id is the same GPU, with an equal value, in each offer of a
+    host. A GPU is in at most one offer of the type ``passthrough``.
+
+    :ivar vgpu_type: name of the type, ``passthrough`` for whole GPUs
+    :ivar enabled: whether the operator lets it be claimed
+    """
+
+    vgpu_type: str
+    gpus: Sequence[capacity.GPUCapacity]
+    enabled: bool = True
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether it offers whole GPUs."""
+        return self.vgpu_type == naming.PASSTHROUGH
+
+    @functools.cached_property
+    def available_by_gpu(self) -> Mapping[str, int]:
+        """How many units each GPU can take now if nothing else is claimed, by
+        the GPU's id."""
+        return {gpu.id: gpu.available(self.vgpu_type) if self.enabled else 0
+                for gpu in self.gpus}
+
+    def available(self, region: region_mod.Region | None = None) -> int:
+        """Return how many can be claimed now if nothing else is claimed.
+
+        :param region: only of its GPUs
+        """
+        by_gpu = self.available_by_gpu
+        if region is None:
+            return sum(by_gpu.values())
+        return sum(by_gpu[gpu.id] for gpu in self.gpus if gpu in region)
+
+    def within(self, region: region_mod.Region) -> TypeOffer:
+        """Return the offer of a region's GPUs alone."""
+        return dataclasses.replace(
+            self, gpus=[gpu for gpu in self.gpus if gpu in region])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """One selected unit: a whole GPU or a vGPU on it.
+
+    :ivar gpu_id: id of the GPU
+    :ivar vgpu_type: ``passthrough`` for the whole GPU
+    :ivar placement_id: as in ``capacity.VGPU``
+    """
+
+    gpu_id: str
+    vgpu_type: str
+    placement_id: int | None = None

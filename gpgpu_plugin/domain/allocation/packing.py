@@ -1,0 +1,154 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Packing of vGPUs onto GPUs, and which GPUs are reserved to stay whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+import itertools
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import MutableMapping
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import offer as offer_mod
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.vgpu import capacity
+
+_Policy = request_mod.AllocationPolicy
+_Offers = Mapping[str, offer_mod.TypeOffer]
+_GPUs = MutableMapping[str, capacity.GPUCapacity]
+
+# Sets of GPUs that are reserved to stay whole, in turn.
+_MAX_RESERVED = 24
+
+
+def pack(gpus: _GPUs, offers: _Offers,
+         demands: Iterable[request_mod.Demand],
+         policy: request_mod.AllocationPolicy,
+         ) -> dict[str, tuple[offer_mod.Selection, ...]] | None:
+    """Place one vGPU after the other.
+
+    depth_first takes GPUs that have vGPUs already, and among them the one on
+    which the larger types lose least; breadth_first the emptiest ones, and
+    among them likewise. What is still equal is decided by id.
+
+    :param gpus: GPUs that may be used, by id; changed to what they are with
+        the vGPUs
+    :returns: selections by resource class; None if they do not all fit
+    """
+    selected = {}
+    for demand in demands:
+        selections = _place(gpus, offers[demand.resource_class],
+                            demand.count, policy)
+        if selections is None:
+            return None
+        selected[demand.resource_class] = selections
+    return selected
+
+
+def _place(gpus: _GPUs, offer: offer_mod.TypeOffer, count: int,
+           policy: request_mod.AllocationPolicy,
+           ) -> tuple[offer_mod.Selection, ...] | None:
+    """Place vGPUs of one type."""
+    name = offer.vgpu_type
+    costs = {gpu.id: _cost(gpus[gpu.id], name, policy) for gpu in offer.gpus
+             if gpu.id in gpus and gpus[gpu.id].available(name)}
+    selections = []
+    for _ in range(count):
+        if not costs:
+            return None
+        gpu_id = min(costs, key=costs.__getitem__)
+        gpus[gpu_id] = gpu = gpus[gpu_id].with_vgpu(name)
+        selections.append(offer_mod.Selection(
+            gpu_id=gpu_id, vgpu_type=name,
+            placement_id=gpu.vgpus[-1].placement_id))
+        if gpu.available(name):
+            costs[gpu_id] = _cost(gpu, name, policy)
+        else:
+            del costs[gpu_id]
+    return tuple(selections)
+
+
+def _cost(gpu: capacity.GPUCapacity, name: str,
+          policy: request_mod.AllocationPolicy) -> tuple[object, ...]:
+    """Return the cost of one more vGPU on a GPU: the lower, the better."""
+    used = 1 - fractions.Fraction(
+        gpu.available(name), gpu.max_instances(name))
+    cost = gpu.fragmentation_cost(name)
+    if policy is _Policy.DEPTH_FIRST:
+        return (not gpu.vgpus, cost, -used, gpu.id)
+    return (used, cost, gpu.id)
+
+
+def reserved_gpus(offers: Sequence[offer_mod.TypeOffer],
+                  whole: Iterable[tuple[offer_mod.TypeOffer, int]],
+                  ) -> Iterator[frozenset[str]]:
+    """Return sets of GPUs to reserve for passthrough, the best first.
+
+    The best GPUs to reserve are those that could take the fewest vGPUs. Of
+    equivalent GPUs only the first ones are tried.
+
+    :param offers: offers of the demanded vGPU types
+    :param whole: offers of passthrough, each with the count demanded
+    """
+    subsets = []
+    for offer, count in whole:
+        gpus = sorted(
+            (gpu for gpu in offer.gpus if gpu.available(naming.PASSTHROUGH)),
+            key=lambda gpu: (_available(gpu, offers), gpu.id))
+        subsets.append(itertools.islice(
+            _subsets(_equivalence_classes(gpus, offers), count),
+            _MAX_RESERVED))
+    for combination in itertools.islice(
+            itertools.product(*subsets), _MAX_RESERVED):
+        yield frozenset(itertools.chain.from_iterable(combination))
+
+
+def _available(gpu: capacity.GPUCapacity,
+               offers: Iterable[offer_mod.TypeOffer]) -> int:
+    return sum(offer.available_by_gpu.get(gpu.id, 0) for offer in offers)
+
+
+def _equivalence_classes(gpus: Iterable[capacity.GPUCapacity],
+                         offers: Collection[offer_mod.TypeOffer],
+                         ) -> list[list[str]]:
+    """Return ids of GPUs, together where they can take the same vGPUs."""
+    classes: list[tuple[object, list[str]]] = []
+    for gpu in gpus:
+        demanded = {offer.vgpu_type for offer in offers
+                    if gpu.id in offer.available_by_gpu}
+        kind = (demanded, dataclasses.replace(
+            gpu, id='', numa_node=None, switch=None)) if demanded else None
+        members = next(
+            (members for other, members in classes if other == kind), None)
+        if members is None:
+            classes.append((kind, [gpu.id]))
+        else:
+            members.append(gpu.id)
+    return [members for _, members in classes]
+
+
+def _subsets(classes: Sequence[Sequence[str]],
+             count: int) -> Iterator[tuple[str, ...]]:
+    """Return every way to take so many that makes a difference."""
+    if not count:
+        yield ()
+    elif sum(map(len, classes)) >= count:
+        first, *rest = classes
+        for taken in range(min(count, len(first)), -1, -1):
+            for others in _subsets(rest, count - taken):
+                yield (*first[:taken], *others)

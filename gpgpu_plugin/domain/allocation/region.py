@@ -1,0 +1,110 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Parts of a host that a request may be confined to, in order of
+preference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.vgpu import capacity
+
+_NUMAPolicy = request_mod.NUMAPolicy
+_Topology = request_mod.Topology
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Region:
+    """A part of a host: GPUs that meet all conditions; None: any GPU."""
+
+    numa_nodes: frozenset[int] | None = None
+    switch: str | None = None
+    gpu_id: str | None = None
+
+    def __contains__(self, gpu: capacity.GPUCapacity) -> bool:
+        return ((self.numa_nodes is None or gpu.numa_node in self.numa_nodes)
+                and self.switch in (None, gpu.switch)
+                and self.gpu_id in (None, gpu.id))
+
+
+def preference_tiers(gpus: Collection[capacity.GPUCapacity],
+                     request: request_mod.Request,
+                     guest_nodes: frozenset[int] | None,
+                     *, one_node_first: bool) -> Iterator[list[Region]]:
+    """Return the regions in which the request may be met, the best first.
+
+    The regions of one tier are equally good.
+
+    :param gpus: GPUs of all offers that are demanded
+    :param guest_nodes: the host's NUMA nodes of the guest's memory; None:
+        anywhere
+    :param one_node_first: whether, without a demand for topology, one NUMA
+        node is better than several
+    """
+    for base in _bases(request, guest_nodes):
+        if request.restricts_topology:
+            yield topology_regions(gpus, request.topology, base)
+            continue
+        if one_node_first and not request.is_single:
+            nodes = _numa_nodes(gpus, base)
+            if len(nodes) > 1:
+                yield [Region(numa_nodes=frozenset({node})) for node in nodes]
+        yield [base]
+
+
+def base_region(request: request_mod.Request,
+                guest_nodes: frozenset[int] | None) -> Region:
+    """Return the largest region that the NUMA policy allows."""
+    *_, last = _bases(request, guest_nodes)
+    return last
+
+
+def _bases(request: request_mod.Request,
+           guest_nodes: frozenset[int] | None) -> list[Region]:
+    anywhere, near = Region(), Region(numa_nodes=guest_nodes)
+    if guest_nodes is None or request.numa_policy is _NUMAPolicy.NONE:
+        return [anywhere]
+    if request.numa_policy is _NUMAPolicy.REQUIRED:
+        return [near]
+    return [near, anywhere]
+
+
+def topology_regions(gpus: Iterable[capacity.GPUCapacity],
+                     topology: request_mod.Topology,
+                     base: Region) -> list[Region]:
+    """Return the parts of a region that each are one place to a topology.
+
+    A GPU whose node (switch) is unknown is a place of its own: several vGPUs
+    on it are in one place, wherever that is.
+    """
+    if topology is _Topology.SAME_NUMA:
+        lone = {gpu.id for gpu in gpus if gpu.numa_node is None}
+        places = [Region(numa_nodes=frozenset({node}))
+                  for node in _numa_nodes(gpus, base)]
+    else:
+        lone = {gpu.id for gpu in gpus if gpu.switch is None}
+        places = [
+            dataclasses.replace(base, switch=switch) for switch in sorted(
+                {gpu.switch for gpu in gpus if gpu.switch is not None})]
+    return places + [dataclasses.replace(base, gpu_id=gpu_id)
+                     for gpu_id in sorted(lone)]
+
+
+def _numa_nodes(gpus: Iterable[capacity.GPUCapacity],
+                region: Region) -> list[int]:
+    """Return the known NUMA nodes of a region's GPUs."""
+    return sorted({gpu.numa_node for gpu in gpus
+                   if gpu.numa_node is not None and gpu in region})
