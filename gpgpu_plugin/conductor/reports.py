@@ -99,9 +99,11 @@ def _known(session: orm.Session, host: models.Host | None,
             kind='host', name=scan.host,
             reason=f'node {scan.node_uuid} is reported by host '
                    f'{other.name} already')
-    host = models.Host(name=scan.host, node=scan.node,
-                       node_uuid=scan.node_uuid, generation=1, deleted=0,
-                       problems='[]')
+    host = models.Host(
+        name=scan.host, node=scan.node, node_uuid=scan.node_uuid,
+        generation=1 + host_db.last_generation(
+            session, scan.host, scan.node_uuid),
+        deleted=0, problems='[]')
     session.add(host)
     session.flush()
     return host

@@ -37,6 +37,19 @@ def get(session: orm.Session, name: str) -> models.Host:
     return host
 
 
+def last_generation(session: orm.Session, name: str, node_uuid: str) -> int:
+    """Return the highest generation of deleted hosts of a name or a node.
+
+    What a host's name or node once had, its tracker and the schedulers may
+    still have; they drop what has a lower generation.
+    """
+    return session.scalar(
+        sa.select(sa.func.max(models.Host.generation)).where(
+            models.Host.deleted != 0,
+            sa.or_(models.Host.name == name,
+                   models.Host.node_uuid == node_uuid))) or 0
+
+
 def lock(session: orm.Session, name: str) -> models.Host | None:
     """The live host, locked until the transaction ends.
 

@@ -178,6 +178,27 @@ class OperatorTest(base.ConductorTestCase):
             base.EIGHT, node_uuid='22222222-2222-2222-2222-222222222222'))
         self.assertEqual({'available': 8}, self.states())
 
+    def test_host_made_again_begins_above_every_tombstone(self):
+        # Trackers compare generations by host name, schedulers by node.
+        other = '22222222-2222-2222-2222-222222222222'
+        operators.host_delete(self.db, 'h1')
+        for host, node_uuid in (
+                ('h1', base.NODE), ('h1', base.NODE), ('h1', other),
+                ('h2', other), ('h1', base.NODE), ('h2', base.NODE)):
+            before = [
+                each.generation
+                for each in scheduler_feed.changes_since(self.db, 0).hosts
+                if host == each.host or node_uuid == each.node_uuid
+            ]
+            inventory = reports.report(self.db, base.scan(
+                base.EIGHT, host=host, node_uuid=node_uuid))
+            with self.subTest(host=host, node_uuid=node_uuid):
+                self.assertGreater(inventory.generation, max(before))
+            # Changes, so that no two hosts have the same generation by chance.
+            for device in operators.device_list(self.db, variant='H100'):
+                operators.device_set(self.db, device.uuid, enabled=False)
+            operators.host_delete(self.db, host)
+
     def test_disabled_device(self):
         device = operators.device_list(self.db)[0]
         self.assertEqual('disabled', operators.device_set(
