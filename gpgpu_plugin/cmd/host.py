@@ -53,7 +53,12 @@ class HostDelete(reach.Command, command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('host', help='name of the nova-compute service')
+        parser.add_argument(
+            '--force', action='store_true',
+            help='delete it though its nova-compute is running, which then '
+                 'reports its devices anew, or cannot be asked')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.api.host_delete(gpgpu_context.admin(), parsed_args.host)
+        self.api.host_delete(
+            gpgpu_context.admin(), parsed_args.host, force=parsed_args.force)

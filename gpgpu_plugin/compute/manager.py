@@ -32,3 +32,6 @@ class ComputeManager:
     def refresh(self, ctxt: gpgpu_context.RequestContext) -> None:
         """Fetch the host's inventory: the conductor changed it."""
         self._refresh()
+
+    def ping(self, ctxt: gpgpu_context.RequestContext) -> None:
+        """Answer that this host is served."""

@@ -347,8 +347,11 @@ class ResourceTracker:
         try:
             self.inventory.accept(tasks.fetch(self._host()))
         except exception.NotFound:
-            # The host was deleted in the conductor; it reports anew.
+            # The host was deleted in the conductor. It reports anew in this
+            # iteration: nothing of it can be claimed until then.
             self._require(_T.REPORT)
+            if self._is_due(_T.REPORT):
+                self._run_task(_T.REPORT)
 
     def _clean(self) -> None:
         for answer in tasks.clean(self._host()):

@@ -228,8 +228,15 @@ class ConductorManager:
         return operators.host_list(self._db, host)[0]
 
     @_call
-    def host_delete(self, ctxt: _Context, host: str) -> object:
+    def host_delete(self, ctxt: _Context, host: str,
+                    force: bool) -> object:
+        if not force:
+            operators.check_not_running(
+                self._db, host,
+                lambda: self._compute_api.ping(ctxt, host))
         operators.host_delete(self._db, host)
+        # Whoever serves the host all the same reports it anew.
+        self._refresh(ctxt, [host])
         return None
 
     @_call

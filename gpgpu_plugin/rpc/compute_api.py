@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import typing
 
+import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
@@ -22,19 +23,42 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 
 VERSION = '1.0'
 
+# Seconds. Whoever does not answer meanwhile counts as not running, so it must
+# be long for a busy nova-compute and short for whoever waits for a dead one.
+PING_TIMEOUT = 5
+
 
 class ComputeAPI:
-    """Casts to one host's nova-compute; nobody waits for an answer."""
+    """Messages to one host's nova-compute."""
 
     def __init__(self, conf: cfg.ConfigOpts,
                  transport: typing.Any = None) -> None:
+        self._conf = conf
+        self._transport = transport or rpc_transport.get_transport(conf)
         self._client = rpc_transport.client(
-            transport or rpc_transport.get_transport(conf),
-            rpc_transport.compute_topic(conf),
-            VERSION,
-        )
+            self._transport, rpc_transport.compute_topic(conf), VERSION)
 
     def refresh(self, ctxt: gpgpu_context.RequestContext, host: str) -> None:
         """Something of the host changed in the conductor: fetch, push to
-        Placement, clean what is dirty."""
+        Placement, clean what is dirty. Nobody waits for it."""
         self._client.prepare(server=host).cast(ctxt, 'refresh')
+
+    def ping(self, ctxt: gpgpu_context.RequestContext, host: str) -> bool:
+        """Return whether a nova-compute of the host answers in time.
+
+        :raises BrokerUnavailable: it could not be asked, or could not answer
+        """
+        rpc_transport.probe(self._conf, self._transport)
+        try:
+            self._client.prepare(server=host, timeout=PING_TIMEOUT).call(
+                ctxt, 'ping')
+        except (oslo_messaging.RemoteError,
+                oslo_messaging.RPCDispatcherError):
+            # An answer, if of another version; the in-process transport
+            # keeps its class.
+            return True
+        except oslo_messaging.MessagingTimeout:
+            # Silence counts only if the broker would have carried an answer.
+            rpc_transport.probe(self._conf, self._transport)
+            return False
+        return True

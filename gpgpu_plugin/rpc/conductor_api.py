@@ -32,6 +32,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 VERSION = '1.0'
@@ -58,16 +59,19 @@ class ConductorAPI:
             timeout=self._timeout)
         self._probed = False
 
-    def _call(self, ctxt: _Context, method: str, **kwargs: object) -> object:
+    def _call(self, ctxt: _Context, method: str, *, longer: float = 0,
+              **kwargs: object) -> object:
         self._probe()
+        timeout = self._timeout + longer
         try:
-            return self._client.call(ctxt, method, **{
-                name: codec.to_primitive(value)
-                for name, value in kwargs.items()})
+            return self._client.prepare(timeout=timeout).call(
+                ctxt, method, **{
+                    name: codec.to_primitive(value)
+                    for name, value in kwargs.items()})
         except (oslo_messaging.MessagingTimeout,
                 oslo_messaging.MessageDeliveryFailure):
             raise exception.ConductorUnavailable(
-                method=method, timeout=self._timeout) from None
+                method=method, timeout=timeout) from None
 
     def _probe(self) -> None:
         # Before the first call alone: it makes the queue for replies, which
@@ -321,9 +325,18 @@ class ConductorAPI:
         return codec.from_primitive(
             admin.HostInfo, self._call(ctxt, 'host_show', host=host))
 
-    def host_delete(self, ctxt: _Context, host: str) -> None:
-        """Forget a host. :raises Conflict: an instance holds a device"""
-        self._call(ctxt, 'host_delete', host=host)
+    def host_delete(self, ctxt: _Context, host: str, *,
+                    force: bool = False) -> None:
+        """Forget a host; one whose nova-compute runs reports anew.
+
+        :param force: also one whose nova-compute runs, or cannot be asked
+        :raises NotFound: it never reported
+        :raises Conflict: an instance holds a device, or without ``force``
+            nova-compute runs or cannot be asked
+        """
+        # The conductor itself waits for nova-compute.
+        self._call(ctxt, 'host_delete', host=host, force=force,
+                   longer=0 if force else compute_api.PING_TIMEOUT)
 
     def group_list(self, ctxt: _Context, host: str | None = None,
                    variant: str | None = None,

@@ -19,7 +19,9 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import manager
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
@@ -74,6 +76,26 @@ class BrokerTest(base.BaseTestCase):
                 # The queue for replies finds back by itself, in its time.
                 time.sleep(1)
         self.fail('the broker is back, calls still fail')
+
+    def test_ping_of_a_host_while_the_broker_goes_and_comes_back(self):
+        server = rpc_transport.server(
+            self._transport(services.RABBITMQ),
+            rpc_transport.compute_topic(self.conf),
+            'h1',
+            [manager.ComputeManager(lambda: None)],
+        )
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+        api = compute_api.ComputeAPI(
+            self.conf, self._transport(self.way))
+        self.assertTrue(api.ping(context.admin(), 'h1'))
+        self.assertFalse(api.ping(context.admin(), 'h2'))
+        self.proxy.down()
+        began = time.monotonic()
+        self.assertRaises(exception.BrokerUnavailable, api.ping,
+                          context.admin(), 'h1')
+        self.assertLess(time.monotonic() - began, 30)
 
     def test_broker_is_down_at_the_first_call(self):
         self.proxy.down()

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import collections
 import json
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
@@ -36,6 +38,8 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import admin as objects
+
+LOG = logging.getLogger(__name__)
 
 _FACTS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
           'class_code', 'driver', 'numa_node', 'iommu_group', 'slot',
@@ -70,6 +74,36 @@ def _host_view(host: models.Host,
         reported_at=(host.reported_at.isoformat(timespec='seconds') + 'Z'
                      if host.reported_at else None),
         problems=tuple(json.loads(host.problems)))
+
+
+def check_not_running(db: api.Database, name: str,
+                      answers: Callable[[], bool]) -> None:
+    """Refuse a host whose nova-compute runs, or may be running.
+
+    :param answers: asks nova-compute; raises where that is not known
+    :raises NotFound: the host never reported
+    :raises Conflict: nova-compute answered, or it could not be asked
+    """
+    with db.reader() as session:
+        host_db.get(session, name)
+    try:
+        running = answers()
+    except Exception as exc:
+        # Whatever it is, it is no proof that nova-compute ended.
+        LOG.exception('nova-compute of %s could not be asked whether it '
+                      'runs', name)
+        raise exception.Conflict(
+            kind='host', name=name,
+            reason=f'nova-compute could not be asked whether it is running '
+                   f'({type(exc).__name__}: {str(exc).partition(chr(10))[0]})'
+                   f'; try again, or give --force to delete the host all '
+                   f'the same') from exc
+    if running:
+        raise exception.Conflict(
+            kind='host', name=name,
+            reason='its nova-compute is running; stop nova-compute there and '
+                   'delete the host again, or give --force to delete it now '
+                   'and have it report its devices anew')
 
 
 def host_delete(db: api.Database, name: str) -> None:

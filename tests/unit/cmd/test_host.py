@@ -11,11 +11,16 @@
 #    under the License.
 """``host``."""
 
+import threading
+import uuid
+
 import fixtures
 
 from gpgpu_plugin.cmd import designation as commands
+from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.vfio import designation
+from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -32,9 +37,55 @@ class HostTest(base.CommandTestCase):
         self.assertEqual(['0000:07:00.0: config cannot be read'],
                          shown['Problems'])
 
-    def test_empty(self):
+    def test_delete_of_a_host_that_nobody_serves(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
         self.done('host', 'delete', 'h1')
         self.assertEqual([], self.json('host', 'list'))
+
+    def serve(self, name):
+        """Let a host report, and answer as its nova-compute.
+
+        :param name: of this test alone: the in-process transport keeps what
+            other tests sent
+        :returns: is set when the host was told to look
+        """
+        self.report(host=name, node_uuid=str(uuid.uuid4()))
+        told = threading.Event()
+        server = rpc_transport.server(
+            rpc_transport.get_transport(self.conf),
+            rpc_transport.compute_topic(self.conf),
+            name,
+            [compute_manager.ComputeManager(told.set)],
+        )
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+        return told
+
+    def hosts(self):
+        return [row['Host'] for row in self.json('host', 'list')]
+
+    def test_delete_of_a_host_whose_nova_compute_answers_is_refused(self):
+        told = self.serve('h-refused')
+        err = self.refused('host', 'delete', 'h-refused')
+        self.assertIn('host h-refused: its nova-compute is running', err)
+        self.assertIn('stop nova-compute', err)
+        self.assertIn('--force', err)
+        self.assertEqual(['h-refused', 'h1'], self.hosts())
+        self.assertFalse(told.is_set())
+
+    def test_delete_by_force_tells_the_host(self):
+        told = self.serve('h-forced')
+        self.done('host', 'delete', 'h-forced', '--force')
+        self.assertEqual(['h1'], self.hosts())
+        self.assertTrue(told.wait(60))
+
+    def test_delete_by_force_while_in_use_is_refused(self):
+        self.claim()
+        self.assertIn(f'instance {base.INSTANCE} holds a device',
+                      self.refused('host', 'delete', 'h1', '--force'))
+        self.assertEqual(1, len(self.json('host', 'list')))
 
     def test_unknown(self):
         for verb in ('show', 'delete'):
@@ -42,6 +93,8 @@ class HostTest(base.CommandTestCase):
                              self.refused('host', verb, 'h9'))
 
     def test_delete_while_in_use(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
         self.claim()
         err = self.refused('host', 'delete', 'h1')
         self.assertIn(f'instance {base.INSTANCE} holds a device', err)

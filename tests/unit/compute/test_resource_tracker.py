@@ -89,11 +89,25 @@ class RunOnceTest(base.ComputeTestCase):
         self.assertEqual((8, 8), self.placement())
 
     def test_deleted_host_reports_anew(self):
-        self.api.host_delete(context.admin(), 'h1')
+        self.api.host_delete(context.admin(), 'h1', force=True)
         self.tracker.refresh()
         self.tracker.run_once()
-        self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
+        self.assertEqual((8, 0), self.placement())
+
+    def test_host_that_reported_anew_goes_on_to_update_placement(self):
+        for number in (1, 2):
+            self.api.host_delete(context.admin(), 'h1', force=True)
+            self.tracker.refresh()
+            self.tracker.run_once()
+            device = self.api.device_list(context.admin(), variant='H100')[0]
+            for enabled, reserved in ((False, 1), (True, 0)):
+                with self.subTest(deletion=number, enabled=enabled):
+                    self.api.device_set(
+                        context.admin(), device.uuid, enabled=enabled)
+                    self.tracker.refresh()
+                    self.tracker.run_once()
+                    self.assertEqual((8, reserved), self.placement())
 
     def test_late_answer_does_not_overwrite_a_newer_one(self):
         old = self.api.host_inventory(context.admin(), 'h1')

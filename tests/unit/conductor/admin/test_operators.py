@@ -14,6 +14,8 @@
 import dataclasses
 import uuid
 
+import oslo_messaging
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import inventory
@@ -198,6 +200,36 @@ class OperatorTest(base.ConductorTestCase):
             for device in operators.device_list(self.db, variant='H100'):
                 operators.device_set(self.db, device.uuid, enabled=False)
             operators.host_delete(self.db, host)
+
+    def test_host_that_does_not_answer_may_be_deleted(self):
+        operators.check_not_running(self.db, 'h1', lambda: False)
+
+    def test_host_that_answers_may_not_be_deleted(self):
+        exc = self.assertRaises(
+            exception.Conflict, operators.check_not_running, self.db, 'h1',
+            lambda: True)
+        self.assertIn('its nova-compute is running', str(exc))
+        self.assertIn('--force', str(exc))
+
+    def test_host_that_cannot_be_asked_may_not_be_deleted(self):
+        for cause in (
+                exception.BrokerUnavailable(hosts='b:5672', reason='refused'),
+                oslo_messaging.MessageDeliveryFailure('no route\nto it'),
+                OSError(5, 'what nobody foresaw')):
+            def ask(cause=cause):
+                raise cause
+            with self.subTest(cause=cause):
+                exc = self.assertRaises(
+                    exception.Conflict, operators.check_not_running, self.db,
+                    'h1', ask)
+                self.assertIn(type(cause).__name__, str(exc))
+                self.assertIn('--force', str(exc))
+                self.assertNotIn('\n', str(exc))
+
+    def test_unknown_host_is_not_asked(self):
+        self.assertRaises(
+            exception.NotFound, operators.check_not_running, self.db, 'h9',
+            lambda: self.fail('asked'))
 
     def test_disabled_device(self):
         device = operators.device_list(self.db)[0]

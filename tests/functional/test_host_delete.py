@@ -1,0 +1,60 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``host delete`` while nova-compute runs, and after it ended."""
+
+from __future__ import annotations
+
+import fixtures
+
+from tests.fixtures import cloud
+from tests.fixtures import cloud_views
+
+
+class HostDeleteTest(cloud.GpuCloud):
+    """One HGX server with eight H100."""
+
+    def _works(self) -> None:
+        """Offer all, follow an operator, and give an instance its GPUs."""
+        self.wait_for(lambda: self.listing('host', 'list'), 'reported anew')
+        self.wait_states(available=8)
+        self.wait_inventory(8, 0)
+        device = self.devices('--host', 'gpu1', '--variant', 'H100')[0]
+        self.manage('device', 'set', device['uuid'], '--disable')
+        self.wait_inventory(8, 1)
+        self.boot(self.flavor(H100=8), 'ERROR')
+        server = self.boot(self.flavor(H100=7))
+        self.assertNotIn(f'gpu1 {device["address"]}', self.held(server))
+        self.delete(server)
+        self.manage('device', 'set', device['uuid'], '--enable')
+        self.wait_states(available=8)
+        self.wait_inventory(8, 0)
+
+    def test_delete_while_nova_compute_runs_is_refused(self) -> None:
+        refused = self.assertRaises(
+            cloud_views.CommandFailed, self.manage, 'host', 'delete', 'gpu1')
+        self.assertIn('its nova-compute is running', str(refused))
+        self.wait_states(available=8)
+        self.assertEqual((8, 0), self.inventory())
+
+    def test_host_deleted_by_force_reports_anew_and_works(self) -> None:
+        for _ in range(2):
+            self.manage('host', 'delete', 'gpu1', '--force')
+            self._works()
+
+    def test_host_deleted_after_nova_compute_ended_works_again(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 1))
+        self.computes['gpu1'].stop()
+        self.manage('host', 'delete', 'gpu1')
+        self.assertEqual([], self.listing('host', 'list'))
+        self.restart_compute('gpu1')
+        self._works()

@@ -1,0 +1,110 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Whether a host's nova-compute answers: yes, no, or not known."""
+
+import socket
+import time
+
+import fixtures
+import oslo_messaging
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import manager
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import conductor as conductor_fixture
+
+
+class _OtherVersion:
+    """A nova-compute that has no ping."""
+
+    target = oslo_messaging.Target(version='1.0')
+
+
+class PingTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        # The in-process transport keeps what other tests sent.
+        self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
+        self.transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(self.transport.cleanup)
+        self.api = compute_api.ComputeAPI(self.conf, self.transport)
+
+    def serve(self, endpoint, host='h1'):
+        server = rpc_transport.server(
+            self.transport,
+            rpc_transport.compute_topic(self.conf),
+            host,
+            [endpoint],
+        )
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+
+    def give_up_soon(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
+
+    def test_ping_of_a_running_nova_compute_answers(self):
+        looks = []
+        self.serve(manager.ComputeManager(lambda: looks.append(1)))
+        self.assertTrue(self.api.ping(context.admin(), 'h1'))
+        # It is asked whether it lives, not to do anything.
+        self.assertEqual([], looks)
+
+    def test_ping_of_another_host_is_not_answered(self):
+        self.serve(manager.ComputeManager(lambda: None), host='h2')
+        self.give_up_soon()
+        self.assertFalse(self.api.ping(context.admin(), 'h1'))
+
+    def test_ping_without_any_nova_compute_ends_in_time(self):
+        self.give_up_soon()
+        began = time.monotonic()
+        self.assertFalse(self.api.ping(context.admin(), 'h1'))
+        # rpc_timeout is 5 s.
+        self.assertLess(time.monotonic() - began, 4)
+
+    def test_ping_that_is_answered_with_an_error_is_answered(self):
+        self.serve(_OtherVersion())
+        self.assertTrue(self.api.ping(context.admin(), 'h1'))
+
+    def test_ping_while_the_broker_is_down_is_an_error(self):
+        with socket.socket() as probe:
+            # Bound and not listening: connections are refused.
+            probe.bind(('127.0.0.1', 0))
+            self.conf.set_override(
+                'transport_url',
+                f'rabbit://me:secret@127.0.0.1:{probe.getsockname()[1]}/',
+                'gpgpu')
+            transport = rpc_transport.get_transport(self.conf)
+            self.addCleanup(transport.cleanup)
+            self.assertRaises(
+                exception.BrokerUnavailable,
+                compute_api.ComputeAPI(self.conf, transport).ping,
+                context.admin(), 'h1')
+
+    def test_broker_that_goes_while_the_answer_is_awaited_is_an_error(self):
+        self.give_up_soon()
+        probes = []
+
+        def probe(conf, transport):
+            probes.append(1)
+            if len(probes) > 1:
+                raise exception.BrokerUnavailable(hosts='b', reason='gone')
+        self.useFixture(fixtures.MockPatchObject(
+            rpc_transport, 'probe', probe))
+        self.assertRaises(exception.BrokerUnavailable, self.api.ping,
+                          context.admin(), 'h1')
