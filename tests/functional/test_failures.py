@@ -88,6 +88,34 @@ class DeniedTest(cloud.GpuCloud):
         self.assertEqual(0, self.usage('gpu1'))
         self.assertEqual(1, self.usage('gpu2'))
 
+    def test_where_the_reason_of_a_denied_build_is_told(self) -> None:
+        # As doc/source/admin/troubleshooting.rst says.
+        self.restart_scheduler('ComputeFilter')
+        for host in self.machines:
+            self.claim_directly(host, 8)
+        flavor, reason = self.flavor(H100=1), 'denied: not_enough_available'
+
+        server = self.boot(flavor, 'ERROR')
+        for host in self.machines:
+            self.assertIn(
+                'INFO [gpgpu_plugin.conductor.manager] Claim of '
+                f'{server["id"]} on {host} {reason}',
+                self.stdlog.logger.output)
+            self.assertIn(f'Error from last host: {host}',
+                          self.stdlog.logger.output)
+        self.assertIn('Exhausted all hosts', server['fault']['message'])
+        self.assertNotIn('denied', str(server['fault']))
+
+        for attempts, fault in (
+                (len(self.machines), 'Last exception: Claim of {}'),
+                (1, 'Claim of {}')):
+            self.flags(max_attempts=attempts, group='scheduler')
+            server = self.boot(flavor, 'ERROR')
+            with self.subTest(max_attempts=attempts):
+                self.assertRegex(
+                    server['fault']['message'],
+                    f'{fault.format(server["id"])} on gpu[12] {reason}')
+
     def test_filter_refuses_what_placement_still_shows(self) -> None:
         for host in self.machines:
             self.claim_directly(host, 8)
