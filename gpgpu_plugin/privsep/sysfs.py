@@ -24,10 +24,10 @@ from gpgpu_plugin import privsep
 SYSFS_ROOT = '/sys'
 ADDRESS = r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]'
 _ALLOWED = re.compile(
-    rf'bus/pci/devices/{ADDRESS}/(driver_override|reset|remove|sriov_numvfs)'
+    rf'bus/pci/devices/{ADDRESS}/(driver_override|reset|sriov_numvfs)'
     r'|bus/pci/drivers/[A-Za-z0-9_.-]+/(bind|unbind)'
     rf'|bus/pci/devices/{ADDRESS}/nvidia/(current_vgpu_type|placement_id)'
-    r'|bus/pci/(drivers_probe|rescan)'
+    r'|bus/pci/drivers_probe'
     r'|class/mdev_bus/[A-Za-z0-9:._-]+/mdev_supported_types/'
     r'[A-Za-z0-9_.-]+/create'
     r'|bus/mdev/devices/[0-9a-f-]{36}/(remove|nvidia/placement_id)')

@@ -58,9 +58,15 @@ _VFIO_GROUP_GET_DEVICE_FD = 0x3b6a
 _VFIO_TYPE1 = 1
 
 
-def write(path: str, value: str) -> None:
-    """Without the daemon: the guest's tests are root already."""
+def _write_for_plugin(path: str, value: str) -> None:
+    """Write without the daemon, as the tests are root already, but only what
+    the daemon would write."""
     privsep_sysfs.check(path)
+    write(path, value)
+
+
+def write(path: str, value: str) -> None:
+    """Write what only a test writes, such as ``rescan``, as well."""
     fd = os.open(f'/sys/{path}', os.O_WRONLY)
     try:
         os.write(fd, (value or '\n').encode())
@@ -100,7 +106,8 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
     tree = sysfs.Sysfs('/sys')
     return local.LocalHost(host_base.Access(
         sysfs=tree, binder=binding.Binder(
-            tree, write, lambda: None, read, lambda address: None),
+            tree, _write_for_plugin, lambda: None, read,
+            lambda address: None),
         is_designated=designation.Store().holds,
         baselines=baseline.Baselines(
             test.useFixture(fixtures.TempDir()).path)), numvfs)

@@ -12,8 +12,8 @@
 """A small kernel for fake machines: it reacts to writes as Linux does.
 
 Covers what the plugin writes: bind, unbind, driver_override, drivers_probe,
-reset, remove and sriov_numvfs, with errors of drivers/pci (Linux 6.x); mdevs
-and types of VFs through fake_carving.
+reset and sriov_numvfs, and remove, which unplugs a card, with errors of
+drivers/pci (Linux 6.x); mdevs and types of VFs through fake_carving.
 """
 
 from __future__ import annotations

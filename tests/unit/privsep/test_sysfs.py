@@ -73,6 +73,7 @@ class SysfsWriteTest(base.BaseTestCase):
     def test_other_paths_are_refused(self):
         for path in ('../etc/passwd', f'{DEVICE}/../x/reset', '/etc/passwd',
                      f'{DEVICE}/config', f'{DEVICE}/nvidia/vgpu_params',
+                     f'{DEVICE}/remove', 'bus/pci/rescan',
                      'kernel/reset', f'{DEVICE}/reset/',
                      'bus/pci/drivers/x/new_id', 'bus/pci/drivers/../x/bind'):
             exc = self.assertRaises(
