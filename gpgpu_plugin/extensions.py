@@ -23,7 +23,6 @@ from gpgpu_plugin import exception
 
 BACKENDS = 'gpgpu_plugin.backends'
 HOSTS = 'gpgpu_plugin.hosts'
-RESOURCE_TRACKERS = 'gpgpu_plugin.resource_trackers'
 SCHEDULER_FILTERS = 'gpgpu_plugin.scheduler_filters'
 
 

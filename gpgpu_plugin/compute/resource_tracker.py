@@ -64,7 +64,7 @@ _ITERATION = (
 
 
 class ResourceTracker:
-    """Namespace ``gpgpu_plugin.resource_trackers``, entry ``pci``.
+    """Keep one host's groups, devices and assignments up to date.
 
     :param host: name of the nova-compute service
     :param client: Nova's report client (``virtapi.reportclient``)

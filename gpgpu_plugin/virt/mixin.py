@@ -100,7 +100,7 @@ class GpuMixin:
         """Ours first: Nova may destroy guests before its first inventory."""
         self._gpu_transport = rpc_transport.get_transport(CONF)
         kind = extensions.load(extensions.HOSTS, self.gpu_host)
-        tracker = extensions.load(extensions.RESOURCE_TRACKERS, 'pci')(
+        tracker = resource_tracker.ResourceTracker(
             CONF,
             host,
             kind.for_host(CONF, host),

@@ -18,7 +18,6 @@ from stevedore import extension
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
-from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.scheduler_filters import gpu_filter
 
@@ -28,8 +27,6 @@ class ExtensionsTest(base.BaseTestCase):
     def test_by_name(self):
         self.assertIs(fake_host.FakeHost, extensions.load(
             extensions.HOSTS, 'fake'))
-        self.assertIs(resource_tracker.ResourceTracker, extensions.load(
-            extensions.RESOURCE_TRACKERS, 'pci'))
         self.assertIn(gpu_filter.GpuFilter, extensions.load_all(
             extensions.SCHEDULER_FILTERS).values())
 
