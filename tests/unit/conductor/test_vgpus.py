@@ -160,6 +160,28 @@ class CapacityTest(vgpu_base.VGPUTestCase):
         self.assertEqual({'passthrough': 1, '1Q': 31, '4Q': 4, '16Q': 1},
                          self.remaining())
 
+    def test_a_card_whose_types_cannot_be_read_is_not_offered_whole(self):
+        # What is on it is not known: it may be somebody's.
+        unknown = dataclasses.replace(
+            CARDS[0], vgpu_types=None, vgpu_mechanism=None,
+            unreadable=('vGPU types',))
+        reports.report(self.db, base.scan([unknown, CARDS[1]]))
+        self.assertEqual(1, self.remaining()['passthrough'])
+        self.denied('not_enough_available', whole=2)
+        [granted] = self.ask(whole=1).assignments
+        self.assertEqual(CARDS[1].id, granted.stable_id)
+        self.denied('not_enough_available', whole=1)
+        # Once they can be read it is known to be free.
+        reports.report(self.db, base.scan(CARDS))
+        [granted] = self.ask('i2', whole=1).assignments
+        self.assertEqual(CARDS[0].id, granted.stable_id)
+
+    def test_an_unreadable_attribute_other_than_types_does_not_matter(self):
+        reports.report(self.db, base.scan([dataclasses.replace(
+            CARDS[0], unreadable=('numa_node',)), CARDS[1]]))
+        self.assertEqual(2, self.remaining()['passthrough'])
+        self.ask(whole=2)
+
     def test_a_whole_card_offers_no_vgpu(self):
         claim = self.ask(whole=1)
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},

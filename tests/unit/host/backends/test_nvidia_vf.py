@@ -13,6 +13,7 @@
 
 import errno
 import os
+import pathlib
 
 import fixtures
 
@@ -65,6 +66,27 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.twice(self.host.release, device)
         self.assertEqual('0', self.current())
         self.refused(self.host.attachment, device, 'no vGPU type')
+
+    def test_vf_that_a_process_has_open_is_not_touched(self):
+        device = self.device(cleaning='c1')
+        self.host.prepare(device)
+        folder = pathlib.Path(
+            self.root, 'bus/pci/devices', device.address)
+        # As NVIDIA's driver of VFIO shows a VF that QEMU has open.
+        (folder / 'vfio-dev').mkdir(exist_ok=True)
+        (folder / 'enable').write_text('1\n')
+        self.host.kernel.written.clear()
+        self.refused(self.host.release, device, device.address,
+                     'a process still has it open')
+        verdict = self.host.clean(device)
+        self.assertFalse(verdict.passed)
+        self.assertIn('a process still has it open', verdict.evidence)
+        self.assertEqual(([], '1153'), (
+            self.host.kernel.written, self.current()))
+        (folder / 'enable').write_text('0\n')
+        verdict = self.host.clean(device)
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertEqual('0', self.current())
 
     def test_reset_and_compared_between_two_holdings(self):
         device = self.device(cleaning='c1')
