@@ -9,10 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The lab's machine runs all once more when QEMU crashed, and only then."""
+"""The lab's machine: when it runs all once more, and what its guest sees."""
 
 import contextlib
 import io
+import os
+import pathlib
+import re
 
 import fixtures
 from oslotest import base
@@ -38,3 +41,51 @@ class CrashTest(base.BaseTestCase):
     def test_failure(self):
         for code in (1, 124):
             self.assertEqual((code, 0), self.run_with(code))
+
+
+class HiddenTest(base.BaseTestCase):
+    """A folder that the guest mounts something over is not the machine's."""
+
+    def run_in(self, folder, command='python'):
+        """:returns: the exit code, what was said, whether QEMU was started"""
+        said = io.StringIO()
+        with (fixtures.MockPatchObject(
+                machine, '_run_once', return_value=0) as once,
+              fixtures.MockPatchObject(
+                  pathlib.Path, 'cwd', return_value=pathlib.Path(folder)),
+              contextlib.redirect_stderr(said)):
+            return (machine.run([[command]]), said.getvalue(),
+                    once.mock.called)
+
+    def mounted(self):
+        """Folders over which the guest mounts something before it runs a
+        command."""
+        script = (machine.HERE / 'guest_init.bash').read_text()
+        text = script.replace('\\\n', '').partition('bash /out/command')[0]
+        return {line.split()[-1] for line in re.findall(
+            r'^mount (.*?)(?: 2>.*)?$', text, re.MULTILINE)} | set(
+                re.findall(r'^mount --move \S+ /root(\S+)$',
+                           machine.INIT, re.MULTILINE))
+
+    def test_what_the_guest_mounts_is_known(self):
+        self.assertEqual(set(machine.HIDDEN), {
+            each for each in self.mounted()
+            # Else it is in another one.
+            if os.path.dirname(each) == '/'})
+        self.assertEqual({'/dev/pts', '/dev/shm', *machine.HIDDEN},
+                         self.mounted())
+
+    def test_checkout_below_tmp_runs(self):
+        self.assertEqual((0, '', True), self.run_in(
+            '/tmp/checkout', '/tmp/checkout/.tox/shared/bin/python'))
+
+    def test_checkout_that_the_guest_does_not_see_is_named_at_once(self):
+        for folder, command in (
+                ('/run/user/1000/checkout', 'python'), ('/dev/shm/x', 'x'),
+                ('/srv/checkout', '/run/user/1000/venv/bin/python')):
+            code, said, started = self.run_in(folder, command)
+            with self.subTest(folder=folder, command=command):
+                self.assertEqual((2, False), (code, started))
+                self.assertRegex(
+                    said, r'\A/(run|dev)/\S+ is below /(run|dev), .*: '
+                    r'move the checkout\n\Z')

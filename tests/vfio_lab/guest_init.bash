@@ -15,10 +15,12 @@
 
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
 mount -t tmpfs tmpfs /run
+# In memory, but not over /tmp: the checkout may be there.
+export TMPDIR=/run/tmp
+mkdir -m 1777 "$TMPDIR"
 mkdir -p /dev/pts /dev/shm /out /lib/modules
 mount -t devpts devpts /dev/pts 2>/dev/null
 mount -t tmpfs tmpfs /dev/shm
-mount -t tmpfs tmpfs /tmp
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,access=any \
     labout /out

@@ -46,6 +46,8 @@ META = 'linux-image-amd64'
 # Debian builds none of samples/vfio-mdev.
 MDEVS = ('mbochs', 'mtty')
 DISK = 16 * 1024 ** 3
+# Where the guest mounts something of its own (INIT, guest_init.bash).
+HIDDEN = ('/dev', '/out', '/proc', '/run', '/sys')
 # In the kernel's command line, so that tests know where they are.
 MARK = 'gpgpu_lab'
 # Of one boot; a busy machine took three times as long as a quiet one.
@@ -232,8 +234,16 @@ def run(commands: list[list[str]]) -> int:
     more, and said so, when QEMU crashed.
 
     :returns: the exit code of the first that failed, else 0; 124 when a guest
-        did not end in time, or QEMU crashed each time
+        did not end in time, or QEMU crashed each time; 2 when the guest would
+        not see what it is to run
     """
+    for path in (HERE, pathlib.Path.cwd(), *(
+            pathlib.Path(command[0]) for command in commands)):
+        if hidden := _hidden_below(path):
+            sys.stderr.write(
+                f'{path} is below {hidden}, where the guest of the lab mounts '
+                f'a file system of its own: move the checkout\n')
+            return 2
     for _ in range(RESTARTS + 1):
         try:
             return _run_once(commands)
@@ -241,6 +251,12 @@ def run(commands: list[list[str]]) -> int:
             sys.stdout.write(f'{exc}\n')
             sys.stdout.flush()
     return 124
+
+
+def _hidden_below(path: pathlib.Path) -> str | None:
+    """Return the folder of HIDDEN that a path is in, if it is in one."""
+    return next((each for each in HIDDEN
+                 if path.absolute().is_relative_to(each)), None)
 
 
 def _run_once(commands: list[list[str]]) -> int:
