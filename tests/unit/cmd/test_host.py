@@ -50,6 +50,9 @@ class HostTest(base.CommandTestCase):
             other tests sent
         :returns: is set when the host was told to look
         """
+        # A busy machine answers late.
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 60))
         self.report(host=name, node_uuid=str(uuid.uuid4()))
         told = threading.Event()
         server = rpc_transport.server(

@@ -39,6 +39,8 @@ class PingTest(base.BaseTestCase):
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         # The in-process transport keeps what other tests sent.
         self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
+        # A busy machine answers late.
+        self.limit(60)
         self.transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(self.transport.cleanup)
         self.api = compute_api.ComputeAPI(self.conf, self.transport)
@@ -54,9 +56,9 @@ class PingTest(base.BaseTestCase):
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
 
-    def give_up_soon(self):
+    def limit(self, seconds):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', seconds))
 
     def test_ping_of_a_running_nova_compute_answers(self):
         looks = []
@@ -67,15 +69,15 @@ class PingTest(base.BaseTestCase):
 
     def test_ping_of_another_host_is_not_answered(self):
         self.serve(manager.ComputeManager(lambda: None), host='h2')
-        self.give_up_soon()
+        self.limit(0.2)
         self.assertFalse(self.api.ping(context.admin(), 'h1'))
 
     def test_ping_without_any_nova_compute_ends_in_time(self):
-        self.give_up_soon()
+        self.limit(0.2)
         began = time.monotonic()
         self.assertFalse(self.api.ping(context.admin(), 'h1'))
-        # rpc_timeout is 5 s.
-        self.assertLess(time.monotonic() - began, 4)
+        # oslo.messaging's own limit is 60 s.
+        self.assertLess(time.monotonic() - began, 50)
 
     def test_ping_that_is_answered_with_an_error_is_answered(self):
         self.serve(_OtherVersion())
@@ -97,7 +99,7 @@ class PingTest(base.BaseTestCase):
                 context.admin(), 'h1')
 
     def test_broker_that_goes_while_the_answer_is_awaited_is_an_error(self):
-        self.give_up_soon()
+        self.limit(0.2)
         probes = []
 
         def probe(conf, transport):
