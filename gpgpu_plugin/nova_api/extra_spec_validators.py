@@ -11,8 +11,8 @@
 #    under the License.
 """Validators of the ``gpgpu:`` extra specs, loaded by nova-api.
 
-They run from compute microversion 2.86 on; what slips in below it is
-refused by the filter and the claim.
+Nova runs them from compute microversion 2.86 on. What a request below it lets
+in is refused by the filter and by the claim.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
 
 
-class _OnlyEnforced(base.ExtraSpecValidator):
-    """Any ``gpgpu:`` key: the domain knows the right ones and says so."""
+class _UnknownKeyValidator(base.ExtraSpecValidator):
+    """Validator of every ``gpgpu:`` key that has no validator of its own."""
 
     def validate(self, name: str, value: str) -> None:
-        """Check key and value.
+        """Refuse a key or value that the plugin does not know.
 
-        :raises nova.exception.ValidationError: HTTP 400 with the right ones
+        :raises nova.exception.ValidationError: HTTP 400; it lists the valid
+            ones
         """
         try:
             request.check_extra_spec(name, value)
@@ -40,16 +41,16 @@ class _OnlyEnforced(base.ExtraSpecValidator):
 
 
 def register() -> list[base.ExtraSpecValidator]:
-    """For the entry point ``nova.api.extra_spec_validators``."""
+    """Return the validators (``nova.api.extra_spec_validators``)."""
     known = [
         base.ExtraSpecValidator(
             name=key, description=(values.__doc__ or '').strip(),
             value={'type': str, 'description': key,
-                   'enum': [str(each) for each in values]})
+                   'enum': [str(value) for value in values]})
         for key, values in request.EXTRA_SPECS.items()]
-    # Reached by what the exact names above do not match.
-    other = _OnlyEnforced(
-        name='gpgpu:{key}', description='Keys that do not exist.',
+    # Nova comes to it if none of the exact names above matches.
+    other = _UnknownKeyValidator(
+        name='gpgpu:{key}', description='Any other key; it is refused.',
         value={'type': str, 'description': 'refused'},
         parameters=[{'name': 'key', 'pattern': '.+',
                      'description': 'anything else'}])

@@ -21,7 +21,7 @@ from gpgpu_plugin import extensions
 
 
 def all_filters() -> list[type]:
-    """The filter classes of the plugin and of those who extend it.
+    """Return the filter classes of all entry points.
 
     :raises ConfigInvalid: one of them cannot be loaded
     """

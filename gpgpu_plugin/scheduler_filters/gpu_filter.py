@@ -9,15 +9,15 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GpuFilter: drops candidates whose group cannot satisfy the request."""
+"""GpuFilter drops candidates whose group cannot satisfy the request."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 import nova.conf
 from nova.scheduler import filters
@@ -25,6 +25,7 @@ from nova.scheduler import utils
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -37,11 +38,11 @@ CONF = nova.conf.CONF
 
 
 class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
-    """Type, topology and room, decided on what the conductor says now.
+    """Filter by vGPU type, topology and capacity, as the conductor has them.
 
-    Placement may be behind, and knows no topology. Requests that ask for
-    nothing of ours pass without a call; so do rebuilds, which keep their
-    devices. What passes here is checked again by the claim.
+    Placement may be behind, and knows no topology. Requests without GPUs pass
+    without a call; so do rebuilds, which keep their devices. The claim checks
+    again what passes here.
     """
 
     RUN_ON_REBUILD = False
@@ -65,9 +66,10 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
             )
         return self._cache.refresh()
 
-    def filter_all(self, filter_obj_list: Iterable[typing.Any],
-                   spec_obj: typing.Any) -> Iterator[typing.Any]:
-        """Hosts with at least one candidate that the request fits on."""
+    def filter_all(self, filter_obj_list: Iterable[nova_types.HostState],
+                   spec_obj: nova_types.RequestSpec,
+                   ) -> Iterator[nova_types.HostState]:
+        """Return the hosts that have a candidate with the GPUs asked for."""
         hosts = list(filter_obj_list)
         if utils.request_is_rebuild(spec_obj):
             return iter(hosts)
@@ -90,27 +92,31 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
             return self._refuse_all(spec_obj, hosts, request_mod.Refusal(
                 reason=request_mod.Reason.CONDUCTOR_UNAVAILABLE,
                 detail=str(exc)))
-        return self._filter(hosts, spec_obj, self._ours(request, view), view)
+        return self._filter(
+            hosts, spec_obj, self._own_demands(request, view), view)
 
     @staticmethod
-    def _ours(request: request_mod.Request,
-              view: scheduler_view.SchedulerView) -> request_mod.Request:
+    def _own_demands(request: request_mod.Request,
+                     view: scheduler_view.SchedulerView,
+                     ) -> request_mod.Request:
         return dataclasses.replace(request, demands=tuple(
             demand for demand in request.demands
             if demand.resource_class in view.resource_classes
             or naming.is_reserved_class(demand.resource_class)))
 
-    def _filter(self, hosts: list[typing.Any], spec_obj: typing.Any,
+    def _filter(self, hosts: list[nova_types.HostState],
+                spec_obj: nova_types.RequestSpec,
                 request: request_mod.Request,
-                view: scheduler_view.SchedulerView) -> Iterator[typing.Any]:
+                view: scheduler_view.SchedulerView,
+                ) -> Iterator[nova_types.HostState]:
         if not request:
             return iter(hosts)
         passed = []
         reasons: collections.Counter[str] = collections.Counter()
         topology = spec_obj.numa_topology
-        nodes = None if topology is None else len(topology.cells)
+        guest_nodes = None if topology is None else len(topology.cells)
         for host in hosts:
-            refusal = self._refusal(host, request, view, nodes)
+            refusal = self._refusal(host, request, view, guest_nodes)
             if refusal is None:
                 passed.append(host)
                 continue
@@ -122,13 +128,17 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
             self._log_refused(spec_obj, reasons)
         return iter(passed)
 
-    def _refusal(self, host: typing.Any, request: request_mod.Request,
+    def _refusal(self, host: nova_types.HostState,
+                 request: request_mod.Request,
                  view: scheduler_view.SchedulerView, guest_nodes: int | None,
                  ) -> request_mod.Refusal | None:
-        """Why none of the host's candidates will do; keeps those that do."""
+        """Drop the host's candidates that do not fit.
+
+        :returns: None if some fit, else why the last one does not
+        """
         last: request_mod.Refusal | None = None
 
-        def fits(candidate: typing.Any) -> bool:
+        def fits(candidate: nova_types.AllocationCandidate) -> bool:
             nonlocal last
             refusal = view.refusal(
                 host.uuid, frozenset(candidate['allocations']), request,
@@ -141,15 +151,17 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
             return None
         return None if self.filter_candidates(host, fits) else last
 
-    def _refuse_all(self, spec_obj: typing.Any, hosts: list[typing.Any],
-                    refusal: request_mod.Refusal) -> Iterator[typing.Any]:
+    def _refuse_all(self, spec_obj: nova_types.RequestSpec,
+                    hosts: list[nova_types.HostState],
+                    refusal: request_mod.Refusal,
+                    ) -> Iterator[nova_types.HostState]:
         LOG.warning('GpuFilter: %s (%s)', refusal.reason, refusal.detail)
         self._log_refused(spec_obj, {refusal.reason: len(hosts)})
         return iter(())
 
     @staticmethod
-    def _log_refused(spec_obj: typing.Any,
-                     reasons: typing.Mapping[str, int]) -> None:
+    def _log_refused(spec_obj: nova_types.RequestSpec,
+                     reasons: Mapping[str, int]) -> None:
         LOG.info('GpuFilter refuses all hosts for instance %s: %s',
                  spec_obj.instance_uuid,
                  ', '.join(f'{reason} {count}'

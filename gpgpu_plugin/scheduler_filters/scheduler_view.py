@@ -9,8 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What nova-scheduler knows of all hosts' groups, and keeps between
-decisions: one call a decision brings what changed."""
+"""The scheduler's view of the groups of all hosts.
+
+It is kept between decisions; one call a decision brings what changed.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,7 @@ from gpgpu_plugin.rpc import conductor_api
 
 
 class SchedulerView:
-    """A snapshot: refreshed by ``SchedulerViewCache``, never changed by
-    readers.
+    """Groups of all hosts at one generation. Immutable.
 
     :ivar hosts: by node UUID, which is the UUID of Nova's compute node
     """
@@ -37,11 +38,11 @@ class SchedulerView:
         self.generation = generation
         self.hosts = dict(hosts or {})
         self.resource_classes = frozenset(
-            each.resource_class for host in self.hosts.values()
-            for group in host.groups for each in group.types)
+            offer.resource_class for host in self.hosts.values()
+            for group in host.groups for offer in group.types)
 
     def updated(self, changes: inventory_obj.Changes) -> SchedulerView:
-        """The snapshot after the changes."""
+        """Return the view after the changes."""
         hosts = dict(self.hosts)
         for host in changes.hosts:
             known = hosts.get(host.node_uuid)
@@ -57,11 +58,11 @@ class SchedulerView:
                 request: request_mod.Request,
                 guest_nodes: int | None = None,
                 ) -> request_mod.Refusal | None:
-        """Why a candidate's providers cannot meet the request.
+        """Return why a candidate cannot meet the request; None if it can.
 
-        :param providers: UUIDs of the providers that the candidate uses;
-            only the plugin's own among them are looked at
-        :param guest_nodes: how many NUMA nodes the guest has; None: it has
+        :param providers: UUIDs of the providers of the candidate; those that
+            are not the plugin's are ignored
+        :param guest_nodes: number of NUMA nodes of the guest; None: it has
             no NUMA topology
         """
         host = self.hosts.get(node_uuid)
@@ -71,16 +72,16 @@ class SchedulerView:
                 detail='the host never reported its devices')
         asked = {demand.resource_class for demand in request.demands}
         masks = {
-            each.resource_class: feasibility.Masks(
-                free=each.free, available=each.available, numa=group.numa,
+            offer.resource_class: feasibility.Masks(
+                free=offer.free, available=offer.available, numa=group.numa,
                 switches=group.switches, alone=group.alone)
             for group in host.groups if group.provider_uuid in providers
-            for each in group.types if each.resource_class in asked}
+            for offer in group.types if offer.resource_class in asked}
         return feasibility.refusal(masks, request, guest_nodes)
 
 
 class SchedulerViewCache:
-    """Keeps the newest snapshot. Thread-safe."""
+    """Keeper of the newest view. Thread-safe."""
 
     def __init__(self, api: conductor_api.ConductorAPI) -> None:
         self._api = api
@@ -88,9 +89,9 @@ class SchedulerViewCache:
         self._view = SchedulerView()
 
     def refresh(self) -> SchedulerView:
-        """The snapshot as of now: one call.
+        """Return the view as of now, after one call.
 
-        :raises ConductorUnavailable: nothing is known of now
+        :raises ConductorUnavailable: the view may be out of date
         """
         with self._lock:
             context = gpgpu_context.admin()

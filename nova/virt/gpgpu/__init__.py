@@ -9,10 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Lets ``compute_driver = gpgpu.<class>`` resolve: Nova imports
-``nova.virt.<compute_driver>`` and knows no entry point for drivers. The
-classes are those of the entry points ``gpgpu_plugin.virt_drivers``, each
-loaded when it is asked for, as each needs another hypervisor's libraries."""
+"""Package that lets ``compute_driver = gpgpu.<class>`` resolve.
+
+Nova imports ``nova.virt.<compute_driver>`` and has no entry points for
+drivers. The classes are those of the entry points
+``gpgpu_plugin.virt_drivers``. Each one is loaded when it is asked for, since
+each one needs the libraries of another hypervisor.
+"""
 
 from __future__ import annotations
 
