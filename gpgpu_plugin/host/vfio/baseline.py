@@ -9,25 +9,53 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What cards were before a guest had them, one small file a function.
+"""Baselines: what PCI functions were before a guest got them.
 
-Written when a card is prepared and compared when it is cleaned, so it must
-survive a restart of nova-compute, a reboot of the host and a power cut.
+One small file a function, written when a device is prepared and compared when
+it is cleaned. It must survive a restart of nova-compute, a reboot of the host
+and a power cut.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
-import typing
 from collections.abc import Mapping
 
 from gpgpu_plugin import durable
 from gpgpu_plugin import exception
+from gpgpu_plugin.objects import codec
+
+VERSION = 1
+"""Version of the files' format."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Baseline:
+    """Content of a file.
+
+    :ivar assignment: UUID of the assignment before which it was recorded
+    :ivar shape: the function's identity and layout, by name
+    :ivar notes: what a backend has to know while the device is assigned
+    :ivar reported_to: the cleaning that was told the differences
+    """
+
+    version: int = VERSION
+    assignment: str
+    shape: dict[str, str]
+    notes: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    reported_to: str | None = None
 
 
 class Baselines:
-    """:param folder: made when it is first written to"""
+    """The baselines of a host.
+
+    A file that cannot be read is never written over: its device is not
+    prepared, and fails its cleaning, until an operator has removed the file.
+
+    :param folder: made when the first baseline is recorded
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = pathlib.Path(folder)
@@ -35,81 +63,88 @@ class Baselines:
     def record(self, stable_id: str, assignment: str,
                shape: Mapping[str, str],
                notes: Mapping[str, str | None] | None = None) -> None:
-        """Remember what a function is now; what it was when the same
-        assignment began stays, as its guest has had it since.
+        """Record what a function is before an assignment.
 
-        :param notes: what is to be known of it while it is held
-        :raises HostError: what is there cannot be read
-        :raises HostNotReady: it cannot be written
+        A baseline of the same assignment stays, as its guest may have
+        changed the function since.
+
+        :param notes: what a backend has to know while it is assigned
+        :raises HostError: the baseline that is there cannot be read
+        :raises HostNotReady: the new one cannot be written
         """
-        if self._load(stable_id).get('assignment') != assignment:
-            self._save(stable_id, {
-                'assignment': assignment, 'shape': dict(shape),
-                'notes': dict(notes or {})})
+        known = self._load(stable_id)
+        if known is None or known.assignment != assignment:
+            self._save(stable_id, _Baseline(
+                assignment=assignment, shape=dict(shape),
+                notes=dict(notes or {})))
 
     def note(self, stable_id: str, assignment: str,
              notes: Mapping[str, str | None]) -> None:
-        """Note something else of a function while it is held.
+        """Replace the notes of an assignment.
 
-        :raises HostError: what is there cannot be read, or is of another
+        :raises HostError: the baseline cannot be read, or is of another
             assignment
         :raises HostNotReady: it cannot be written
         """
-        record = self._load(stable_id)
-        if record.get('assignment') != assignment:
+        known = self._load(stable_id)
+        if known is None or known.assignment != assignment:
             raise exception.HostError(
                 path=str(self._path(stable_id)),
-                reason=f'it is about another holding than {assignment}')
-        self._save(stable_id, {**record, 'notes': dict(notes)})
+                reason=f'it is not the baseline of assignment {assignment}')
+        self._save(stable_id, dataclasses.replace(known, notes=dict(notes)))
 
     def notes(self, stable_id: str,
               assignment: str) -> dict[str, str | None]:
-        """What was noted when an assignment began; empty if the last one to
-        begin was another.
+        """Return the notes of an assignment; none if it is not the latest.
 
-        :raises HostError: what is there cannot be read
+        :raises HostError: the baseline cannot be read
         """
-        record = self._load(stable_id)
-        if record.get('assignment') != assignment:
+        known = self._load(stable_id)
+        if known is None or known.assignment != assignment:
             return {}
-        return dict(record.get('notes', {}))
+        return dict(known.notes)
 
     def differences(self, stable_id: str, cleaning: str,
                     shape: Mapping[str, str]) -> list[str]:
-        """What is not as it was, one phrase each; none if nothing is known
-        of before, as no guest had it.
+        """Return how a function differs from its baseline, one phrase each.
 
-        It is told to one cleaning only, however often that begins: another
-        one comes of an operator, who released the card since.
+        There are none without a baseline, as no guest had the function. They
+        are returned to one cleaning, however often that begins. Another one
+        was begun by an operator, who accepted the device as it is.
 
-        :raises HostError: what it was cannot be read
+        :raises HostError: the baseline cannot be read
+        :raises HostNotReady: it cannot be written
         """
-        record = self._load(stable_id)
-        before = record.get('shape', shape)
-        differences = [
-            f'{name} was {before.get(name)}, is {shape.get(name)}'
-            for name in sorted(before.keys() | shape.keys())
-            if before.get(name) != shape.get(name)]
-        if not differences or record.get('told', cleaning) != cleaning:
+        known = self._load(stable_id)
+        if known is None:
             return []
-        self._save(stable_id, {**record, 'told': cleaning})
+        differences = [
+            f'{name} was {known.shape.get(name)}, is {shape.get(name)}'
+            for name in sorted(known.shape.keys() | shape.keys())
+            if known.shape.get(name) != shape.get(name)]
+        if not differences or known.reported_to not in (None, cleaning):
+            return []
+        self._save(stable_id, dataclasses.replace(
+            known, reported_to=cleaning))
         return differences
 
-    def _load(self, stable_id: str) -> dict[str, typing.Any]:
+    def _load(self, stable_id: str) -> _Baseline | None:
         path = self._path(stable_id)
         try:
-            return dict(json.loads(path.read_text()))
+            return _parse(path.read_text())
         except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError) as exc:
+            return None
+        except (OSError, ValueError, exception.Invalid) as exc:
             raise exception.HostError(
-                path=str(path), reason=f'what the card was before its guest '
-                                       f'cannot be read: {exc}') from None
+                path=str(path),
+                reason=f'the baseline of {stable_id} cannot be read: {exc}. '
+                       f'Check the device, remove the file, then release the '
+                       f'device') from None
 
-    def _save(self, stable_id: str, record: Mapping[str, object]) -> None:
+    def _save(self, stable_id: str, baseline: _Baseline) -> None:
         path = self._path(stable_id)
         try:
-            durable.replace(path, json.dumps(record))
+            durable.replace(path, json.dumps(codec.to_primitive(baseline)))
         except OSError as exc:
             raise exception.HostNotReady(
                 path=str(path), reason=f'cannot be written: {exc.strerror}',
@@ -117,3 +152,18 @@ class Baselines:
 
     def _path(self, stable_id: str) -> pathlib.Path:
         return self._folder / f'{stable_id.strip("/").replace("/", "_")}.json'
+
+
+def _parse(text: str) -> _Baseline:
+    """Return the content of a file.
+
+    :raises ValueError: the text is not JSON
+    :raises Invalid: it is no baseline, or has a version that is not known
+    """
+    data = json.loads(text)
+    version = data.get('version') if isinstance(data, dict) else None
+    if version != VERSION:
+        raise exception.Invalid(
+            field='version', value=version,
+            expected=f'this release of gpgpu_plugin reads {VERSION}')
+    return codec.from_primitive(_Baseline, data)

@@ -225,7 +225,7 @@ class CleanTest(PassthroughCase):
     def test_record_that_cannot_be_read(self):
         [path] = pathlib.Path(f'{self.root}/etc/cards').iterdir()
         path.write_text('{')
-        self.verdict(False, 'before its guest cannot be read')
+        self.verdict(False, 'the baseline of')
 
     def test_record_that_cannot_be_written(self):
         shutil.rmtree(f'{self.root}/etc/cards')

@@ -1,0 +1,147 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Baselines: recorded once an assignment, and never lost silently."""
+
+import json
+import pathlib
+
+import fixtures
+import hypothesis
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.host.vfio import baseline
+
+ID = '/devices/pci0000:00/01.0'
+SHAPES = st.dictionaries(st.text(), st.text())
+NOTES = st.dictionaries(st.text(), st.none() | st.text())
+
+
+class BaselinesTestCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.path = self.folder / 'devices_pci0000:00_01.0.json'
+
+    def baselines(self):
+        """The files as they are now, read anew."""
+        return baseline.Baselines(str(self.folder))
+
+
+class RoundTripTest(BaselinesTestCase):
+
+    @hypothesis.given(SHAPES, NOTES, NOTES)
+    @hypothesis.settings(max_examples=50, deadline=None, derandomize=True)
+    def test_whatever_is_recorded_is_read_again(self, shape, notes, others):
+        with fixtures.MonkeyPatch('os.fsync', lambda fd: None):
+            self.path.unlink(missing_ok=True)
+            self.baselines().record(ID, 'a', shape, notes)
+            self.assertEqual(notes, self.baselines().notes(ID, 'a'))
+            self.assertEqual([], self.baselines().differences(
+                ID, 'c', dict(shape)))
+            self.baselines().note(ID, 'a', others)
+            self.assertEqual(others, self.baselines().notes(ID, 'a'))
+            self.assertEqual(
+                [f'{name} was {shape[name]}, is None'
+                 for name in sorted(shape)],
+                self.baselines().differences(ID, 'c', {}))
+
+    def test_file_says_its_version(self):
+        self.baselines().record(ID, 'a', {'vendor': '10de'})
+        self.assertEqual(1, baseline.VERSION)
+        self.assertEqual(
+            {'version': 1, 'assignment': 'a', 'shape': {'vendor': '10de'},
+             'notes': {}, 'reported_to': None},
+            json.loads(self.path.read_text()))
+
+
+class LifeTest(BaselinesTestCase):
+
+    def test_same_assignment_again_keeps_the_first_record(self):
+        for driver in ('nvidia', 'vfio-pci'):
+            self.baselines().record(ID, 'a', {'x': driver}, {'driver': driver})
+        self.assertEqual({'driver': 'nvidia'},
+                         self.baselines().notes(ID, 'a'))
+        self.assertEqual(['x was nvidia, is y'],
+                         self.baselines().differences(ID, 'c', {'x': 'y'}))
+
+    def test_next_assignment_replaces_the_record(self):
+        self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
+        self.baselines().record(ID, 'b', {'x': '2'})
+        self.assertEqual({}, self.baselines().notes(ID, 'a'))
+        self.assertEqual([], self.baselines().differences(ID, 'c', {'x': '2'}))
+
+    def test_notes_of_another_assignment_are_refused(self):
+        self.assertRaises(exception.HostError, self.baselines().note,
+                          ID, 'a', {})
+        self.baselines().record(ID, 'a', {})
+        exc = self.assertRaises(exception.HostError, self.baselines().note,
+                                ID, 'b', {})
+        self.assertIn('assignment b', str(exc))
+
+    def test_differences_are_returned_to_one_cleaning(self):
+        self.baselines().record(ID, 'a', {'x': '1', 'y': '2'})
+        for _ in range(2):
+            self.assertEqual(
+                ['x was 1, is 3', 'y was 2, is None'],
+                self.baselines().differences(ID, 'c', {'x': '3'}))
+        self.assertEqual([], self.baselines().differences(ID, 'd', {}))
+
+    def test_function_without_a_baseline_does_not_differ(self):
+        self.assertEqual([], self.baselines().differences(ID, 'c', {'x': '1'}))
+        self.assertEqual({}, self.baselines().notes(ID, 'a'))
+        self.assertEqual([], list(self.folder.iterdir()))
+
+    def test_folder_that_cannot_be_written_blames_no_device(self):
+        with fixtures.MockPatch('gpgpu_plugin.durable.replace',
+                                side_effect=OSError(28, 'no space left')):
+            exc = self.assertRaises(
+                exception.HostNotReady, self.baselines().record, ID, 'a', {})
+        self.assertIn('no space left', str(exc))
+
+
+class UnreadableTest(BaselinesTestCase):
+
+    TEXTS = (
+        b'{"version": 1, "assignment": "a", "sha',
+        b'',
+        b'\xff\xfe',
+        b'null',
+        b'{"assignment": "a", "shape": {}}',
+        b'{"version": 2, "assignment": "a", "shape": {}, "more": 1}',
+        b'{"version": 1, "assignment": "a"}',
+        b'{"version": 1, "assignment": "a", "shape": {"x": 1}}',
+    )
+
+    def test_file_stays_and_the_error_names_it(self):
+        for text in self.TEXTS:
+            self.path.write_bytes(text)
+            for method, args in (
+                    ('record', ({},)), ('note', ({},)), ('notes', ()),
+                    ('differences', ({},))):
+                with self.subTest(text=text, method=method):
+                    exc = self.assertRaises(
+                        exception.HostError,
+                        getattr(self.baselines(), method), ID, 'a', *args)
+                    self.assertEqual(str(self.path), exc.kwargs['path'])
+                    self.assertIn(ID, str(exc))
+                    self.assertEqual(text, self.path.read_bytes())
+
+    def test_version_that_is_not_known_is_named(self):
+        self.path.write_text('{"version": 7}')
+        exc = self.assertRaises(
+            exception.HostError, self.baselines().notes, ID, 'a')
+        self.assertIn('version: 7', str(exc))
+        self.assertIn('reads 1', str(exc))
+        self.assertIn('remove the file', str(exc))
