@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Group ``[gpgpu]``: what every process of the plugin shares."""
+"""Options of the groups ``[gpgpu]`` and ``[gpgpu_fake]``."""
 
 from __future__ import annotations
 
@@ -18,72 +18,94 @@ from oslo_config import types
 
 GROUP = cfg.OptGroup(
     'gpgpu', title='GPU plugin',
-    help='Options shared by gpgpu-conductor, nova-compute, nova-scheduler '
-         'and gpgpu-manage.')
+    help='Options that gpgpu-conductor, nova-compute, nova-scheduler and '
+         'gpgpu-manage share.')
 
 OPTS = [
     cfg.StrOpt(
         'transport_url', secret=True,
-        help='Message transport between the plugin\'s parts, in '
-             'oslo.messaging form. One for the whole cloud, also with '
-             'several Nova cells. Default: [DEFAULT] transport_url.'),
+        help='URL of the message broker between the parts of the plugin, in '
+             'the form that oslo.messaging takes. Use the same broker for '
+             'the whole cloud, even with several Nova cells. If it is not '
+             'set, [DEFAULT] transport_url is used, which differs between '
+             'cells.'),
     cfg.StrOpt(
         'topic_prefix', default='gpgpu', regex='^[A-Za-z0-9_.-]{1,64}$',
-        help='Beginning of the names of the plugin\'s message queues. Give '
-             'each cloud its own where several share one virtual host of a '
-             'broker.'),
+        help='Prefix of the names of the plugin\'s message queues. RabbitMQ '
+             'distinguishes queues by name only, so set a different prefix '
+             'for each cloud if several clouds share one virtual host of a '
+             'broker. All processes of a cloud need the same value.'),
     cfg.IntOpt(
         'rpc_timeout', default=10, min=1,
-        help='Seconds to wait for gpgpu-conductor, in nova-compute and '
-             'gpgpu-manage.'),
+        help='Seconds that nova-compute and gpgpu-manage wait for an answer '
+             'of gpgpu-conductor. Raise it if calls time out while '
+             'gpgpu-conductor and its database work, but are slow.'),
     cfg.IntOpt(
         'scheduler_rpc_timeout', default=3, min=1,
-        help='Seconds that one scheduling decision waits for '
-             'gpgpu-conductor before GPU requests are refused.'),
+        help='Seconds that nova-scheduler waits for an answer of '
+             'gpgpu-conductor in one scheduling decision. If none comes in '
+             'this time, the request for GPUs is refused '
+             '(conductor_unavailable). The default is lower than '
+             'rpc_timeout because other requests wait for the scheduler '
+             'meanwhile.'),
     cfg.IntOpt(
         'claim_lease', default=600, min=10,
-        help='Seconds after which a claim that was not activated may be '
-             'ended by its host when no build of it is running there.'),
+        help='Seconds for which a claim that was not activated is presumed '
+             'to belong to a running build, and between two comparisons of '
+             'a host\'s assignments with Nova\'s instances. A lower value '
+             'releases devices sooner after a failure, and makes '
+             'nova-compute call gpgpu-conductor and Placement more often.'),
     cfg.IntOpt(
         'scan_interval', default=60, min=1,
-        help='Seconds between two looks of nova-compute at its devices. A '
-             'look that finds nothing new makes no call.'),
+        help='Seconds between two iterations in which nova-compute checks '
+             'whether its devices changed. An iteration that finds no '
+             'change makes no call. A lower value reports changes of the '
+             'hardware sooner.'),
     cfg.StrOpt(
         'sysfs_root', default='/sys',
-        help='Where nova-compute reads the host\'s devices. It changes '
-             'those of /sys alone: with another root none is made ready.'),
+        help='Folder from which nova-compute reads the host\'s devices. '
+             'Devices are configured through /sys only; another root is '
+             'read-only, for inspection and tests.'),
     cfg.ListOpt(
         'sriov_numvfs', default=[],
         item_type=types.String(
             regex='^[0-9a-f]{4}:[0-9a-f]{4}=[1-9][0-9]*$', ignore_case=True),
-        help='How many VFs nova-compute gives each card that has none, such '
-             'as after a boot of the host: VENDOR:DEVICE=COUNT in hex, '
-             'repeated with commas, such as 8086:56c0=4. NVIDIA\'s driver '
-             'is asked by its program sriov-manage, which gives a card all '
-             'that it can have, whatever the number.'),
+        help='Number of VFs that nova-compute creates on each GPU that has '
+             'none, for example after a reboot of the host. The format is '
+             'VENDOR:DEVICE=COUNT with PCI ids in hex, such as 8086:56c0=4; '
+             'several entries are separated by commas. For NVIDIA\'s driver '
+             'nova-compute runs sriov-manage, which creates all VFs that '
+             'the GPU supports, whatever the number. By default no VFs are '
+             'created.'),
     cfg.StrOpt(
         'state_path', default='/var/lib/nova/gpgpu',
-        help='Folder in which nova-compute keeps releases that could not '
-             'yet be delivered and, for the fake driver, its machines.'),
+        help='Folder in which nova-compute stores the assignments of the '
+             'host, releases that gpgpu-conductor did not get yet, the '
+             'configuration of devices before their guests, and, for the '
+             'fake driver, its machines. It must survive a reboot of the '
+             'host.'),
 ]
 
 FAKE_GROUP = cfg.OptGroup(
     'gpgpu_fake', title='Fake GPUs',
-    help='Options of the driver gpgpu.GpuFakeDriver.')
+    help='Options of gpgpu.GpuFakeDriver and gpgpu.GpuLibvirtFakeDriver.')
 
 FAKE_OPTS = [
     cfg.StrOpt(
         'machine', default='hgx-h100-8',
-        help='Machine of gpgpu_plugin.host.fake.machines that a host pretends '
-             'to be, or the path of a file of "gpgpu-manage pci record".'),
+        help='Machine that each host pretends to be: the name of one in '
+             'gpgpu_plugin.host.fake.machines, or the path of a file that '
+             '"gpgpu-manage pci record" wrote.'),
     cfg.DictOpt(
         'machines', default={},
-        help='Machine by host name, where it differs: host1:NAME,host2:NAME.'),
+        help='Machines of single hosts, by the name of the nova-compute '
+             'service, as host1:MACHINE,host2:MACHINE. All other hosts are '
+             'the machine that the option machine names.'),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the groups; harmless when done before."""
+    """Register the options. Registering them again changes nothing."""
     # By name: oslo.config copies a group that it is given but not the table
     # of options in it, so overrides in one configuration would be the next's.
     conf.register_opts(OPTS, group=GROUP.name)
@@ -91,9 +113,9 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Read all values, which oslo.config else does when they are needed.
+    """Read all values now; oslo.config checks a value when it is read.
 
-    :raises oslo_config.cfg.Error: one of them is not valid; it says which
+    :raises oslo_config.cfg.Error: a value is not valid; it names the option
     """
     for group, options in list_opts():
         for option in options:
@@ -101,11 +123,11 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def numvfs(conf: cfg.ConfigOpts) -> dict[str, int]:
-    """``sriov_numvfs`` by ``vendor:device`` in lower case."""
+    """Return ``sriov_numvfs`` by ``vendor:device`` in lower case."""
     return {ids.lower(): int(count) for ids, _, count in (
-        each.partition('=') for each in conf.gpgpu.sriov_numvfs)}
+        entry.partition('=') for entry in conf.gpgpu.sriov_numvfs)}
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """For oslo-config-generator."""
+    """Return the options by group, for oslo-config-generator."""
     return [(GROUP, OPTS), (FAKE_GROUP, FAKE_OPTS)]

@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Every option of the plugin, for oslo-config-generator and the docs.
+"""List of all options of the plugin, for oslo-config-generator and the docs.
 
-Options of libraries (``[database]``, ``[DEFAULT] transport_url``, logging)
-are the libraries' own entries; the generator's configuration names them.
+Libraries list their own options (``[database]``, ``[DEFAULT] transport_url``,
+logging); the generator's configuration names the libraries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import gpgpu_plugin.conf
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Groups and options of all modules beside this one."""
+    """Return the groups and options of all modules beside this one."""
     opts: list[tuple[cfg.OptGroup, list[cfg.Opt]]] = []
     for module in sorted(
             pkgutil.iter_modules(gpgpu_plugin.conf.__path__),
