@@ -21,7 +21,6 @@ from stevedore import extension
 
 from gpgpu_plugin import exception
 
-BACKENDS = 'gpgpu_plugin.backends'
 HOSTS = 'gpgpu_plugin.hosts'
 SCHEDULER_FILTERS = 'gpgpu_plugin.scheduler_filters'
 

@@ -9,17 +9,15 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The contracts of the host layer.
+"""Contracts of the host layer.
 
-A host is looked at as a whole; a backend is one way to partition and hand
-out its hardware.
+A host is scanned as a whole; a backend is one way to assign its devices.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-import typing
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -38,43 +36,52 @@ from gpgpu_plugin.objects import claim
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostDevice:
-    """A device to work on, and under which holding of it.
+    """A device, and the assignment for which a host works on it.
 
-    :ivar assignment_uuid: the holding; when cleaning, the last one
-    :ivar address: of the function, or of the card that an mdev is on
-    :ivar vgpu_type: name of what is carved there; None: the whole card
-    :ivar placement_id: where on the card it is to be; None: anywhere
-    :ivar cleaning: names one cleaning
+    :ivar assignment_uuid: the assignment; for a cleaning, the last one
+    :ivar address: of the function, or of the GPU that an mdev is created on
+    :ivar vgpu_type: name of the vGPU type; naming.PASSTHROUGH: the whole GPU
+    :ivar placement_id: where on its GPU the vGPU must be (NVIDIA's mixed-size
+        mode); None: anywhere
+    :ivar cleaning: token of a cleaning; None: the device is not being cleaned
     """
 
     assignment_uuid: str
     stable_id: str
     address: str
-    vgpu_type: str | None = None
+    vgpu_type: str = naming.PASSTHROUGH
     placement_id: int | None = None
     cleaning: str | None = None
 
     @classmethod
     def of(cls, assignment: claim.Assignment) -> HostDevice:
-        """The device of an assignment."""
+        """Return the device of an assignment."""
         return cls(assignment_uuid=assignment.uuid,
                    stable_id=assignment.stable_id,
                    address=assignment.address,
-                   vgpu_type=None if assignment.vgpu_type
-                   == naming.PASSTHROUGH else assignment.vgpu_type,
+                   vgpu_type=assignment.vgpu_type,
                    placement_id=assignment.placement_id)
 
     @classmethod
     def to_clean(cls, task: claim.CleanTask) -> HostDevice:
-        """The device of a cleaning."""
+        """Return the device of a cleaning."""
         return cls(assignment_uuid=task.assignment_uuid or '',
                    stable_id=task.stable_id, address=task.address,
-                   vgpu_type=task.vgpu_type, cleaning=task.token)
+                   vgpu_type=task.vgpu_type or naming.PASSTHROUGH,
+                   cleaning=task.token)
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether the guest gets the whole GPU."""
+        return self.vgpu_type == naming.PASSTHROUGH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CleanVerdict:
-    """Whether a device may go to another tenant, and what shows it."""
+    """Whether a device may be assigned to another tenant, and why.
+
+    :ivar evidence: what was checked, or what failed, for operators
+    """
 
     passed: bool
     evidence: str
@@ -82,10 +89,10 @@ class CleanVerdict:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """What a guest gets of a device: PCI functions or an mdev.
+    """The PCI functions or the mdev that a guest gets for one device.
 
     :ivar functions: addresses, the device's own first
-    :ivar mdev: its UUID
+    :ivar mdev: UUID of the mdev
     """
 
     functions: tuple[str, ...] = ()
@@ -94,11 +101,11 @@ class Attachment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """What backends work on.
+    """The parts by which backends read and change a host.
 
     :ivar is_designated: whether a function stays bound to vfio-pci between
         guests
-    :ivar baselines: what devices were before their guests
+    :ivar baselines: state of devices before their guests
     """
 
     sysfs: sysfs_mod.Sysfs
@@ -108,10 +115,10 @@ class Access:
 
 
 class Devices(abc.ABC):
-    """What is done with one device.
+    """The operations on one device.
 
-    Every method may be called again with the same argument, also after it
-    failed or the process died half way: it compares before it acts.
+    Every method is idempotent: it compares before it acts, so that it may be
+    called again after it failed or after the process died half way.
     """
 
     @abc.abstractmethod
@@ -119,46 +126,45 @@ class Devices(abc.ABC):
         """Make the device ready for a guest.
 
         :raises HostError: the hardware did not do what it was asked
-        :raises HostNotReady: the device was not touched; NoDriverCapacity:
-            since its card makes no more of the type
+        :raises NoDriverCapacity: the GPU's driver creates no more vGPUs of
+            the type; the device was not changed
+        :raises HostNotReady: the device was not changed
         """
 
     @abc.abstractmethod
     def release(self, device: HostDevice) -> None:
-        """Take prepare back; what another holding made stays.
+        """Undo prepare, but only for the device's own assignment.
 
         :raises HostError: the hardware did not do what it was asked
         """
 
     @abc.abstractmethod
     def clean(self, device: HostDevice) -> CleanVerdict:
-        """Make the device fit for another tenant; in doubt it is not.
+        """Make the device fit for another tenant.
 
-        :raises HostNotReady: it says nothing about the device
+        The verdict is negative whenever that is not certain.
+
+        :raises HostNotReady: the host could not tell; the device is not to
+            blame
         """
 
     @abc.abstractmethod
     def attachment(self, device: HostDevice) -> Attachment:
-        """What a guest gets with the device.
+        """Return what a guest gets for the device.
 
         :raises HostError: the device is not there
         """
 
 
 class Backend(Devices):
-    """One way to hand out hardware. Namespace ``gpgpu_plugin.backends``.
-
-    :cvar order: of several that handle a device, the lowest does it
-    """
-
-    order: typing.ClassVar[int] = 100
+    """One way to assign devices; gpgpu_plugin.host.local lists them all."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
 
     @abc.abstractmethod
     def handles(self, device: HostDevice) -> bool:
-        """Whether the device, as it is now, is handed out this way."""
+        """Return whether this backend supports the device as it is now."""
 
 
 class Host(Devices):
@@ -167,41 +173,43 @@ class Host(Devices):
     @classmethod
     @abc.abstractmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str) -> Host:
-        """The host of a nova-compute.
+        """Return the host of a nova-compute.
 
         :raises GpgpuException: the configuration is wrong
         """
 
     @abc.abstractmethod
     def make_vfs(self, busy: Collection[str]) -> None:
-        """Give each card the VFs that the configuration wants it to have,
-        where it has none. Never raises.
+        """Create the configured number of VFs on GPUs that have none.
 
-        :param busy: stable ids of the cards that are left alone
+        Never raises: errors are logged, and the other GPUs get their VFs.
+
+        :param busy: stable ids of GPUs that are not touched
         """
 
     @abc.abstractmethod
     def driver_capacity(self, devices: Iterable[HostDevice],
                   ) -> dict[str, vgpu_type.DriverCapacity]:
-        """What can be carved out of the cards of vGPUs, now that something
-        was made or removed there. Never raises.
+        """Return what drivers report after vGPUs were created or removed.
 
-        :returns: by the card's stable id; cards that are whole, or whose
-            driver does not tell, are left out
+        Never raises.
+
+        :param devices: vGPUs; their GPUs' drivers are asked
+        :returns: by stable id of the GPU, without passthrough devices and
+            GPUs whose driver reports no capacity
         """
 
     @abc.abstractmethod
     def scan(self) -> scanner.Scan:
-        """Look at the host.
+        """Scan the host.
 
-        :raises HostError: the host cannot be looked at
+        :raises HostError: the host cannot be scanned
         """
 
     @abc.abstractmethod
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
-        """The functions that are reported: all that could be a GPU, and all
-        that vGPUs can be carved out of."""
+        """Return the functions to report: GPUs and parents of vGPUs."""
 
     @abc.abstractmethod
     def changed(self) -> bool:
-        """Whether the host differs from its last scan; cheap."""
+        """Return whether the host differs from its last scan; cheap."""

@@ -28,11 +28,14 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
-from gpgpu_plugin import extensions
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.host import base
+from gpgpu_plugin.host.backends import mdev
+from gpgpu_plugin.host.backends import nvidia_vf
+from gpgpu_plugin.host.backends import passthrough
+from gpgpu_plugin.host.backends import sriov_vf
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -42,6 +45,11 @@ from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.host.vfio import designation
 
 LOG = logging.getLogger(__name__)
+
+# The first backend that handles a device is the one that assigns it.
+BACKENDS: tuple[type[base.Backend], ...] = (
+    mdev.MdevBackend, nvidia_vf.NvidiaVFBackend, sriov_vf.SriovVFBackend,
+    passthrough.PassthroughBackend)
 
 
 @contextlib.contextmanager
@@ -68,10 +76,7 @@ class LocalHost(base.Host):
         self.access = access
         self._numvfs = dict(numvfs or {})
         self.binder = access.binder
-        self._backends: list[base.Backend] = sorted(
-            (kind(access) for kind in extensions.load_all(
-                extensions.BACKENDS).values()),
-            key=lambda backend: backend.order)
+        self._backends = [backend(access) for backend in BACKENDS]
         self._watch: watch.Watch | None = None
         self._failed = False
         self._start = str(uuid.uuid4())
@@ -148,7 +153,7 @@ class LocalHost(base.Host):
                   ) -> dict[str, vgpu_type.DriverCapacity]:
         found: dict[str, vgpu_type.DriverCapacity] = {}
         for device in devices:
-            if device.vgpu_type is None:
+            if device.is_passthrough:
                 continue
             at = self._at()
             try:
@@ -189,9 +194,10 @@ class LocalHost(base.Host):
             return self._backend(device).attachment(device)
 
     def _backend(self, device: base.HostDevice) -> base.Backend:
-        """The backend whose device it is.
+        """Return the backend that handles a device.
 
-        :raises HostError: nobody's, such as one whose driver is not loaded
+        :raises HostError: the device is not there, or its vendor's driver is
+            not bound to it
         """
         for backend in self._backends:
             if backend.handles(device):
@@ -201,7 +207,8 @@ class LocalHost(base.Host):
             reason = f'{device.stable_id} is not there'
         else:
             driver = self.access.sysfs.link(f'{folder}/driver')
-            reason = (f"nothing here can make a {device.vgpu_type} of it: is "
-                      f"its vendor's driver loaded and bound to it? It has "
-                      f"{f'the driver {driver}' if driver else 'no driver'}")
+            bound = f'driver {driver}' if driver else 'no driver'
+            reason = (f'no backend supports vGPU type {device.vgpu_type} on '
+                      f'it: it is bound to {bound}; load the '
+                      f"vendor's driver and bind it")
         raise exception.HostError(path=device.address, reason=reason)

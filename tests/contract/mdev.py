@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the plugin expects of a kernel that makes mdevs, fake or real.
+"""Contract of a kernel that creates mdevs, fake or real.
 
 The same tests run on the fake driver (tests/unit) and on the kernel's own
 mbochs (tests/vfio_lab). Errors of raw writes are those of drivers/vfio/mdev
@@ -33,11 +33,11 @@ from gpgpu_plugin.host.discovery import sysfs
 
 
 class MdevContract:
-    """Mixed into a test case that sets what is annotated here.
+    """Tests for a test case that sets the attributes annotated here.
 
     :ivar root: of sysfs
     :ivar parent: a function that has no mdevs
-    :ivar types: how many of each type fit on it, by name
+    :ivar types: how many vGPUs of a type fit on it, by name of the type
     """
 
     root: str
@@ -51,30 +51,30 @@ class MdevContract:
     assertTrue: typing.Any
 
     def write(self, path: str, value: str) -> None:
-        """Write an attribute as the plugin does. Raises OSError."""
+        """Write an attribute as the plugin does. :raises OSError:"""
         raise NotImplementedError
 
     # -- helpers ------------------------------------------------------------
 
     @property
     def large(self) -> str:
-        """The type of which the fewest fit."""
+        """Return the type of which the fewest fit."""
         return min(self.types, key=lambda name: self.types[name])
 
     @property
     def small(self) -> str:
-        """The type of which the most fit."""
+        """Return the type of which the most fit."""
         return max(self.types, key=lambda name: self.types[name])
 
     def device(self, vgpu_type: str, **fields: typing.Any,
                ) -> host_base.HostDevice:
-        """A holding of its own each time."""
+        """Return a device with a new assignment."""
         return host_base.HostDevice(**{
             'assignment_uuid': str(uuid.uuid4()), 'vgpu_type': vgpu_type,
             'stable_id': f'{self.parent.id}/mdev0',
             'address': self.parent.address, **fields})
 
-    def look(self) -> pci.PCIFunction:
+    def scan_parent(self) -> pci.PCIFunction:
         found = scanner.scan_function(
             sysfs.Sysfs(self.root), self.parent.address
         )
@@ -82,20 +82,21 @@ class MdevContract:
         return found
 
     def folder(self, vgpu_type: str) -> str:
-        """Of a type, relative to the root."""
-        [type_id] = [each.type_id for each in self.look().vgpu_types or ()
-                     if each.name == vgpu_type]
+        """Return the folder of a type, relative to the root."""
+        [type_id] = [
+            listed.type_id for listed in self.scan_parent().vgpu_types or ()
+            if listed.name == vgpu_type]
         return (f'class/mdev_bus/{self.parent.address}/mdev_supported_types/'
                 f'{type_id}')
 
     def available(self, vgpu_type: str) -> int:
-        """What the kernel says can be made now."""
+        """Return how many more vGPUs of a type the kernel creates."""
         return int(pathlib.Path(
             self.root, self.folder(vgpu_type), 'available_instances',
         ).read_text())
 
     def mdevs(self) -> list[str]:
-        """All there are, on any parent."""
+        """Return the mdevs of all parents."""
         folder = f'{self.root}/bus/mdev/devices'
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
@@ -104,8 +105,8 @@ class MdevContract:
         self.assertEqual(errno.errorcode[number],
                          errno.errorcode[exc.errno], path)
 
-    def cannot(self, device: host_base.HostDevice, *words: str) -> None:
-        """It cannot be prepared, and nothing is left of the attempt."""
+    def check_refused(self, device: host_base.HostDevice, *words: str) -> None:
+        """Check that prepare is refused and leaves nothing behind."""
         before = self.mdevs()
         exc = self.assertRaises(
             exception.HostError, self.backend.prepare, device)
@@ -114,16 +115,16 @@ class MdevContract:
         self.assertEqual(before, self.mdevs())
 
     def fill(self) -> list[host_base.HostDevice]:
-        """Holdings of the large type, until there is no room."""
+        """Prepare devices of the large type until no more fit."""
         devices = [self.device(self.large)
                    for _ in range(self.types[self.large])]
-        for each in devices:
-            self.backend.prepare(each)
+        for device in devices:
+            self.backend.prepare(device)
         return devices
 
     # -- the kernel ---------------------------------------------------------
 
-    def test_writes_that_make_mdevs(self) -> None:
+    def test_create_refuses_malformed_and_taken_uuids(self) -> None:
         create = f'{self.folder(self.small)}/create'
         name = str(uuid.uuid4())
         for malformed in ('', 'x', name[:-1], f'{name}ab',
@@ -131,7 +132,7 @@ class MdevContract:
             self.refused(errno.EINVAL, create, malformed)
         self.assertEqual([], self.mdevs())
         self.write(create, name)
-        # Also of another type, or written otherwise.
+        # A UUID is taken for every type, and in upper case.
         for path in (create, f'{self.folder(self.large)}/create'):
             for taken in (name, name.upper()):
                 self.refused(errno.EEXIST, path, taken)
@@ -141,7 +142,7 @@ class MdevContract:
         self.refused(errno.ENOENT, f'{self.folder(self.small)}x/create',
                      str(uuid.uuid4()))
 
-    def test_writes_that_remove_mdevs(self) -> None:
+    def test_remove_takes_numbers_only(self) -> None:
         name = str(uuid.uuid4())
         remove = f'bus/mdev/devices/{name}/remove'
         self.refused(errno.ENOENT, remove, '1')
@@ -153,17 +154,17 @@ class MdevContract:
         self.assertEqual([], self.mdevs())
         self.refused(errno.ENOENT, remove, '1')
 
-    def test_write_when_there_is_no_room(self) -> None:
+    def test_create_on_full_parent_is_refused(self) -> None:
         made = self.fill()
-        for each in (self.large, self.small):
-            self.assertEqual(0, self.available(each))
-            create = f'{self.folder(each)}/create'
+        for name in (self.large, self.small):
+            self.assertEqual(0, self.available(name))
+            create = f'{self.folder(name)}/create'
             self.refused(errno.ENOSPC, create, str(uuid.uuid4()))
-            # What is taken is said first.
+            # A taken UUID is refused before a full parent.
             self.refused(errno.EEXIST, create, made[0].assignment_uuid)
         self.assertEqual(len(made), len(self.mdevs()))
 
-    def test_what_an_mdev_shows(self) -> None:
+    def test_mdev_links_to_parent_and_type(self) -> None:
         device = self.device(self.small)
         self.backend.prepare(device)
         mdev = device.assignment_uuid
@@ -177,29 +178,29 @@ class MdevContract:
 
     # -- the scanner --------------------------------------------------------
 
-    def test_types_are_read(self) -> None:
-        found = self.look()
+    def test_scan_finds_types(self) -> None:
+        found = self.scan_parent()
         self.assertEqual(pci.VGPUMechanism.MDEV, found.vgpu_mechanism)
         self.assertEqual(self.types, {
-            each.name: each.max_instances
-            for each in found.vgpu_types or ()})
+            listed.name: listed.max_instances
+            for listed in found.vgpu_types or ()})
         for name, most in self.types.items():
             self.assertEqual(most, self.available(name), name)
         scan = self.backend.scan()
         self.assertEqual((), scan.problems)
         self.assertIn(found, self.backend.discover(scan))
 
-    def test_what_is_made_is_seen(self) -> None:
+    def test_scan_finds_created_mdev(self) -> None:
         self.assertEqual(((), None), (
-            self.look().existing_vgpus, self.look().used_by))
+            self.scan_parent().existing_vgpus, self.scan_parent().used_by))
         device = self.device(self.small)
         self.backend.prepare(device)
         self.assertEqual(((device.assignment_uuid,), 'mdev'), (
-            self.look().existing_vgpus, self.look().used_by))
+            self.scan_parent().existing_vgpus, self.scan_parent().used_by))
 
     # -- the backend --------------------------------------------------------
 
-    def test_prepare_makes_one_mdev_that_is_the_assignments(self) -> None:
+    def test_prepare_creates_one_mdev_with_uuid_of_assignment(self) -> None:
         device = self.device(self.small)
         self.assertRaises(exception.HostError, self.backend.attachment,
                           device)
@@ -213,13 +214,13 @@ class MdevContract:
     def test_available_instances_shrink_and_grow(self) -> None:
         most = self.types[self.small]
         devices = [self.device(self.small) for _ in range(3)]
-        for number, each in enumerate(devices, start=1):
-            self.backend.prepare(each)
+        for number, device in enumerate(devices, start=1):
+            self.backend.prepare(device)
             self.assertEqual(most - number, self.available(self.small))
         self.assertLess(
             self.available(self.large), self.types[self.large])
-        for number, each in enumerate(devices, start=1):
-            self.backend.release(each)
+        for number, device in enumerate(devices, start=1):
+            self.backend.release(device)
             self.assertEqual(most - 3 + number, self.available(self.small))
         self.assertEqual(self.types[self.large], self.available(self.large))
 
@@ -234,7 +235,7 @@ class MdevContract:
             exception.HostError, self.backend.attachment, device)
         self.assertIn('is not there', str(exc))
 
-    def test_late_release_leaves_the_next_holding_alone(self) -> None:
+    def test_late_release_keeps_mdev_of_next_assignment(self) -> None:
         late, now = self.device(self.large), self.device(self.large)
         self.backend.prepare(late)
         self.backend.release(late)
@@ -243,20 +244,22 @@ class MdevContract:
         self.assertTrue(self.backend.clean(late).passed)
         self.assertEqual([now.assignment_uuid], self.mdevs())
 
-    def test_type_that_is_not_there(self) -> None:
-        self.cannot(self.device('A2-1Q'), 'no type A2-1Q', self.small)
+    def test_unknown_type_is_refused(self) -> None:
+        self.check_refused(
+            self.device('A2-1Q'), 'no vGPU type A2-1Q', self.small)
 
-    def test_card_without_room(self) -> None:
+    def test_full_parent_is_refused(self) -> None:
         self.fill()
-        for each in (self.large, self.small):
-            self.cannot(self.device(each), 'no room', each)
+        for name in (self.large, self.small):
+            self.check_refused(
+                self.device(name), f'no more vGPUs of type {name}')
 
-    def test_another_card_at_the_address(self) -> None:
-        self.cannot(self.device(self.small, stable_id=(
+    def test_other_parent_at_the_address_is_refused(self) -> None:
+        self.check_refused(self.device(self.small, stable_id=(
             '/devices/pci0000:ff/1f.7/mdev0')), 'is not there')
 
-    def test_clean_removes_what_a_crash_left(self) -> None:
-        # Neither released, nor known to whoever made it.
+    def test_clean_removes_mdev_left_by_crash(self) -> None:
+        # The process died right after the write.
         device = self.device(self.small)
         self.write(f'{self.folder(self.small)}/create',
                    device.assignment_uuid)
@@ -266,7 +269,7 @@ class MdevContract:
             self.assertIn(device.assignment_uuid, verdict.evidence)
             self.assertEqual([], self.mdevs())
 
-    def test_crash_after_it_was_made(self) -> None:
+    def test_prepare_after_crash_keeps_mdev(self) -> None:
         device = self.device(self.small)
         self.write(f'{self.folder(self.small)}/create',
                    device.assignment_uuid)

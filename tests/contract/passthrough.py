@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the plugin expects of a kernel, fake or real.
+"""Contract of a kernel with PCI and VFIO, fake or real.
 
 The same tests run on the fake kernel (tests/unit) and inside a booted Linux
 (tests/vfio_lab), so that the fake one cannot drift from the real one.
@@ -34,10 +34,10 @@ VFIO = 'bus/pci/drivers/vfio-pci'
 
 
 class PassthroughContract:
-    """Mixed into a test case that sets what is annotated here.
+    """Tests for a test case that sets the attributes annotated here.
 
     :ivar root: of sysfs
-    :ivar gpus: two functions that nobody uses, each a card of its own
+    :ivar gpus: two unused functions in different slots
     """
 
     root: str
@@ -51,12 +51,12 @@ class PassthroughContract:
     assertIsNone: typing.Any
 
     def write(self, path: str, value: str) -> None:
-        """Write an attribute as the plugin does. Raises OSError."""
+        """Write an attribute as the plugin does. :raises OSError:"""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def opened(self, gpu: pci.PCIFunction) -> Iterator[None]:
-        """While a process has the device open through VFIO."""
+        """Let a process have the device open through VFIO."""
         raise NotImplementedError
 
     # -- helpers ------------------------------------------------------------
@@ -66,7 +66,7 @@ class PassthroughContract:
         return host_base.HostDevice(
             assignment_uuid='a', stable_id=gpu.id, address=gpu.address)
 
-    def look(self, gpu: pci.PCIFunction) -> pci.PCIFunction:
+    def scan_gpu(self, gpu: pci.PCIFunction) -> pci.PCIFunction:
         found = scanner.scan_function(sysfs.Sysfs(self.root), gpu.address)
         assert found is not None
         return found
@@ -86,40 +86,40 @@ class PassthroughContract:
         self.refused(errno.ENODEV, f'{VFIO}/bind', address)
         self.write(self.attribute('driver_override'), 'vfio-pci')
         self.write(f'{VFIO}/bind', address)
-        self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
+        self.assertEqual('vfio-pci', self.scan_gpu(self.gpus[0]).driver)
         self.refused(errno.EBUSY, f'{VFIO}/bind', address)
         self.write(f'{VFIO}/unbind', address)
-        self.assertIsNone(self.look(self.gpus[0]).driver)
+        self.assertIsNone(self.scan_gpu(self.gpus[0]).driver)
         self.refused(errno.ENODEV, f'{VFIO}/unbind', address)
         self.write(self.attribute('driver_override'), '')
         self.refused(errno.ENODEV, f'{VFIO}/bind', address)
 
-    def test_what_is_not_there(self) -> None:
+    def test_write_to_missing_device_or_driver_is_refused(self) -> None:
         self.refused(errno.ENODEV, f'{VFIO}/bind', '0000:ff:1f.7')
         self.refused(errno.ENOENT, 'bus/pci/drivers/none/bind',
                      self.gpus[0].address)
         self.refused(errno.ENOENT,
                      'bus/pci/devices/0000:ff:1f.7/reset', '1')
 
-    def test_reset(self) -> None:
+    def test_reset_takes_one_only(self) -> None:
         self.write(self.attribute('reset'), '1')
         self.refused(errno.EINVAL, self.attribute('reset'), '0')
 
-    def test_writes_that_remove_nothing(self) -> None:
+    def test_remove_takes_numbers_only(self) -> None:
         self.refused(errno.EINVAL, self.attribute('remove'), 'x')
         self.write(self.attribute('remove'), '0')
-        self.assertEqual(self.gpus[0].id, self.look(self.gpus[0]).id)
+        self.assertEqual(self.gpus[0].id, self.scan_gpu(self.gpus[0]).id)
 
-    def test_override_and_probe(self) -> None:
+    def test_probe_binds_overridden_driver(self) -> None:
         address = self.gpus[0].address
         self.write('bus/pci/drivers_probe', address)
-        self.assertIsNone(self.look(self.gpus[0]).driver)
+        self.assertIsNone(self.scan_gpu(self.gpus[0]).driver)
         self.write(self.attribute('driver_override'), 'vfio-pci')
         for _ in range(2):
             self.write('bus/pci/drivers_probe', address)
-            self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
+            self.assertEqual('vfio-pci', self.scan_gpu(self.gpus[0]).driver)
         self.write(self.attribute('driver_override'), '')
-        self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
+        self.assertEqual('vfio-pci', self.scan_gpu(self.gpus[0]).driver)
         self.write(f'{VFIO}/unbind', address)
 
     # -- the backend --------------------------------------------------------
@@ -127,13 +127,13 @@ class PassthroughContract:
     def test_prepare_and_release_are_idempotent(self) -> None:
         for _ in range(2):
             self.backend.prepare(self.device(self.gpus[0]))
-            self.assertEqual('vfio-pci', self.look(self.gpus[0]).driver)
-            self.assertIsNone(self.look(self.gpus[0]).used_by)
+            self.assertEqual('vfio-pci', self.scan_gpu(self.gpus[0]).driver)
+            self.assertIsNone(self.scan_gpu(self.gpus[0]).used_by)
         for _ in range(2):
             self.backend.release(self.device(self.gpus[0]))
-            self.assertIsNone(self.look(self.gpus[0]).driver)
+            self.assertIsNone(self.scan_gpu(self.gpus[0]).driver)
 
-    def test_another_device_at_the_address(self) -> None:
+    def test_other_device_at_the_address_is_refused(self) -> None:
         wrong = host_base.HostDevice(
             assignment_uuid='a', stable_id=self.gpus[1].id,
             address=self.gpus[0].address)
@@ -142,13 +142,13 @@ class PassthroughContract:
             self.assertIn(self.gpus[1].id, str(exc))
         self.assertFalse(self.backend.clean(wrong).passed)
 
-    def test_clean(self) -> None:
+    def test_clean_unbinds(self) -> None:
         self.backend.prepare(self.device(self.gpus[0]))
         verdict = self.backend.clean(self.device(self.gpus[0]))
         self.assertTrue(verdict.passed, verdict.evidence)
-        self.assertIsNone(self.look(self.gpus[0]).driver)
+        self.assertIsNone(self.scan_gpu(self.gpus[0]).driver)
 
-    def test_shape_is_what_sysfs_shows(self) -> None:
+    def test_config_space_has_ids_of_sysfs(self) -> None:
         for gpu in self.gpus:
             shape = config_space.shape(self.backend.binder.config(gpu))
             self.assertEqual(
@@ -159,18 +159,18 @@ class PassthroughContract:
                     'subsystem vendor', 'subsystem')))
             self.assertTrue(shape['capabilities'])
 
-    def test_device_that_is_open_is_not_cleaned(self) -> None:
+    def test_open_device_is_not_clean(self) -> None:
         gpu = self.gpus[0]
         self.backend.prepare(self.device(gpu))
         with self.opened(gpu):
-            self.assertEqual('vfio', self.look(gpu).used_by)
+            self.assertEqual('vfio', self.scan_gpu(gpu).used_by)
             verdict = self.backend.clean(self.device(gpu))
             self.assertFalse(verdict.passed)
             self.assertIn('open', verdict.evidence)
-        self.assertIsNone(self.look(gpu).used_by)
+        self.assertIsNone(self.scan_gpu(gpu).used_by)
         self.assertTrue(self.backend.clean(self.device(gpu)).passed)
 
-    def test_changes_are_noticed(self) -> None:
+    def test_change_of_driver_is_noticed(self) -> None:
         self.backend.scan()
         self.assertFalse(self.backend.changed())
         self.backend.prepare(self.device(self.gpus[0]))
@@ -179,7 +179,7 @@ class PassthroughContract:
         self.backend.release(self.device(self.gpus[0]))
         self.assertTrue(self.backend.changed())
 
-    def test_removed_while_bound(self) -> None:
+    def test_removed_device_is_refused(self) -> None:
         gpu = self.gpus[1]
         self.backend.prepare(self.device(gpu))
         self.write(self.attribute('remove', 1), '1')

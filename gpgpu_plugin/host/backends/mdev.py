@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs that are mdevs: made for one holding, removed after it.
+"""vGPUs that are mdevs: created for one assignment, removed after it.
 
-The UUID of an mdev is that of the assignment, so that it belongs to one
-holding for ever. libvirt is not asked, and nothing is defined in it.
+The UUID of an mdev is that of the assignment, so an mdev never belongs to
+another one. The plugin writes to sysfs itself; libvirt defines no node device.
 Source: Linux, Documentation/driver-api/vfio-mediated-device.rst.
 """
 
@@ -29,53 +29,33 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 
 
 class MdevBackend(base.Backend):
-    """On a card, or on a VF of it that takes one mdev."""
-
-    order = 10
+    """Create mdevs on a GPU, or on its VFs, one on each."""
 
     def handles(self, device: base.HostDevice) -> bool:
         if pci.function_id_of(device.stable_id) != device.stable_id:
             return True
-        return device.vgpu_type is not None and bool(
+        return not device.is_passthrough and bool(
             self.access.sysfs.names(
                 f'{self._parent(device)}/{vgpu_sysfs.MDEV_TYPES}'))
 
     def prepare(self, device: base.HostDevice) -> None:
-        self._check(device)
+        self._check_parent(device)
         type_id, available = self._type(device)
-        if self._made(device) == type_id:
-            self._place(device)
-            return
-        path = (
-            f'{vgpu_sysfs.PARENTS}/{device.address}/{vgpu_sysfs.MDEV_TYPES}/'
-            f'{type_id}'
-        )
-        if available == 0:
-            raise exception.NoDriverCapacity(
-                path=device.address,
-                reason=f'it has no room for another {device.vgpu_type} '
-                       f'({type_id}), though it should')
-        self.access.binder.write(f'{path}/create', device.assignment_uuid)
-        if self._made(device) != type_id:
-            raise exception.HostError(
-                path=device.address,
-                reason=f'no mdev {device.assignment_uuid} of type {type_id} '
-                       f'is there after it was made')
-        self._place(device)
-
-    def _place(self, device: base.HostDevice) -> None:
-        nvidia_placement.place(self.access, device,
-                      f'bus/mdev/devices/{device.assignment_uuid}')
+        if self._existing_type(device) != type_id:
+            self._create(device, type_id, available)
+        nvidia_placement.set_placement(
+            self.access, device, f'bus/mdev/devices/{device.assignment_uuid}')
 
     def release(self, device: base.HostDevice) -> None:
-        if self._made(device) is None:
+        if self._existing_type(device) is None:
             return
         self.access.binder.write(
             f'bus/mdev/devices/{device.assignment_uuid}/remove', '1')
-        if self._made(device) is not None:
+        if self._existing_type(device) is not None:
             raise exception.HostError(
-                path=device.assignment_uuid,
-                reason='the mdev is still there after it was removed')
+                path=device.address,
+                reason=f'mdev {device.assignment_uuid} is still there after '
+                       f'it was removed')
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         self.release(device)
@@ -84,33 +64,52 @@ class MdevBackend(base.Backend):
             evidence=f'mdev {device.assignment_uuid} is removed')
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
-        if self._made(device) is None:
+        if self._existing_type(device) is None:
             raise exception.HostError(
                 path=device.address,
                 reason=f'mdev {device.assignment_uuid} is not there')
         return base.Attachment(mdev=device.assignment_uuid)
+
+    def _create(self, device: base.HostDevice, type_id: str,
+                available: int | None) -> None:
+        if available == 0:
+            raise exception.NoDriverCapacity(
+                path=device.address,
+                reason=f'the driver creates no more vGPUs of type '
+                       f'{device.vgpu_type} ({type_id}), though the '
+                       f'conductor counted on one')
+        self.access.binder.write(
+            f'{vgpu_sysfs.PARENTS}/{device.address}/{vgpu_sysfs.MDEV_TYPES}/'
+            f'{type_id}/create', device.assignment_uuid)
+        if self._existing_type(device) != type_id:
+            raise exception.HostError(
+                path=device.address,
+                reason=f'mdev {device.assignment_uuid} of type {type_id} is '
+                       f'not there after it was created')
 
     def _parent(self, device: base.HostDevice) -> str:
         return (
             f'{self.access.sysfs.root}/{vgpu_sysfs.PARENTS}/{device.address}'
         )
 
-    def _check(self, device: base.HostDevice) -> None:
-        """Make sure that the card at the address is the one that is meant.
+    def _check_parent(self, device: base.HostDevice) -> None:
+        """Check that the device's own GPU or VF is at the address.
 
-        :raises HostError: it is another one, or none
+        :raises HostError: another one is, or none
         """
-        card = pci.function_id_of(device.stable_id)
+        parent_id = pci.function_id_of(device.stable_id)
         function = scanner.scan_function(self.access.sysfs, device.address)
-        if function is None or function.id != card:
+        if function is None or function.id != parent_id:
             raise exception.HostError(
-                path=device.address, reason=f'{card} is not there')
+                path=device.address, reason=f'{parent_id} is not there')
 
     def _type(self, device: base.HostDevice) -> tuple[str, int | None]:
-        """What the driver calls the type now, which may change with it, and
-        how many more of it can be made.
+        """Return the driver's id of the type and how many more it creates.
 
-        :raises HostError: it has no such type
+        The id is read each time: another version of the driver may have
+        another one for the same type.
+
+        :raises HostError: the driver has no such type
         """
         try:
             types = vgpu_sysfs.mdev_types(
@@ -118,34 +117,29 @@ class MdevBackend(base.Backend):
         except OSError as exc:
             raise exception.HostError(
                 path=device.address,
-                reason=f'its types cannot be read: {exc.strerror}') from None
-        for each, available in types:
-            if each.name == device.vgpu_type:
-                return each.type_id, available
-        names = ', '.join(each.name for each, _ in types) or 'none'
+                reason=f'its vGPU types cannot be read: {exc.strerror}',
+            ) from None
+        for listed, available in types:
+            if listed.name == device.vgpu_type:
+                return listed.type_id, available
+        names = ', '.join(listed.name for listed, _ in types) or 'none'
         raise exception.HostError(
             path=device.address,
-            reason=f'it has no type {device.vgpu_type}, but {names}: is its '
-                   f'driver loaded?')
+            reason=f'it has no vGPU type {device.vgpu_type}, only {names}: '
+                   f"is the vendor's driver loaded?")
 
-    def _made(self, device: base.HostDevice) -> str | None:
-        """What the driver calls the type of the mdev; None: there is none.
+    def _existing_type(self, device: base.HostDevice) -> str | None:
+        """Return the driver's id of the type of the assignment's mdev.
 
-        :raises HostError: it is another card's, or about to go
+        :returns: None: there is no mdev
+        :raises HostError: the mdev is another GPU's, or is being removed
         """
         path = (f'{self.access.sysfs.root}/bus/mdev/devices/'
                 f'{device.assignment_uuid}')
         if not device.assignment_uuid:
             return None
         if not os.path.lexists(path):
-            # The kernel takes it from the bus at once, and from its parent
-            # when nobody has it open any more.
-            if os.path.lexists(
-                    f'{self._parent(device)}/{device.assignment_uuid}'):
-                raise exception.HostError(
-                    path=device.address,
-                    reason=f'mdev {device.assignment_uuid} is being removed, '
-                           f'and a process still has it open')
+            self._check_removed(device)
             return None
         parent = os.path.basename(os.path.dirname(os.path.realpath(path)))
         if parent != device.address:
@@ -153,3 +147,16 @@ class MdevBackend(base.Backend):
                 path=device.address,
                 reason=f'mdev {device.assignment_uuid} is on {parent}')
         return self.access.sysfs.link(f'{path}/mdev_type') or 'unknown'
+
+    def _check_removed(self, device: base.HostDevice) -> None:
+        """Check that no removal of the mdev is unfinished.
+
+        The kernel takes an mdev from the bus at once, but from its parent
+        only when no process has it open any more.
+        """
+        if os.path.lexists(
+                f'{self._parent(device)}/{device.assignment_uuid}'):
+            raise exception.HostError(
+                path=device.address,
+                reason=f'mdev {device.assignment_uuid} is being removed, and '
+                       f'a process still has it open')

@@ -9,14 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Where in its card's framebuffer a vGPU is to be, told to NVIDIA's driver.
+"""Placement of a vGPU in its GPU's framebuffer, set in NVIDIA's driver.
 
-In mixed-size mode a vGPU of a size fits at some places only, and the driver
-takes one itself unless it is told: then what still fits would be another
-thing than what the conductor reckons.
+In mixed-size mode a vGPU fits only at some placements. The driver chooses one
+itself unless it is given one; what still fits would then differ from what the
+conductor calculated.
 Source: NVIDIA vGPU software user guide, "vGPU Placements for GPUs in
 Mixed-Size Mode". ``placement_id`` reads ``Not Applicable`` while no guest
-uses the vGPU; then it cannot be changed.
+uses the vGPU; while one does, it cannot be changed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 LOG = logging.getLogger(__name__)
 
 
-def place(access: base.Access, device: base.HostDevice, folder: str) -> None:
-    """Put a vGPU, which is there, where it is to be.
+def set_placement(access: base.Access, device: base.HostDevice,
+                  folder: str) -> None:
+    """Set the placement of an existing vGPU, if the device has one.
 
-    Drivers before mixed-size mode cannot be told; then theirs decides.
+    Drivers older than mixed-size mode have no ``placement_id``; they choose
+    the placement themselves.
 
     :param folder: of the vGPU, relative to the root of sysfs
-    :raises HostError: the driver refuses, or has it somewhere else
+    :raises HostError: the driver refuses it, or has the vGPU somewhere else
     """
     if device.placement_id is None:
         return
@@ -44,8 +46,9 @@ def place(access: base.Access, device: base.HostDevice, folder: str) -> None:
     wanted = str(device.placement_id)
     found = access.sysfs.read(f'{access.sysfs.root}/{path}')
     if found is None:
-        LOG.warning('%s: the driver cannot be told that the vGPU is to be at '
-                    '%s of its card', device.address, wanted)
+        LOG.warning('%s: the driver has no %s, so placement %s of the vGPU '
+                    'cannot be set; the driver chooses one',
+                    device.address, path, wanted)
         return
     if found == wanted:
         return
@@ -53,5 +56,6 @@ def place(access: base.Access, device: base.HostDevice, folder: str) -> None:
     found = access.sysfs.read(f'{access.sysfs.root}/{path}') or ''
     if found.isdecimal() and found != wanted:
         raise exception.HostError(
-            path=path, reason=f'the vGPU is at {found} after {wanted} was '
-                              f'set')
+            path=device.address,
+            reason=f'the vGPU is at placement {found} after {wanted} was '
+                   f'set')

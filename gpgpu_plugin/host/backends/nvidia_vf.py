@@ -9,12 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs that are VFs to which the vendor's VFIO driver was told a type.
+"""vGPUs that are VFs which NVIDIA's VFIO driver gives a type.
 
-A VF has no name of its own that ends with a holding, so which holding set its
-type is written down before it is set; another one leaves it alone.
-Between two holdings a VF is reset, and the driver gives it up and takes it
-again, so that nothing which the driver knew of the last one is left. It stays
+A VF has no name of its own that ends with an assignment. So the baseline
+notes which assignment set its type, before the type is set; for any other
+assignment the VF is not touched.
+Between two assignments a VF is reset, and its driver is unbound and bound
+again, so that the driver keeps no state of the former guest. The VF stays
 bound to that driver; libvirt does not bind it to another one.
 Sources: NVIDIA vGPU software user guide, "Creating an NVIDIA vGPU on a Linux
 with KVM hypervisor that uses a vendor-specific VFIO framework"; NVIDIA's
@@ -33,138 +34,132 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 
 
 class NvidiaVFBackend(base.Backend):
-    """Sets a VF's type, and takes it back."""
-
-    order = 20
+    """Set the vGPU type of a VF, and clear it."""
 
     def handles(self, device: base.HostDevice) -> bool:
-        return (device.vgpu_type is not None
-                and self._current(device) is not None)
+        return (not device.is_passthrough
+                and self._current_type(device) is not None)
 
     def prepare(self, device: base.HostDevice) -> None:
-        function = self._vf(device)
-        current = self._current(device)
+        vf = self._vf(device)
+        current = self._current_type(device)
         if current != vgpu_sysfs.NO_TYPE:
-            self._check_own(device, current)
-            self._place(device)
-            return
-        wanted = self._type_id(device)
-        baselines = self.access.baselines
-        baselines.record(
-            function.id, device.assignment_uuid, self._shape(function))
-        # The number may be another one than before, as after an upgrade of
-        # the driver.
-        baselines.note(
-            function.id, device.assignment_uuid, {'type': wanted})
-        self._set(device, wanted)
-        self._place(device)
-
-    def _place(self, device: base.HostDevice) -> None:
-        nvidia_placement.place(self.access, device,
-                      f'bus/pci/devices/{device.address}')
+            self._check_owner(device, current)
+        else:
+            wanted = self._type_id(device)
+            baselines = self.access.baselines
+            baselines.record(
+                vf.id, device.assignment_uuid, self._shape(vf))
+            # The id may differ from the one noted before, as after an upgrade
+            # of the driver.
+            baselines.note(vf.id, device.assignment_uuid, {'type': wanted})
+            self._set_type(device, wanted)
+        nvidia_placement.set_placement(
+            self.access, device, f'bus/pci/devices/{device.address}')
 
     def release(self, device: base.HostDevice) -> None:
-        function = self._vf(device)
-        if function.used_by == 'vfio':
+        vf = self._vf(device)
+        if vf.used_by == 'vfio':
             raise exception.HostError(
                 path=device.address, reason='a process still has it open')
-        current = self._current(device)
+        current = self._current_type(device)
         if current == vgpu_sysfs.NO_TYPE:
             return
-        self._check_own(device, current)
-        self._set(device, vgpu_sysfs.NO_TYPE)
+        self._check_owner(device, current)
+        self._set_type(device, vgpu_sysfs.NO_TYPE)
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         before = self._vf(device)
         self.release(device)
         self.access.binder.reset(before)
-        # No guest has it open, for which the kernel would wait: release saw
-        # that.
+        # Unbinding waits while a process has the VF open; release checked
+        # that none has.
         self.access.binder.reprobe(before)
-        current = self._current(device)
+        current = self._current_type(device)
         if current != vgpu_sysfs.NO_TYPE:
             raise exception.HostError(
                 path=device.address,
-                reason=f'its type is {current} after its driver took it '
-                       f'again')
+                reason=f'its vGPU type is {current} after its driver was '
+                       f'bound again')
         after = self._vf(device)
-        changed = [
-            f'since before the guest, {each}'
-            for each in self.access.baselines.differences(
+        changes = [
+            f'since before the guest, {difference}'
+            for difference in self.access.baselines.differences(
                 after.id, device.cleaning or device.assignment_uuid,
                 self._shape(after))]
-        return base.CleanVerdict(passed=not changed, evidence='; '.join(
-            changed or [f'{device.address} has no type, was reset and '
-                        f'probed again, and is the same']))
+        return base.CleanVerdict(passed=not changes, evidence='; '.join(
+            changes or [f'{device.address} has no vGPU type, was reset and '
+                        f'bound again, and is the same']))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         self._vf(device)
-        current = self._current(device)
+        current = self._current_type(device)
         if current in (None, vgpu_sysfs.NO_TYPE):
             raise exception.HostError(
                 path=device.address, reason='it has no vGPU type')
-        self._check_own(device, current)
+        self._check_owner(device, current)
         return base.Attachment(functions=(device.address,))
 
     def _vf(self, device: base.HostDevice) -> pci.PCIFunction:
-        """The VF, once it is sure that it is this one.
+        """Return the VF that is at the device's address.
 
-        :raises HostError: another one, or none, is at the address
+        :raises HostError: another one is there, or none, or it does not
+            answer
         """
-        function = scanner.scan_function(self.access.sysfs, device.address)
-        if function is None or function.id != device.stable_id:
+        vf = scanner.scan_function(self.access.sysfs, device.address)
+        if vf is None or vf.id != device.stable_id:
             raise exception.HostError(
                 path=device.address,
                 reason=f'{device.stable_id} is not there')
-        if function.fault:
-            raise exception.HostError(
-                path=device.address, reason=function.fault)
-        return function
+        if vf.fault:
+            raise exception.HostError(path=device.address, reason=vf.fault)
+        return vf
 
-    def _shape(self, function: pci.PCIFunction) -> dict[str, str]:
-        return config_space.shape(self.access.binder.config(function))
+    def _shape(self, vf: pci.PCIFunction) -> dict[str, str]:
+        return config_space.shape(self.access.binder.config(vf))
 
     def _folder(self, device: base.HostDevice) -> str:
         return f'{self.access.sysfs.devices}/{device.address}'
 
-    def _current(self, device: base.HostDevice) -> str | None:
+    def _current_type(self, device: base.HostDevice) -> str | None:
         return self.access.sysfs.read(
             f'{self._folder(device)}/{vgpu_sysfs.CURRENT}')
 
-    def _check_own(self, device: base.HostDevice,
-                   current: str | None) -> None:
-        """Make sure that the VF's type is what this holding was to set.
+    def _check_owner(self, device: base.HostDevice,
+                     current: str | None) -> None:
+        """Check that the VF's type was set for the device's assignment.
 
-        :raises HostError: it is not
+        :raises HostError: it was not
         """
         if current != self.access.baselines.notes(
                 device.stable_id, device.assignment_uuid).get('type'):
             raise exception.HostError(
                 path=device.address,
-                reason=f'it has type {current}, which this holding did not '
-                       f'set')
+                reason=f'it has vGPU type {current}, which was not set for '
+                       f'assignment {device.assignment_uuid}')
 
     def _type_id(self, device: base.HostDevice) -> str:
-        """What the driver calls the type now.
+        """Return the driver's id of the type, which the VF can be given now.
 
-        :raises NoDriverCapacity: the VF cannot be given it
+        :raises NoDriverCapacity: the VF cannot be given the type
         """
         types = vgpu_sysfs.creatable_vgpu_types(
             self.access.sysfs, self._folder(device)
         )
-        for each in types:
-            if each.name == device.vgpu_type:
-                return each.type_id
+        for listed in types:
+            if listed.name == device.vgpu_type:
+                return listed.type_id
+        names = ', '.join(listed.name for listed in types) or 'none'
         raise exception.NoDriverCapacity(
             path=device.address,
-            reason=f'it cannot be given type {device.vgpu_type} now, but '
-                   f'{", ".join(each.name for each in types) or "none"}')
+            reason=f'its driver creates no vGPU of type {device.vgpu_type} '
+                   f'now, only {names}')
 
-    def _set(self, device: base.HostDevice, type_id: str) -> None:
+    def _set_type(self, device: base.HostDevice, type_id: str) -> None:
         self.access.binder.write(
             f'bus/pci/devices/{device.address}/{vgpu_sysfs.CURRENT}', type_id)
-        found = self._current(device)
+        found = self._current_type(device)
         if found != type_id:
             raise exception.HostError(
                 path=device.address,
-                reason=f'its type is {found} after {type_id} was set')
+                reason=f'its vGPU type is {found} after {type_id} was set')

@@ -9,24 +9,20 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs that are VFs as the hardware made them: passed through as they are."""
+"""vGPUs that are plain VFs: the hardware made them, no driver gives a type."""
 
 from __future__ import annotations
 
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.host import base
-from gpgpu_plugin.host.backends import passthrough
+from gpgpu_plugin.host.backends import whole_function
 
 
-class SriovVFBackend(passthrough.PassthroughBackend):
-    """A VF goes to a guest as a whole card does."""
-
-    order = 30
+class SriovVFBackend(whole_function.WholeFunctionBackend):
+    """Assign plain VFs, as whole functions."""
 
     def handles(self, device: base.HostDevice) -> bool:
-        # A vendor's type is nothing that the bare VF is: its driver is
-        # missing.
-        return (device.vgpu_type is not None
-                and vgpu_type.is_of_plain_vfs(device.vgpu_type)
+        # A VF without its vendor's driver is no vGPU of a vendor's type.
+        return (vgpu_type.is_of_plain_vfs(device.vgpu_type)
                 and pci.pf_of(device.stable_id) is not None)

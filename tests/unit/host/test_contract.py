@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The fake kernel keeps the contract that the real one keeps in the lab."""
+"""Run the contract tests of the lab's real kernel on the fake kernel."""
 
 import contextlib
 
@@ -35,8 +35,8 @@ class FakeKernelContractTest(
         self.backend = fake_host.FakeHost.for_machine(
             self.machine(), self.root
         )
-        self.gpus = [each for each in self.backend.scan().functions
-                     if each.vendor == self.vendor][:2]
+        self.gpus = [function for function in self.backend.scan().functions
+                     if function.vendor == self.vendor][:2]
         for gpu in self.gpus:
             self._enable(gpu, 0)
 
@@ -50,7 +50,7 @@ class FakeKernelContractTest(
         self._enable(gpu, 0)
 
     def _enable(self, gpu, count):
-        # What the kernel shows of its own doing.
+        # The kernel writes it when a driver enables the device.
         with open(f'{self.root}/bus/pci/devices/{gpu.address}/enable', 'w',
                   encoding='utf-8') as file:
             file.write(f'{count}\n')
@@ -60,7 +60,7 @@ class FakeKernelContractTest(
 
 
 class RecordedContractTest(FakeKernelContractTest):
-    """A recording is as good as the machine that was recorded."""
+    """A recorded machine behaves as the machine that was recorded."""
 
     def machine(self):
         folder = self.useFixture(fixtures.TempDir()).path
@@ -78,8 +78,9 @@ class FakeMdevContractTest(mdev.MdevContract, base.BaseTestCase):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
         self.backend = fake_host.FakeHost.for_machine('nvidia-t4-2', self.root)
-        self.parent = next(each for each in self.backend.scan().functions
-                           if each.vgpu_mechanism)
+        self.parent = next(
+            function for function in self.backend.scan().functions
+            if function.vgpu_mechanism)
         self.types = {'T4-1Q': 16, 'T4-2Q': 8, 'T4-4Q': 4, 'T4-8Q': 2,
                       'T4-16Q': 1}
 

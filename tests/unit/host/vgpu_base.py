@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What tests of the backends of vGPUs share."""
+"""Base classes of tests of backends for vGPUs."""
 
 import itertools
 import pathlib
@@ -37,8 +37,8 @@ class VGPUCase(base.BaseTestCase):
         self.host.make_vfs(())
 
     def functions(self):
-        return [each for each in self.host.scan().functions
-                if pci.can_be_gpu(each.class_code)]
+        return [function for function in self.host.scan().functions
+                if pci.can_be_gpu(function.class_code)]
 
     def read(self, path):
         with open(f'{self.root}/{path}') as file:
@@ -49,18 +49,18 @@ class VGPUCase(base.BaseTestCase):
         for word in words:
             self.assertIn(word, str(exc))
 
-    def told(self, *devices):
-        """What can be made, told of some devices and by a scan alike."""
-        told = self.host.driver_capacity(devices)
-        self.assertEqual(told, {
-            each.id: each.driver_capacity for each in self.functions()
-            if each.id in told})
-        return told
+    def capacities(self, *devices):
+        """Return driver capacities, the same ones that a scan finds."""
+        capacities = self.host.driver_capacity(devices)
+        self.assertEqual(capacities, {
+            function.id: function.driver_capacity
+            for function in self.functions() if function.id in capacities})
+        return capacities
 
     def stop_drivers(self):
-        """Let the drivers make nothing, as without their service.
+        """Let the drivers create nothing, as while their service is down.
 
-        :returns: lets them be well again
+        :returns: a function that starts them again
         """
         before = {path: path.read_text() for path in itertools.chain(*(
             pathlib.Path(self.root, 'devices').rglob(name) for name in (
@@ -69,33 +69,33 @@ class VGPUCase(base.BaseTestCase):
             path.write_text('0\n' if path.name == 'available_instances'
                             else 'ID    : vGPU Name\n')
 
-        def well():
+        def start():
             for path, text in before.items():
                 path.write_text(text)
-        return well
+        return start
 
-    def looks_until_it_is_well(self, device):
-        """A driver that fails for a while is looked at again.
+    def check_recovery(self, device):
+        """Check that a driver that failed is scanned again once it works.
 
-        :param device: that is made in between
+        :param device: is prepared while the driver fails, and afterwards
         """
         self.host.scan()
-        well = self.stop_drivers()
+        start = self.stop_drivers()
         self.assertFalse(self.host.changed())
-        # A build finds it out.
+        # A build notices the failure.
         self.assertRaises(
             exception.NoDriverCapacity, self.host.prepare, device
         )
-        [told] = self.host.driver_capacity([device]).values()
+        [capacity] = self.host.driver_capacity([device]).values()
         self.assertEqual(((), set()), (
-            told.existing, set(told.available.values()) - {0}))
+            capacity.existing, set(capacity.available.values()) - {0}))
         self.assertTrue(self.host.changed())
         self.host.scan()
         self.assertFalse(self.host.changed())
-        well()
+        start()
         self.assertTrue(self.host.changed())
         self.host.scan()
-        # What is made is no change that must be looked at.
+        # A vGPU of our own is no change that needs a scan.
         self.host.prepare(device)
         self.host.driver_capacity([device])
         self.assertFalse(self.host.changed())
@@ -110,18 +110,20 @@ class VGPUCase(base.BaseTestCase):
 class VFCase(VGPUCase):
     """A machine whose vGPUs are on VFs.
 
-    :cvar vgpu_type: what they are unless it is said
+    :cvar vgpu_type: of the vGPUs, unless a test names another one
     """
 
-    vgpu_type: str | None = None
+    vgpu_type: str
 
     def setUp(self):
         super().setUp()
-        self.vfs = [each for each in self.functions() if each.pf]
+        self.vfs = [vf for vf in self.functions() if vf.pf]
 
     def device(self, number=0, **fields):
-        """A vGPU on one of the VFs."""
+        """Return a vGPU on one of the VFs."""
         vf = self.vfs[number]
+        if 'vgpu_type' not in fields:
+            fields['vgpu_type'] = self.vgpu_type
         return host_base.HostDevice(**{
             'assignment_uuid': str(uuid.uuid4()), 'stable_id': vf.id,
-            'vgpu_type': self.vgpu_type, 'address': vf.address, **fields})
+            'address': vf.address, **fields})

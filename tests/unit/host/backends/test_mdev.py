@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs that are mdevs, of cards and of VFs, on the fake kernel."""
+"""Tests of mdevs on GPUs and on VFs, on the fake kernel."""
 
 import errno
 import os
@@ -19,6 +19,7 @@ import uuid
 import fixtures
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.host import base as host_base
@@ -31,16 +32,19 @@ class MdevTest(vgpu_base.VGPUCase):
 
     def setUp(self):
         super().setUp()
-        self.card, self.other = self.functions()
-        self.types = (f'class/mdev_bus/{self.card.address}'
+        self.gpu, self.other = self.functions()
+        self.types = (f'class/mdev_bus/{self.gpu.address}'
                       '/mdev_supported_types')
 
-    def device(self, vgpu_type='T4-4Q', card=None, **fields):
-        card = card or self.card
+    def device(self, vgpu_type='T4-4Q', gpu=None, **fields):
+        gpu = gpu or self.gpu
         return host_base.HostDevice(**{
             'assignment_uuid': str(uuid.uuid4()), 'vgpu_type': vgpu_type,
-            'stable_id': f'{card.id}/mdev0', 'address': card.address,
+            'stable_id': f'{gpu.id}/mdev0', 'address': gpu.address,
             **fields})
+
+    def whole_gpu(self):
+        return self.device(naming.PASSTHROUGH, stable_id=self.gpu.id)
 
     def available(self):
         return int(self.read(f'{self.types}/nvidia-232/available_instances'))
@@ -49,34 +53,35 @@ class MdevTest(vgpu_base.VGPUCase):
         path = f'{self.root}/bus/mdev/devices'
         return os.listdir(path) if os.path.isdir(path) else []
 
-    def test_made_with_the_uuid_of_its_holding(self):
+    def test_mdev_has_uuid_of_assignment(self):
         device = self.device()
         self.twice(self.host.prepare, device)
         self.assertEqual([device.assignment_uuid], self.mdevs())
         self.assertEqual(3, self.available())
-        self.assertEqual({self.card.id: vgpu_type.DriverCapacity(
+        self.assertEqual({self.gpu.id: vgpu_type.DriverCapacity(
             existing=(device.assignment_uuid,), available={
                 'T4-4Q': 3, 'T4-1Q': 0, 'T4-2Q': 0, 'T4-8Q': 0,
-                'T4-16Q': 0})}, self.told(device))
+                'T4-16Q': 0})}, self.capacities(device))
         self.assertEqual(
             host_base.Attachment(mdev=device.assignment_uuid),
             self.host.attachment(device))
 
-    def test_a_driver_that_fails_for_a_while(self):
-        self.looks_until_it_is_well(self.device())
+    def test_failed_driver_is_scanned_again(self):
+        self.check_recovery(self.device())
 
-    def test_which_answer_is_the_newer_one(self):
+    def test_driver_reports_are_numbered_in_order(self):
         device = self.device()
         numbers = []
         for _ in range(2):
             [function, _] = self.functions()
-            [told] = self.host.driver_capacity([device]).values()
-            numbers += [function.driver_capacity.sampled_at, told.sampled_at]
+            [capacity] = self.host.driver_capacity([device]).values()
+            numbers += [
+                function.driver_capacity.sampled_at, capacity.sampled_at]
         self.assertEqual(1, len({start for start, _ in numbers}))
         self.assertEqual(sorted(numbers), numbers)
         self.assertEqual(4, len(set(numbers)))
 
-    def test_one_write_to_make_and_one_to_remove(self):
+    def test_mdev_takes_one_write_to_create_and_one_to_remove(self):
         device = self.device()
         self.host.kernel.written.clear()
         self.host.prepare(device)
@@ -85,7 +90,7 @@ class MdevTest(vgpu_base.VGPUCase):
         self.host.release(device)
         self.assertEqual(2, len(self.host.kernel.written))
 
-    def test_removed_between_two_holdings(self):
+    def test_released_mdev_is_gone(self):
         device = self.device()
         self.host.prepare(device)
         self.twice(self.host.release, device)
@@ -96,13 +101,13 @@ class MdevTest(vgpu_base.VGPUCase):
         self.assertTrue(verdict.passed)
         self.assertIn(device.assignment_uuid, verdict.evidence)
 
-    def test_a_cleaning_removes_what_a_crash_left(self):
+    def test_clean_removes_mdev_left_by_crash(self):
         device = self.device()
         self.host.prepare(device)
         self.assertTrue(self.host.clean(device).passed)
         self.assertEqual([], self.mdevs())
 
-    def test_a_late_release_leaves_the_next_one_alone(self):
+    def test_late_release_keeps_mdev_of_next_assignment(self):
         late = self.device()
         self.host.prepare(late)
         self.host.release(late)
@@ -112,28 +117,28 @@ class MdevTest(vgpu_base.VGPUCase):
         self.assertTrue(self.host.clean(late).passed)
         self.assertEqual([now.assignment_uuid], self.mdevs())
 
-    def test_made_anew_after_a_reboot(self):
+    def test_prepare_after_reboot_creates_mdev_again(self):
         device = self.device()
         self.host.prepare(device)
-        # A reboot forgets mdevs.
+        # A reboot removes mdevs.
         self.host.kernel.write(
             f'bus/mdev/devices/{device.assignment_uuid}/remove', '1')
         self.host.prepare(device)
         self.assertEqual([device.assignment_uuid], self.mdevs())
 
-    def test_told_of_each_card_once(self):
+    def test_driver_capacity_names_each_gpu_once(self):
         devices = [self.device(), self.device(), self.device(
-            card=self.other), self.device(None, stable_id=self.card.id)]
-        told = self.told(*devices)
-        self.assertEqual({self.card.id, self.other.id}, told.keys())
+            gpu=self.other), self.whole_gpu()]
+        capacities = self.capacities(*devices)
+        self.assertEqual({self.gpu.id, self.other.id}, capacities.keys())
         self.assertEqual({'T4-4Q': 4, 'T4-1Q': 16, 'T4-2Q': 8, 'T4-8Q': 2,
-                          'T4-16Q': 1}, told[self.other.id].available)
+                          'T4-16Q': 1}, capacities[self.other.id].available)
         self.host.prepare(devices[0])
         self.host.release(devices[0])
-        self.assertEqual(told, self.told(*devices))
-        self.assertEqual({}, self.told(devices[3]))
+        self.assertEqual(capacities, self.capacities(*devices))
+        self.assertEqual({}, self.capacities(devices[3]))
 
-    def test_what_cannot_be_told(self):
+    def test_driver_capacity_that_cannot_be_read_is_left_out(self):
         path = f'{self.root}/{self.types}/nvidia-232/available_instances'
         for text in ('many', None):
             os.unlink(path)
@@ -146,22 +151,22 @@ class MdevTest(vgpu_base.VGPUCase):
             self.assertEqual({}, self.host.driver_capacity([self.device()]))
             self.assertIn('cannot be read', log.output)
 
-    def test_no_room_is_nobodys_fault(self):
+    def test_full_gpu_raises_no_driver_capacity(self):
         self.host.prepare(self.device('T4-1Q'))
         self.host.kernel.written.clear()
         exc = self.assertRaises(
             exception.NoDriverCapacity, self.host.prepare, self.device())
-        self.assertIn('no room for another T4-4Q', str(exc))
+        self.assertIn('no more vGPUs of type T4-4Q', str(exc))
         self.assertEqual([], self.host.kernel.written)
 
-    def test_the_hardware_refuses(self):
+    def test_refused_write_is_an_error(self):
         self.host.kernel.faults['create'] = errno.EIO
         self.refused(self.host.prepare, self.device('T4-1Q'), 'create')
 
-    def test_the_hardware_says_yes_and_does_nothing(self):
+    def test_write_without_effect_is_an_error(self):
         self.host.kernel.ignored.add('create')
         self.refused(self.host.prepare, self.device(),
-                     'after it was made')
+                     'after it was created')
         self.host.kernel.ignored.clear()
         device = self.device()
         self.host.prepare(device)
@@ -171,10 +176,10 @@ class MdevTest(vgpu_base.VGPUCase):
         self.assertFalse(verdict.passed)
         self.assertIn('still there', verdict.evidence)
 
-    def test_removal_that_waits_for_a_guest(self):
+    def test_mdev_that_a_process_has_open_is_still_removed_later(self):
         device = self.device()
         self.host.prepare(device)
-        # All that the kernel does until the guest has closed it.
+        # The kernel does no more until the guest has closed it.
         os.unlink(f'{self.root}/bus/mdev/devices/{device.assignment_uuid}')
         for method in (self.host.prepare, self.host.release,
                        self.host.attachment):
@@ -183,12 +188,12 @@ class MdevTest(vgpu_base.VGPUCase):
         self.assertEqual((device.assignment_uuid,),
                          self.functions()[0].existing_vgpus)
 
-    def test_the_hardware_is_late(self):
+    def test_late_write_is_an_error_until_cleaned(self):
         self.host.kernel.late.add('create')
         device = self.device()
-        self.refused(self.host.prepare, device, 'after it was made')
+        self.refused(self.host.prepare, device, 'after it was created')
         self.host.kernel.catch_up()
-        # What appeared meanwhile goes to nobody.
+        # Nobody is assigned an mdev that appeared meanwhile.
         self.assertEqual([device.assignment_uuid], self.mdevs())
         self.assertTrue(self.host.clean(device).passed)
         self.assertEqual([], self.mdevs())
@@ -198,37 +203,37 @@ class MdevTest(vgpu_base.VGPUCase):
         self.host.kernel.catch_up()
         self.assertTrue(self.host.clean(device).passed)
 
-    def test_types_that_are_no_pci_devices(self):
+    def test_types_of_other_buses_are_not_vgpu_types(self):
         with open(f'{self.root}/{self.types}/nvidia-232/device_api',
                   'w') as file:
             file.write('vfio-ccw\n')
         self.assertNotIn('T4-4Q', [
-            each.name for each in self.functions()[0].vgpu_types])
+            listed.name for listed in self.functions()[0].vgpu_types])
 
-    def test_wrong_card_type_or_mdev(self):
+    def test_wrong_gpu_type_or_parent_is_refused(self):
         self.refused(self.host.prepare, self.device(
             stable_id=f'{self.other.id}/mdev0'), 'is not there')
         self.refused(self.host.prepare, self.device('T4-3Q'),
-                     'no type T4-3Q', 'T4-16Q')
+                     'no vGPU type T4-3Q', 'T4-16Q')
         device = self.device()
         self.host.prepare(device)
         elsewhere = self.device(
-            card=self.other, assignment_uuid=device.assignment_uuid)
+            gpu=self.other, assignment_uuid=device.assignment_uuid)
         for method in (self.host.prepare, self.host.release):
-            self.refused(method, elsewhere, f'is on {self.card.address}')
+            self.refused(method, elsewhere, f'is on {self.gpu.address}')
         self.assertFalse(self.host.clean(elsewhere).passed)
 
-    def test_the_driver_is_not_loaded(self):
-        os.unlink(f'{self.root}/class/mdev_bus/{self.card.address}')
+    def test_missing_driver_is_named(self):
+        os.unlink(f'{self.root}/class/mdev_bus/{self.gpu.address}')
         self.refused(self.host.prepare, self.device(), 'driver')
 
-    def test_a_card_that_is_carved_is_not_given_whole(self):
+    def test_gpu_with_vgpus_is_not_passed_through(self):
         self.host.prepare(self.device())
-        self.refused(self.host.prepare, self.device(
-            None, stable_id=self.card.id), 'vGPUs are carved out of it')
+        self.refused(self.host.prepare, self.whole_gpu(),
+                     'vGPUs exist on it')
 
-    def test_a_whole_card_is_its_drivers_again_once_clean(self):
-        device = self.device(None, stable_id=self.card.id)
+    def test_cleaned_gpu_is_bound_to_its_driver_again(self):
+        device = self.whole_gpu()
         self.host.prepare(device)
         self.assertEqual('vfio-pci', self.functions()[0].driver)
         self.host.release(device)
@@ -243,55 +248,55 @@ class MdevOnVFTest(vgpu_base.VFCase):
     made = 20
     vgpu_type = 'A100D-20C'
 
-    def test_types_are_told_of_the_pf(self):
-        pf = next(each for each in self.functions()
-                  if each.id == self.vfs[0].pf)
+    def test_pf_has_the_types_of_its_vfs(self):
+        pf = next(gpu for gpu in self.functions()
+                  if gpu.id == self.vfs[0].pf)
         self.assertEqual(
             (pci.VGPUMechanism.VF, 20, 4, 1),
             (
                 pf.vgpu_mechanism,
                 *(
                     next(
-                        each.max_instances
-                        for each in pf.vgpu_types
-                        if each.name == name
+                        listed.max_instances
+                        for listed in pf.vgpu_types
+                        if listed.name == name
                     )
                     for name in ('A100D-4C', 'A100D-20C', 'A100D-80C')
                 ),
             ),
         )
-        self.assertEqual({()}, {each.vgpu_types for each in self.vfs})
+        self.assertEqual({()}, {vf.vgpu_types for vf in self.vfs})
         # The driver lists them at all times.
         self.host.prepare(self.device(0))
         self.assertEqual(pf.vgpu_types, next(
-            each.vgpu_types for each in self.functions()
-            if each.id == self.vfs[0].pf))
+            gpu.vgpu_types for gpu in self.functions()
+            if gpu.id == self.vfs[0].pf))
 
-    def test_how_many_fit_is_not_told_beside_an_mdev(self):
+    def test_max_instances_is_unknown_while_mdevs_exist(self):
         for path in pathlib.Path(self.root).glob(
                 'bus/pci/devices/*/mdev_supported_types/*/description'):
             path.unlink()
         self.host.prepare(self.device(0))
-        pf = next(each for each in self.functions()
-                  if each.id == self.vfs[0].pf)
-        self.assertEqual({None}, {each.max_instances
-                                  for each in pf.vgpu_types})
+        pf = next(gpu for gpu in self.functions()
+                  if gpu.id == self.vfs[0].pf)
+        self.assertEqual({None}, {listed.max_instances
+                                  for listed in pf.vgpu_types})
 
-    def test_a_driver_that_fails_for_a_while(self):
-        self.looks_until_it_is_well(self.device(0))
+    def test_failed_driver_is_scanned_again(self):
+        self.check_recovery(self.device(0))
 
-    def test_one_mdev_on_each_vf(self):
+    def test_vf_takes_one_mdev(self):
         devices = [self.device(number) for number in range(4)]
         for device in devices:
             self.twice(self.host.prepare, device)
             self.assertEqual(device.assignment_uuid,
                              self.host.attachment(device).mdev)
-        self.refused(self.host.prepare, self.device(0), 'no room')
-        self.refused(self.host.prepare, self.device(4), 'no room')
+        self.refused(self.host.prepare, self.device(0), 'no more')
+        self.refused(self.host.prepare, self.device(4), 'no more')
         self.assertEqual({self.vfs[0].pf: vgpu_type.DriverCapacity(
-            existing=tuple(each.stable_id for each in devices))},
-            self.told(*devices))
-        # The other card has room.
+            existing=tuple(device.stable_id for device in devices))},
+            self.capacities(*devices))
+        # The other GPU is free.
         self.host.prepare(self.device(self.made))
         self.assertEqual(
             {
@@ -300,18 +305,18 @@ class MdevOnVFTest(vgpu_base.VFCase):
                     available={'A100D-20C': None},
                 )
             },
-            self.told(self.device(self.made)),
+            self.capacities(self.device(self.made)),
         )
         for device in devices:
             self.assertTrue(self.host.clean(device).passed)
         self.host.prepare(self.device(4, vgpu_type='A100D-80C'))
 
-    def test_after_a_reboot(self):
+    def test_prepare_after_reboot_needs_vfs(self):
         device = self.device(0)
         self.host.prepare(device)
-        for pf in {each.pf for each in self.vfs}:
-            address = next(each.address for each in self.functions()
-                           if each.id == pf)
+        for pf in {vf.pf for vf in self.vfs}:
+            address = next(gpu.address for gpu in self.functions()
+                           if gpu.id == pf)
             self.host.kernel.set_vfs(address, 0)
         self.refused(self.host.prepare, device, 'is not there')
         self.host.make_vfs(())

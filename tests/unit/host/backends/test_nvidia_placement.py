@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs in NVIDIA's mixed-size mode: at the places that were reckoned."""
+"""Tests of placements in NVIDIA's mixed-size mode, on the fake kernel."""
 
 import dataclasses
 import os
@@ -26,25 +26,25 @@ from tests.unit.host import vgpu_base
 _SIZES = ('4C', '8C', '10C', '16C', '20C', '40C', '80C')
 
 
-class PlacingCase(vgpu_base.VFCase):
-    """The first of two cards; each of its vGPUs has a VF of its own."""
+class PlacementCase(vgpu_base.VFCase):
+    """The first of two GPUs; each of its vGPUs is on a VF of its own."""
 
     def setUp(self):
         super().setUp()
-        self.card = next(
-            each for each in self.functions() if each.pf is None)
-        self.host.kernel.mixed_size(self.card.address)
-        self.vfs = [each for each in self.functions()
-                    if each.pf == self.card.id]
+        self.gpu = next(
+            gpu for gpu in self.functions() if gpu.pf is None)
+        self.host.kernel.mixed_size(self.gpu.address)
+        self.vfs = [vf for vf in self.functions()
+                    if vf.pf == self.gpu.id]
 
     def device(self, number, name, placement):
         return super().device(number, vgpu_type=name, placement_id=placement)
 
-    def place(self, device):
+    def placement(self, device):
         return self.read(self.path(device))
 
 
-class MdevTest(PlacingCase):
+class MdevTest(PlacementCase):
 
     machine = 'nvidia-a100-2'
     numvfs = {'10de:20b5': 20}.items()
@@ -53,96 +53,97 @@ class MdevTest(PlacingCase):
     def path(device):
         return f'bus/mdev/devices/{device.assignment_uuid}/nvidia/placement_id'
 
-    def test_written_once(self):
+    def test_placement_is_written_once(self):
         device = self.device(0, 'A100D-20C', 40)
         self.twice(self.host.prepare, device)
-        self.assertEqual('40', self.place(device))
+        self.assertEqual('40', self.placement(device))
         self.assertEqual(1, self.host.kernel.written.count(
             self.path(device)))
 
-    def test_written_after_a_crash_before_it(self):
+    def test_placement_is_written_after_crash_before_it(self):
         device = self.device(0, 'A100D-20C', 40)
         self.host.prepare(dataclasses.replace(device, placement_id=None))
-        self.assertEqual('Not Applicable', self.place(device))
+        self.assertEqual('Not Applicable', self.placement(device))
         self.host.prepare(device)
-        self.assertEqual('40', self.place(device))
+        self.assertEqual('40', self.placement(device))
 
-    def test_nobody_says_where(self):
-        # Other rules do not know places; the driver takes its own.
+    def test_device_without_placement_writes_none(self):
+        # Other mix policies have no placements; the driver chooses one.
         device = self.device(0, 'A100D-20C', None)
         self.host.prepare(device)
         self.assertNotIn(self.path(device), self.host.kernel.written)
 
-    def test_driver_that_cannot_be_told(self):
+    def test_driver_without_placements_is_logged(self):
         device = self.device(0, 'A100D-20C', 40)
         self.host.prepare(dataclasses.replace(device, placement_id=None))
         os.unlink(f'{self.root}/{self.path(device)}')
         log = self.useFixture(fixtures.FakeLogger())
         self.host.prepare(device)
-        self.assertIn('cannot be told that the vGPU is to be at 40',
+        self.assertIn('so placement 40 of the vGPU cannot be set',
                       log.output)
 
-    def test_driver_that_refuses(self):
+    def test_refused_placement_is_an_error(self):
         for placement in (10, 80):
             device = self.device(0, 'A100D-20C', placement)
             self.refused(self.host.prepare, device, 'placement_id',
                          f"cannot write '{placement}'")
             self.host.release(device)
 
-    def test_driver_that_has_it_somewhere_else(self):
+    def test_other_placement_than_written_is_an_error(self):
         device = self.device(0, 'A100D-20C', 40)
         self.host.prepare(dataclasses.replace(device, placement_id=60))
         self.host.kernel.ignored.add('placement_id')
-        self.refused(self.host.prepare, device, 'is at 60 after 40')
+        self.refused(self.host.prepare, device, device.address,
+                     'is at placement 60 after 40')
 
-    def test_without_it_the_driver_takes_another_place(self):
+    def test_driver_chooses_another_placement_than_the_conductor(self):
         self.host.prepare(self.device(0, 'A100D-4C', None))
-        # It is at 76; the conductor would have it at 0.
+        # The driver chose 76; the conductor would choose 0.
         self.host.prepare(self.device(1, 'A100D-40C', 0))
         self.refused(self.host.prepare, self.device(2, 'A100D-40C', 40),
-                     'no room')
+                     'no more')
 
     @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
     @hypothesis.given(st.lists(st.one_of(
         st.sampled_from(_SIZES), st.integers(0, 19)), max_size=25))
-    def test_what_is_reckoned_is_what_the_driver_does(self, steps):
-        card = capacity.GPUCapacity(
-            id='card',
+    def test_driver_accepts_every_calculated_placement(self, steps):
+        gpu = capacity.GPUCapacity(
+            id='gpu',
             offered=True,
             mix_policy=capacity.VGPUMixPolicy.MIXED_SIZE,
-            types={each.name: each for each in self.card.vgpu_types},
+            types={listed.name: listed for listed in self.gpu.vgpu_types},
         )
         made = []
         try:
             for step in steps:
                 if isinstance(step, str):
-                    self.make(card, f'A100D-{step}', made)
+                    self.make(gpu, f'A100D-{step}', made)
                 elif made:
                     self.host.release(made.pop(step % len(made)))
-                card = dataclasses.replace(card, vgpus=tuple(
-                    capacity.VGPU(vgpu_type=each.vgpu_type,
-                                 placement_id=each.placement_id)
-                    for each in made))
+                gpu = dataclasses.replace(gpu, vgpus=tuple(
+                    capacity.VGPU(vgpu_type=device.vgpu_type,
+                                  placement_id=device.placement_id)
+                    for device in made))
         finally:
-            for each in made:
-                self.host.release(each)
+            for device in made:
+                self.host.release(device)
 
-    def make(self, card, name, made):
-        """One more, if there is room for it; the driver thinks the same."""
-        free = {each.id for each in self.vfs} - {
-            each.stable_id for each in made}
+    def make(self, gpu, name, made):
+        """Create a vGPU if it fits; the driver agrees whether it does."""
+        free = {vf.id for vf in self.vfs} - {
+            device.stable_id for device in made}
         number = next(number for number, vf in enumerate(self.vfs)
                       if vf.id in free)
-        if card.available(name):
-            unit = card.with_vgpu(name).vgpus[-1]
-            made.append(self.device(number, name, unit.placement_id))
+        if gpu.available(name):
+            vgpu = gpu.with_vgpu(name).vgpus[-1]
+            made.append(self.device(number, name, vgpu.placement_id))
             self.host.prepare(made[-1])
         else:
             self.assertRaises(exception.NoDriverCapacity, self.host.prepare,
                               self.device(number, name, None))
 
 
-class NvidiaVFTest(PlacingCase):
+class NvidiaVFTest(PlacementCase):
 
     machine = 'nvidia-l40s-vgpu-2'
     numvfs = {'10de:26b9': 32}.items()
@@ -151,28 +152,28 @@ class NvidiaVFTest(PlacingCase):
     def path(device):
         return f'bus/pci/devices/{device.address}/nvidia/placement_id'
 
-    def test_written_once_and_gone_with_the_type(self):
+    def test_placement_is_written_once_and_goes_with_the_type(self):
         device = self.device(0, 'L40S-8Q', 16)
         self.twice(self.host.prepare, device)
-        self.assertEqual('16', self.place(device))
+        self.assertEqual('16', self.placement(device))
         self.assertEqual(1, self.host.kernel.written.count(
             self.path(device)))
         self.assertTrue(self.host.clean(device).passed)
-        self.assertEqual('Not Applicable', self.place(device))
+        self.assertEqual('Not Applicable', self.placement(device))
 
-    def test_written_after_a_crash_before_it(self):
+    def test_placement_is_written_after_crash_before_it(self):
         device = self.device(0, 'L40S-8Q', 16)
         self.host.prepare(dataclasses.replace(device, placement_id=None))
         self.host.prepare(device)
-        self.assertEqual('16', self.place(device))
+        self.assertEqual('16', self.placement(device))
 
-    def test_driver_that_refuses(self):
+    def test_refused_placement_is_an_error(self):
         first = self.device(0, 'L40S-8Q', 16)
         self.host.prepare(first)
         device = self.device(1, 'L40S-24Q', 0)
         self.refused(self.host.prepare, device, 'placement_id',
                      "cannot write '0'")
-        # It has a type, and is cleaned like any other.
+        # It has a type, and is cleaned like any other VF.
         self.assertTrue(self.host.clean(device).passed)
         self.assertEqual(
             pci.VGPUMechanism.VF, self.functions()[0].vgpu_mechanism

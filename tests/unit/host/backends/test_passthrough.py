@@ -9,9 +9,9 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whole functions: who goes with whom, and what is refused.
+"""Tests of passthrough of whole GPUs, on fake machines.
 
-Runs on fake machines; what the fake kernel does is tested beside it.
+The fake kernel has tests of its own.
 """
 
 import os
@@ -36,11 +36,14 @@ class PassthroughCase(base.BaseTestCase):
         self.backend = fake_host.FakeHost.for_machine(self.machine, self.root)
 
     def functions(self):
-        return {each.address: each for each in self.backend.scan().functions}
+        return {function.address: function
+                for function in self.backend.scan().functions}
 
     def the(self, **facts):
-        [found] = [each for each in self.functions().values() if all(
-            getattr(each, name) == value for name, value in facts.items())]
+        [found] = [
+            function for function in self.functions().values() if all(
+                getattr(function, name) == value
+                for name, value in facts.items())]
         return found
 
     @staticmethod
@@ -79,12 +82,12 @@ class CardTest(PassthroughCase):
         os.symlink(group, f'{device}/iommu_group')
         os.symlink(device, f'{group}/devices/{function.address}')
 
-    def test_guest_gets_the_card_as_a_whole(self):
+    def test_attachment_has_all_functions_of_the_card(self):
         self.assertEqual(
             (self.gpu.address, self.audio),
             self.backend.attachment(self.device(self.gpu)).functions)
 
-    def test_designated_card_stays_bound(self):
+    def test_designated_card_stays_bound_after_release(self):
         etc = f'{self.root}/etc/driverctl.d'
         os.makedirs(etc)
         both = self.gpu.address, self.audio
@@ -96,18 +99,18 @@ class CardTest(PassthroughCase):
         for _ in range(2):
             found = self.functions()
             self.assertEqual({'vfio-pci'},
-                             {found[each].driver for each in both})
+                             {found[address].driver for address in both})
             self.backend.prepare(self.device(self.gpu))
             self.assertTrue(self.backend.clean(
                 self.device(self.gpu)).passed)
 
-    def test_no_iommu_group(self):
+    def test_prepare_without_iommu_group_is_refused(self):
         for address in (self.gpu.address, self.audio):
             os.unlink(f'{self.root}/bus/pci/devices/{address}/iommu_group')
         self.refused(self.backend.prepare, self.gpu, 'is the IOMMU on')
         self.backend.release(self.device(self.gpu))
 
-    def test_vfio_cannot_be_loaded(self):
+    def test_prepare_without_vfio_pci_is_refused(self):
         shutil.rmtree(f'{self.root}/bus/pci/drivers/vfio-pci')
 
         def fails():
@@ -116,27 +119,29 @@ class CardTest(PassthroughCase):
         self.refused(self.backend.prepare, self.gpu, 'vfio-pci',
                      'cannot be loaded', 'not found')
 
-    def test_unbinding_does_not_wait_for_who_has_it_open(self):
+    def test_release_of_open_device_is_refused(self):
         self.backend.prepare(self.device(self.gpu))
         self.write(self.gpu, 'enable', '1\n')
         self.refused(self.backend.release, self.gpu, 'still has it open')
 
-    def test_card_is_bound_and_given_back_as_a_whole(self):
+    def test_all_functions_of_the_card_are_bound_and_unbound(self):
         both = self.gpu.address, self.audio
         self.backend.prepare(self.device(self.gpu))
         found = self.functions()
-        self.assertEqual({'vfio-pci'}, {found[each].driver for each in both})
+        self.assertEqual({'vfio-pci'},
+                         {found[address].driver for address in both})
         self.assertEqual(2, sum(
-            each.driver == 'vfio-pci' for each in found.values()))
+            function.driver == 'vfio-pci' for function in found.values()))
         self.backend.release(self.device(self.gpu))
         found = self.functions()
-        self.assertEqual({None}, {found[each].driver for each in both})
+        self.assertEqual({None},
+                         {found[address].driver for address in both})
 
-    def test_foreign_device_in_the_iommu_group(self):
+    def test_foreign_device_in_iommu_group_is_refused(self):
         foreign = next(
-            each for each in self.functions().values()
-            if each.address not in (self.gpu.address, self.audio)
-            and not each.class_code.startswith('06'))
+            function for function in self.functions().values()
+            if function.address not in (self.gpu.address, self.audio)
+            and not function.class_code.startswith('06'))
         self.join_group(foreign)
         for method in (self.backend.prepare, self.backend.release):
             self.refused(method, self.gpu, foreign.address,
@@ -144,9 +149,9 @@ class CardTest(PassthroughCase):
         verdict = self.backend.clean(self.device(self.gpu))
         self.assertFalse(verdict.passed)
 
-    def test_bridges_of_the_group_are_no_hindrance(self):
-        bridge = next(each for each in self.functions().values()
-                      if each.class_code.startswith('0604'))
+    def test_bridge_in_iommu_group_is_no_hindrance(self):
+        bridge = next(function for function in self.functions().values()
+                      if function.class_code.startswith('0604'))
         self.join_group(bridge)
         self.backend.prepare(self.device(self.gpu))
         self.assertEqual('pcieport', self.the(id=bridge.id).driver)
@@ -165,8 +170,9 @@ class CleanTest(PassthroughCase):
 
     def setUp(self):
         super().setUp()
-        self.gpu = next(each for each in self.functions().values()
-                        if each.device == '2330')
+        self.gpu = next(
+            function for function in self.functions().values()
+            if function.device == '2330')
         self.backend.prepare(self.device(self.gpu))
 
     def verdict(self, passed, *words):
@@ -175,15 +181,15 @@ class CleanTest(PassthroughCase):
         for word in words:
             self.assertIn(word, verdict.evidence)
 
-    def test_reset_and_the_same(self):
+    def test_unchanged_gpu_is_clean(self):
         self.verdict(True, 'was reset')
 
-    def test_still_open(self):
+    def test_open_gpu_is_not_clean(self):
         self.write(self.gpu, 'enable', '1\n')
         self.verdict(False, 'still has it open')
         self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
 
-    def test_no_reset_that_is_confined_to_it(self):
+    def test_gpu_without_reset_is_not_clean(self):
         self.write(self.gpu, 'reset_method', '')
         self.verdict(False, 'reset')
 
@@ -193,11 +199,11 @@ class CleanTest(PassthroughCase):
             file.seek(offset)
             file.write(value)
 
-    def test_another_card_than_before_the_guest(self):
-        # As after other firmware: sysfs goes on to show the old ids.
+    def test_gpu_with_other_ids_than_before_the_guest_is_not_clean(self):
+        # As after other firmware: sysfs still shows the old ids.
         self.change_config(2, b'\x39\x23')
         for _ in range(2):
-            # Also when nova-compute ended before it could tell.
+            # Again, as when nova-compute died before it could report.
             self.verdict(False, 'since before the guest',
                          'device was 2330, is 2339')
         # An operator released it, so it is cleaned under another token.
@@ -205,29 +211,29 @@ class CleanTest(PassthroughCase):
             assignment_uuid='b', stable_id=self.gpu.id,
             address=self.gpu.address)).passed)
 
-    def test_capability_that_is_gone(self):
+    def test_gpu_without_former_capability_is_not_clean(self):
         self.change_config(0x34, b'\0')
         self.verdict(False, 'capabilities was 10@40, is')
 
-    def test_what_guests_change_is_no_difference(self):
+    def test_registers_that_guests_write_are_not_compared(self):
         # Command, status, cache line, addresses in BARs, interrupt line.
         for offset, value in ((4, b'\x06\x04\x10\x20'), (12, b'\x10\x40'),
                               (0x13, b'\xe0'), (60, b'\x0b')):
             self.change_config(offset, value)
         self.verdict(True, 'was reset')
 
-    def test_what_a_guest_changed_is_not_what_it_was(self):
+    def test_repeated_prepare_keeps_first_baseline(self):
         self.change_config(2, b'\x39\x23')
-        # As at a start of nova-compute while the guest runs.
+        # As when nova-compute starts while the guest runs.
         self.backend.prepare(self.device(self.gpu))
         self.verdict(False, 'device was 2330, is 2339')
 
-    def test_record_that_cannot_be_read(self):
+    def test_gpu_with_unreadable_baseline_is_not_clean(self):
         [path] = pathlib.Path(f'{self.root}/etc/cards').iterdir()
         path.write_text('{')
         self.verdict(False, 'the baseline of')
 
-    def test_record_that_cannot_be_written(self):
+    def test_prepare_without_baseline_is_refused(self):
         shutil.rmtree(f'{self.root}/etc/cards')
         self.useFixture(fixtures.MockPatch(
             'os.replace', side_effect=OSError(28, 'No space left on device')))
@@ -236,29 +242,29 @@ class CleanTest(PassthroughCase):
             self.device(self.the(id=self.gpu.id)))
         self.assertIn('No space left', str(exc))
 
-    def test_another_device_after_the_reset(self):
+    def test_gpu_with_other_id_after_reset_is_not_clean(self):
         reset = self.backend.kernel.write
 
-        def swaps(path, value):
+        def swap(path, value):
             reset(path, value)
             if path.endswith('/reset'):
                 self.write(self.gpu, 'device', '0x2331\n')
-        self.backend.binder._write_attribute = swaps
+        self.backend.binder._write_attribute = swap
         self.verdict(False, 'device was 2330, is 2331')
 
-    def test_gone_after_the_reset(self):
+    def test_gpu_that_is_dead_after_reset_is_not_clean(self):
         reset = self.backend.kernel.write
 
-        def dies(path, value):
+        def die(path, value):
             reset(path, value)
             if path.endswith('/reset'):
                 path = f'{self.root}/bus/pci/devices/{self.gpu.address}'
                 with open(f'{path}/config', 'wb') as file:
                     file.write(b'\xff' * 256)
-        self.backend.binder._write_attribute = dies
+        self.backend.binder._write_attribute = die
         self.verdict(False, 'does not answer')
 
-    def test_removed_while_bound(self):
+    def test_removed_gpu_is_not_clean(self):
         shutil.rmtree(os.path.realpath(
             f'{self.root}/bus/pci/devices/{self.gpu.address}'))
         os.unlink(f'{self.root}/bus/pci/devices/{self.gpu.address}')
