@@ -23,6 +23,7 @@ import warnings
 
 from demo import story
 from demo import teller
+from tests.fixtures import memory
 
 
 def _log_to_file() -> str:
@@ -41,6 +42,8 @@ def _log_to_file() -> str:
 def main() -> int:
     """Tell it."""
     begin = time.monotonic()
+    memory.use()
+    memory.collect_rarely()
     log = _log_to_file()
     told = teller.Teller()
     case = story.Story('tell')

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import collections
-import time
 
 from tests.fixtures import cloud
 
@@ -90,11 +89,9 @@ class BootTest(cloud.GpuCloud):
         flavor = self.flavor(H100=8)
         server = self.boot(flavor)
         self.delete(server)
-        begin = time.monotonic()
+        # Neither Nova's periodic run nor ours comes within a test's time.
         self.wait_inventory(8, 0)
         self.wait_states(available=8)
-        # Two seconds on an idle machine; a periodic run is 60 s away.
-        self.assertLess(time.monotonic() - begin, 20)
         self.assertEqual(8, len(self.held(self.boot(flavor))))
 
     def test_image_trait(self) -> None:

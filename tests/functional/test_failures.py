@@ -20,6 +20,7 @@ import fixtures
 from nova import exception as nova_exception
 
 from tests.fixtures import cloud
+from tests.fixtures import patience
 
 SPAWN = 'nova.virt.fake.FakeDriver.spawn'
 
@@ -51,12 +52,12 @@ class FailedBuildTest(cloud.GpuCloud):
 
         def spawn(*args: object, **kwargs: object) -> None:
             reached.set()
-            killed.wait(60)
+            killed.wait(patience.LONG)
             raise SystemExit('killed')
 
         with fixtures.MonkeyPatch(SPAWN, spawn):
             server_id = self.post_server(self.flavor(H100=2))
-            self.assertTrue(reached.wait(15))
+            self.assertTrue(reached.wait(patience.LONG))
         self.wait_states(provisioning=2, available=6)
 
         self.restart_compute('gpu1')

@@ -24,6 +24,7 @@ from collections.abc import Callable
 import fixtures
 
 from tests.fixtures import cloud
+from tests.fixtures import patience
 from tests.functional import test_moves
 from tests.functional import test_operations
 
@@ -48,7 +49,7 @@ class KilledCase(test_moves.MovesCase):
             raise SystemExit
         with fixtures.MonkeyPatch(target, dies):
             operation()
-            self.assertTrue(reached.wait(30), target)
+            self.assertTrue(reached.wait(patience.LONG), target)
             self.computes[host].stop()
         self._start_compute(host)
 

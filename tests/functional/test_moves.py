@@ -21,6 +21,7 @@ import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.fixtures import libvirt_cloud
+from tests.fixtures import patience
 from tests.functional import test_operations
 
 DRIVER = 'nova.virt.libvirt.driver.LibvirtDriver'
@@ -62,9 +63,9 @@ class MovesCase(test_operations.OperationCase):
     def wait_migration(self, status: str) -> None:
         """Of the only migration, or the latest."""
         self.wait_for(
-            lambda: sorted(self.api.get_migrations(), key=lambda each: (
-                each['id']))[-1:][0]['status'] == status
-            if self.api.get_migrations() else None, f'migration {status}')
+            lambda: [each['status'] for each in sorted(
+                self.api.get_migrations(), key=lambda each: each['id'])
+                ][-1:] == [status], f'migration {status}')
 
     def guest_is_off(self, host: str) -> bool:
         """Whether the domain of the server on a host does not run."""
@@ -167,7 +168,7 @@ class TwoHostsTest(MovesCase):
         self.wait_for(
             lambda: self.api.get_migrations()
             and self.api.get_migrations()[0]['status'] == 'error',
-            'migration error', timeout=30)
+            'migration error')
         self.conductor.start()
         # It finds the claim, for which nobody waits any more, in its queue.
         self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
@@ -268,7 +269,7 @@ class TwoHostsTest(MovesCase):
         with fixtures.MockPatchObject(
                 client, 'delete_allocation_for_instance', slow):
             self.decide('confirmResize')
-            self.assertTrue(cleaned.wait(30))
+            self.assertTrue(cleaned.wait(patience.LONG))
         self.assertEqual({(4, 0)}, set(seen))
         self.wait_inventory(4, 2, variant='L40S')
 

@@ -59,16 +59,17 @@ class BrokerTest(base.BaseTestCase):
         began = time.monotonic()
         self.assertRaises(exception.ConductorUnavailable,
                           api.variant_list, context.admin())
-        # rpc_timeout is 5 s; oslo.messaging itself would wait for ever.
-        self.assertLess(time.monotonic() - began, 30)
+        # The timeout is 5 s; oslo.messaging itself would wait for ever.
+        self.assertLess(time.monotonic() - began, 120)
 
     def test_broker_goes_and_comes_back(self):
-        api = conductor_api.ConductorAPI(self.conf, self._transport(self.way))
+        api = conductor_api.ConductorAPI(
+            self.conf, self._transport(self.way), timeout=5)
         self.assertEqual((), api.variant_list(context.admin()))
         self.proxy.down()
         self._call_fails_in_time(api)
         self.proxy.up()
-        for _ in range(12):
+        for _ in range(120):
             try:
                 self.assertEqual((), api.variant_list(context.admin()))
                 return
@@ -99,7 +100,8 @@ class BrokerTest(base.BaseTestCase):
 
     def test_broker_is_down_at_the_first_call(self):
         self.proxy.down()
-        api = conductor_api.ConductorAPI(self.conf, self._transport(self.way))
+        api = conductor_api.ConductorAPI(
+            self.conf, self._transport(self.way), timeout=5)
         self._call_fails_in_time(api)
         self.proxy.up()
         self.assertEqual((), api.variant_list(context.admin()))

@@ -87,7 +87,7 @@ class Libvirtd(fixtures.Fixture):
 
     @staticmethod
     def _wait(libvirt: typing.Any) -> typing.Any:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 return libvirt.open(URI)

@@ -89,7 +89,7 @@ class ProcessCloud(base.BaseTestCase):
         return json.loads(output) if 'json' in arguments else output
 
     def wait_for(self, condition: Callable[[], typing.Any], what: str,
-                 timeout: float = 60) -> typing.Any:
+                 timeout: float = 600) -> typing.Any:
         """The first true value of the condition."""
         deadline = time.monotonic() + timeout
         while not (value := condition()):

@@ -222,7 +222,7 @@ class Stack(fixtures.Fixture):
         """
         done = subprocess.run(
             arguments, env=self.environment, cwd=REPOSITORY, text=True,
-            capture_output=True, timeout=120, check=False)
+            capture_output=True, timeout=600, check=False)
         if done.returncode:
             raise AssertionError(
                 f'{" ".join(arguments)} ended with {done.returncode}:\n'
@@ -235,7 +235,7 @@ class Stack(fixtures.Fixture):
             self.state / f'{name}.log', self.environment, arguments))
         return process
 
-    def wait_for_http(self, port: str, timeout: float = 25) -> None:
+    def wait_for_http(self, port: str, timeout: float = 600) -> None:
         """Until somebody answers on a port, whatever the answer."""
         request = urllib.request.Request(
             f'http://127.0.0.1:{self.ports[port]}/',
@@ -243,7 +243,7 @@ class Stack(fixtures.Fixture):
         deadline = time.monotonic() + timeout
         while True:
             try:
-                urllib.request.urlopen(request, timeout=5).close()
+                urllib.request.urlopen(request, timeout=60).close()
                 return
             except urllib.error.HTTPError:
                 return

@@ -12,9 +12,14 @@
 """``conductor ping``."""
 
 import os
+import threading
+import types
+
+import fixtures
 
 from gpgpu_plugin import version
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import ping
 from tests.unit.cmd import base
 
 
@@ -23,7 +28,19 @@ class ConductorPingTest(base.CommandTestCase):
     variants = ()
 
     def test_who_answers(self):
-        [row] = self.json('conductor', 'ping', '--wait', '0.3')
+        answered = threading.Event()
+
+        class Collector(ping._Collector):
+            def pong(self, *args, **kwargs):
+                super().pong(*args, **kwargs)
+                answered.set()
+        # Listens until it has the answer, not until a busy machine had time.
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.ping._Collector', Collector))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.ping.time',
+            types.SimpleNamespace(sleep=answered.wait)))
+        [row] = self.json('conductor', 'ping', '--wait', '300')
         self.assertEqual(
             (os.getpid(), version.VERSION, conductor_api.VERSION),
             (row['PID'], row['Version'], row['RPC Version']))

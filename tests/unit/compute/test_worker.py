@@ -29,12 +29,12 @@ class WorkerTest(base.BaseTestCase):
     def test_wake(self):
         looked = threading.Event()
         self.make(looked.set).wake()
-        self.assertTrue(looked.wait(10))
+        self.assertTrue(looked.wait(300))
 
     def test_interval(self):
         looked = threading.Event()
         self.make(looked.set, 0.01)
-        self.assertTrue(looked.wait(10))
+        self.assertTrue(looked.wait(300))
 
     def test_looks_again_when_the_work_wants_it(self):
         looks = []
@@ -47,7 +47,7 @@ class WorkerTest(base.BaseTestCase):
                 return None
             return 0.01
         self.make(work).wake()
-        self.assertTrue(third.wait(10))
+        self.assertTrue(third.wait(300))
 
     def test_error_does_not_end_it(self):
         looks = []
@@ -59,7 +59,7 @@ class WorkerTest(base.BaseTestCase):
                 raise RuntimeError('once')
             second.set()
         self.make(work, 0.01)
-        self.assertTrue(second.wait(10))
+        self.assertTrue(second.wait(300))
 
     def test_wakes_while_it_works_become_one_look(self):
         looks = []
@@ -68,15 +68,15 @@ class WorkerTest(base.BaseTestCase):
         def work():
             looks.append(1)
             begun.set()
-            go_on.wait(10)
+            go_on.wait(300)
             if len(looks) == 2:
                 done.set()
         made = self.make(work)
         made.wake()
-        self.assertTrue(begun.wait(10))
+        self.assertTrue(begun.wait(300))
         for _ in range(50):
             made.wake()
         go_on.set()
-        self.assertTrue(done.wait(10))
+        self.assertTrue(done.wait(300))
         made.stop()
         self.assertEqual(2, len(looks))

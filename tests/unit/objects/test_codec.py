@@ -97,7 +97,7 @@ class CodecTest(base.BaseTestCase):
         # A process of its own: what fails is a segmentation fault.
         done = subprocess.run(
             [sys.executable, '-c', FIRST_CALLS], capture_output=True,
-            text=True, timeout=100, check=False)
+            text=True, timeout=900, check=False)
         self.assertEqual((0, 'survived\n'), (done.returncode, done.stdout),
                          done.stderr)
 

@@ -52,7 +52,7 @@ class RPCTest(base.BaseTestCase):
         conf_gpgpu.register_opts(self.conf)
         self.conf([], project='gpgpu-test')
         self.conf.set_override('transport_url', 'fake:/', 'gpgpu')
-        self.conf.set_override('rpc_timeout', 1, 'gpgpu')
+        self.conf.set_override('rpc_timeout', 60, 'gpgpu')
         self.transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(self.transport.cleanup)
         self.api = conductor_api.ConductorAPI(self.conf, self.transport)
@@ -80,10 +80,13 @@ class RPCTest(base.BaseTestCase):
         self.assertEqual('req-1', endpoint.contexts[0].request_id)
 
     def test_no_conductor_is_named(self):
+        api = conductor_api.ConductorAPI(
+            self.conf, self.transport, timeout=0.1
+        )
         exc = self.assertRaises(
-            exception.ConductorUnavailable, self.api.claim, context.admin(),
+            exception.ConductorUnavailable, api.claim, context.admin(),
             CLAIM)
-        self.assertEqual('claim', exc.kwargs['method'])
+        self.assertEqual({'method': 'claim', 'timeout': 0.1}, exc.kwargs)
 
     def test_in_process_transport_is_refused_where_others_are_meant(self):
         exc = self.assertRaises(
@@ -99,7 +102,9 @@ class RPCTest(base.BaseTestCase):
     def test_clouds_on_one_broker_do_not_hear_each_other(self):
         self._serve()
         self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
-        other = conductor_api.ConductorAPI(self.conf, self.transport)
+        other = conductor_api.ConductorAPI(
+            self.conf, self.transport, timeout=0.1
+        )
         self.assertRaises(exception.ConductorUnavailable, other.claim,
                           context.admin(), CLAIM)
 
