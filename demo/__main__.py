@@ -13,10 +13,14 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
+import os
+import shutil
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import warnings
@@ -24,6 +28,8 @@ import warnings
 from demo import story
 from demo import teller
 from tests.fixtures import memory
+
+LIMIT = 15 * 60
 
 
 def _log_to_file() -> str:
@@ -39,27 +45,62 @@ def _log_to_file() -> str:
     return path
 
 
-def main() -> int:
-    """Tell it."""
-    begin = time.monotonic()
-    memory.use()
-    memory.collect_rarely()
-    log = _log_to_file()
-    told = teller.Teller()
+def _give_up(telling: teller.Teller, limit: float, folder: str,
+             log: str) -> None:
+    """End the process, which waits for something in vain."""
+    telling.check(f'Not told to its end within {limit:g} s; it was at: '
+                  f'{telling.at}', False)
+    print(f'The log of all services: {log}')
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _tell(telling: teller.Teller, log: str, limit: float) -> None:
     case = story.Story('tell')
-    case.teller = told
+    case.teller = telling
     case.log_path = log
     result = unittest.TestResult()
-    # What Nova's fixtures print is no part of the story.
-    with open(log, 'a') as stray, contextlib.redirect_stderr(stray):
-        with warnings.catch_warnings():
-            case.run(result)
+    # The limit is of the whole story, and is told in one line.
+    os.environ.pop('OS_TEST_TIMEOUT', None)
+    with tempfile.TemporaryDirectory(prefix='gpgpu-demo-') as folder:
+        tempfile.tempdir = folder
+        watchdog = threading.Timer(
+            limit, _give_up, (telling, limit, folder, log))
+        watchdog.daemon = True
+        watchdog.start()
+        # What Nova's fixtures print is no part of the story.
+        with open(log, 'a') as stray, contextlib.redirect_stderr(stray):
+            with warnings.catch_warnings():
+                case.run(result)
+        watchdog.cancel()
     for _, trace in result.errors + result.failures:
-        told.check(f'The story was told to its end\n{trace}', False)
+        with open(log, 'a') as stray:
+            stray.write(trace)
+        telling.check(f'The story ended early, at: {telling.at}: '
+                      f'{trace.strip().splitlines()[-1]}', False)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog='demo', description=__doc__)
+    parser.add_argument(
+        '--limit', type=float, default=LIMIT, metavar='SECONDS',
+        help='fail when it takes longer (default: %(default)s)')
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Tell it."""
+    limit = _parse(arguments).limit
+    begin = time.monotonic()
+    log = _log_to_file()
+    memory.use()
+    memory.collect_rarely()
+    telling = teller.Teller()
+    _tell(telling, log, limit)
     seconds = time.monotonic() - begin
-    print(f'\n{told.checks - len(told.failures)} of {told.checks} checks '
-          f'held, in {seconds:.0f} s.')
-    if told.failures or not told.checks:
+    print(f'\n{telling.checks - len(telling.failures)} of '
+          f'{telling.checks} checks held, in {seconds:.0f} s.')
+    if telling.failures or not telling.checks:
         print(f'The log of all services: {log}')
         return 1
     return 0

@@ -75,8 +75,9 @@ class Story(cloud.GpuCloud):
         return output
 
     def _holds(self, text: str, condition: typing.Any) -> None:
+        self.teller.expect(text)
         try:
-            held = self.wait_for(condition, text, timeout=5)
+            held = self.wait_for(condition, text)
         except AssertionError:
             held = False
         self.teller.check(text, held)
@@ -193,7 +194,7 @@ class Story(cloud.GpuCloud):
         denied: list[str] = []
 
         def claimer() -> None:
-            barrier.wait(10)
+            barrier.wait()
             try:
                 granted.append(self.claim_directly('hgx', 2))
             except exception.ClaimDenied as refusal:
@@ -202,7 +203,7 @@ class Story(cloud.GpuCloud):
         for thread in claimers:
             thread.start()
         for thread in claimers:
-            thread.join(30)
+            thread.join()
         self.teller.check('one gets them', len(granted) == 1)
         self.teller.check(f'the other is told why: {", ".join(denied)}',
                           denied == ['not_enough_available'])

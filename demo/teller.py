@@ -21,19 +21,24 @@ from collections.abc import Sequence
 
 
 class Teller:
-    """Prints, and remembers whether everything held."""
+    """Prints, and remembers whether everything held.
+
+    :ivar at: where the story is
+    """
 
     def __init__(self, out: typing.TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._chapter = 0
         self._width = min(shutil.get_terminal_size().columns, 100)
+        self._title = 'The services start'
+        self.at = self._title
         self.checks = 0
         self.failures: list[str] = []
 
     def heading(self, title: str) -> None:
         """Begin the next chapter."""
         self._chapter += 1
-        line = f'{self._chapter}. {title}'
+        line = self._title = self.at = f'{self._chapter}. {title}'
         self._print('', line, '=' * len(line))
 
     def say(self, text: str) -> None:
@@ -52,8 +57,13 @@ class Teller:
                     *(f'    {name:<{width}}  {value}'
                       for name, value in rows))
 
+    def expect(self, text: str) -> None:
+        """Remember which check comes next, for whoever waits in vain."""
+        self.at = f'{self._title}: {text}'
+
     def check(self, text: str, held: object) -> None:
         """A promise, and whether it held."""
+        self.at = f'{self._title}: what follows on "{text}"'
         self.checks += 1
         if not held:
             self.failures.append(text)

@@ -1,0 +1,38 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The demo when a machine is too slow for it."""
+
+import os
+import subprocess
+import sys
+
+import fixtures
+from oslotest import base
+
+
+class LimitTest(base.BaseTestCase):
+
+    def test_story_that_is_not_told_in_time_says_where_it_was(self):
+        folder = self.useFixture(fixtures.TempDir()).path
+        demo = subprocess.run(
+            [sys.executable, '-m', 'demo', '--limit', '0.01'],
+            capture_output=True, text=True, timeout=900, check=False,
+            env={**os.environ, 'TMPDIR': folder, 'COLUMNS': '80'})
+        self.assertEqual(1, demo.returncode, demo.stderr)
+        [line] = [
+            each for each in demo.stdout.splitlines() if '\u2718' in each
+        ]
+        self.assertEqual(
+            '  \u2718 Not told to its end within 0.01 s; it was at: '
+            'The services start', line)
+        [log] = os.listdir(folder)
+        self.assertTrue(log.endswith('.log'))
