@@ -28,9 +28,8 @@ class LimitTest(base.BaseTestCase):
             capture_output=True, text=True, timeout=900, check=False,
             env={**os.environ, 'TMPDIR': folder, 'COLUMNS': '80'})
         self.assertEqual(1, demo.returncode, demo.stderr)
-        [line] = [
-            each for each in demo.stdout.splitlines() if '\u2718' in each
-        ]
+        [line] = [each for each in demo.stdout.splitlines()
+                  if '\u2718' in each]
         self.assertEqual(
             '  \u2718 Not told to its end within 0.01 s; it was at: '
             'The services start', line)
