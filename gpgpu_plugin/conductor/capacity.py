@@ -158,8 +158,8 @@ class GroupCapacity:
             each.instance_uuid for each in self.held
             if each.allocated and each.vgpu_type == kind.vgpu_type)
         return rules.desired(
-            most=sum(self.max_instances(kind)),
-            remaining=self.available(kind),
+            max_instances=sum(self.max_instances(kind)),
+            available=self.available(kind),
             allocated=backed.total(),
             largest_allocation=max(backed.values(), default=0),
         )

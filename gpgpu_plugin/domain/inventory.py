@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a group offers in Placement."""
+"""Inventory that Placement should have of a group's resource class."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Desired:
-    """The inventory record of one resource class."""
+    """Inventory record of one resource class, in Placement's words."""
 
     total: int
     reserved: int
     max_unit: int
 
 
-def desired(*, most: int, remaining: int, allocated: int,
+def desired(*, max_instances: int, available: int, allocated: int,
             largest_allocation: int = 0) -> Desired | None:
-    """The inventory with which Placement offers exactly ``remaining``.
+    """Return the inventory with which Placement offers what is available.
 
-    Placement offers total - reserved - used. Capacity is taken away through
+    Placement offers total - reserved - used. Capacity is withdrawn through
     ``reserved`` alone: a total or max_unit below a live allocation would
     break every other build and delete on the host.
 
-    :param most: units that the group's cards in any state, missing ones
-        too, can be
-    :param remaining: units that a claim could take now
-    :param allocated: units held under a Placement allocation on the provider
-    :param largest_allocation: the most units one live allocation holds
-    :returns: None for a type without cards and allocations: 0 is not a
-        legal total
+    :param max_instances: units that the group's GPUs in any state, missing
+        ones too, can have
+    :param available: units that a claim could take now
+    :param allocated: units assigned under a Placement allocation on the
+        provider
+    :param largest_allocation: units of the largest live allocation
+    :returns: None for a type without GPUs and allocations: 0 is not a legal
+        total
     """
-    total = max(most, remaining + allocated, largest_allocation)
+    total = max(max_instances, available + allocated, largest_allocation)
     if total == 0:
         return None
     return Desired(total=total, max_unit=total,
-                   reserved=max(0, total - remaining - allocated))
+                   reserved=max(0, total - available - allocated))

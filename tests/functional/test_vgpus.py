@@ -124,8 +124,8 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         # For either there is room, but on one card.
         log = self.useFixture(fixtures.FakeLogger())
         second = self.boot(self.vgpu_flavor(whole=1, Q4=1), 'ERROR')
-        self.assertIn('on gpu1 denied: type_conflict (each kind has room, '
-                      'but not all of them together', log.output)
+        self.assertIn('on gpu1 denied: type_conflict (each type fits '
+                      'alone, but not all of them together', log.output)
         self.delete(second)
         third = self.boot(self.vgpu_flavor(Q4=1))
         fourth = self.boot(self.vgpu_flavor(whole=1), 'ERROR')

@@ -39,7 +39,6 @@ tests finds none that is refused so.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -84,15 +83,21 @@ def allocate(offers: _Offers, request: request_mod.Request,
     _check_counts(offers, request, guest_nodes)
     policy = request.allocation_policy or policies.get(
         request.demands[0].resource_class, _Policy.DEPTH_FIRST)
-    search = _Search(offers=offers, demands=request.demands, policy=policy)
+    search = _search(offers, request.demands, policy)
     for tier in region_mod.preference_tiers(
-            search.gpus, request, guest_nodes,
+            _gpus(offers), request, guest_nodes,
             one_node_first=bool(search.vgpu_demands)):
         outcomes = [outcome for region in tier
                     if (outcome := search.within(region)) is not None]
         if outcomes:
             return min(outcomes, key=lambda outcome: outcome.cost).selections
     raise request_mod.Unsatisfiable(_refusal(search, request, guest_nodes))
+
+
+def _gpus(offers: _Offers) -> list[capacity.GPUCapacity]:
+    """Return the GPUs of all offers."""
+    return list({gpu.id: gpu for offer in offers.values()
+                 for gpu in offer.gpus}.values())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,43 +113,34 @@ class _Search:
     """One request, to be met in any of several regions.
 
     :ivar offers: what is demanded, by resource class
+    :ivar demands: all demands
+    :ivar vgpu_demands: those for vGPUs
+    :ivar gpu_counts: how many whole GPUs are demanded, by resource class
     """
 
     offers: _Offers
     demands: _Demands
+    vgpu_demands: _Demands
+    gpu_counts: Mapping[str, int]
     policy: request_mod.AllocationPolicy
 
-    @functools.cached_property
-    def gpus(self) -> list[capacity.GPUCapacity]:
-        """All GPUs of the offers."""
-        return list({gpu.id: gpu for offer in self.offers.values()
-                     for gpu in offer.gpus}.values())
-
-    @functools.cached_property
-    def vgpu_demands(self) -> _Demands:
-        """The demands for vGPUs."""
-        return tuple(demand for demand in self.demands
-                     if not self.offers[demand.resource_class].is_passthrough)
-
-    @functools.cached_property
-    def gpu_counts(self) -> dict[str, int]:
-        """How many whole GPUs are demanded, by resource class."""
-        return {demand.resource_class: demand.count for demand in self.demands
-                if self.offers[demand.resource_class].is_passthrough}
-
-    def has_enough(self, region: region_mod.Region) -> bool:
-        """Return whether a region has enough for each demand alone."""
-        return all(
-            demand.count <= self.offers[demand.resource_class].available(
-                region)
-            for demand in self.demands)
+    def offers_within(self, region: region_mod.Region) -> _Offers | None:
+        """Return the offers of a region; None if it has too few units of one
+        of them."""
+        offers = {}
+        for demand in self.demands:
+            offer = self.offers[demand.resource_class]
+            offers[demand.resource_class] = part = offer.within(region)
+            available = offer.available_by_gpu
+            if sum(available[gpu.id] for gpu in part.gpus) < demand.count:
+                return None
+        return offers
 
     def within(self, region: region_mod.Region) -> _Outcome | None:
         """Return the best outcome in one region; None if nothing fits."""
-        if not self.has_enough(region):
+        offers = self.offers_within(region)
+        if offers is None:
             return None
-        offers = {name: offer.within(region)
-                  for name, offer in self.offers.items()}
         for policy, demands, reserved in self._attempts(offers):
             outcome = self._attempt(offers, policy, demands, reserved)
             if outcome is not None:
@@ -206,6 +202,8 @@ class _Search:
                       selections: Selections) -> tuple[object, ...]:
         """Return the cost of vGPUs: how many empty GPUs they begin to use,
         and how many there were."""
+        if not selections:
+            return ()
         sign = 1 if self.policy is _Policy.DEPTH_FIRST else -1
         used = {selection.gpu_id for selection
                 in itertools.chain.from_iterable(selections.values())}
@@ -213,6 +211,18 @@ class _Search:
                  for gpu in offers[demand.resource_class].gpus
                  if gpu.offered and not gpu.vgpus}
         return (sign * len(used & empty), sign * len(empty), sorted(used))
+
+
+def _search(offers: _Offers, demands: _Demands,
+            policy: request_mod.AllocationPolicy) -> _Search:
+    return _Search(
+        offers=offers, demands=demands, policy=policy,
+        vgpu_demands=tuple(
+            demand for demand in demands
+            if not offers[demand.resource_class].is_passthrough),
+        gpu_counts={
+            demand.resource_class: demand.count for demand in demands
+            if offers[demand.resource_class].is_passthrough})
 
 
 # -- refusals ---------------------------------------------------------------
@@ -267,11 +277,12 @@ def _refusal(search: _Search, request: request_mod.Request,
              guest_nodes: frozenset[int] | None) -> request_mod.Refusal:
     """Return why no region will do, though the host has the units."""
     base = region_mod.base_region(request, guest_nodes)
-    if not search.has_enough(base):
+    gpus = _gpus(search.offers)
+    if search.offers_within(base) is None:
         return request_mod.far_refusal(request)
-    if request.restricts_topology and not any(
-            search.has_enough(region) for region in
-            region_mod.topology_regions(search.gpus, request.topology, base)):
+    if request.restricts_topology and all(
+            search.offers_within(region) is None for region
+            in region_mod.topology_regions(gpus, request.topology, base)):
         return request_mod.topology_refusal(request)
     return request_mod.Refusal(
         reason=request_mod.Reason.TYPE_CONFLICT,

@@ -50,20 +50,17 @@ class TypeOffer:
         return {gpu.id: gpu.available(self.vgpu_type) if self.enabled else 0
                 for gpu in self.gpus}
 
-    def available(self, region: region_mod.Region | None = None) -> int:
-        """Return how many can be claimed now if nothing else is claimed.
-
-        :param region: only of its GPUs
-        """
-        by_gpu = self.available_by_gpu
-        if region is None:
-            return sum(by_gpu.values())
-        return sum(by_gpu[gpu.id] for gpu in self.gpus if gpu in region)
+    def available(self) -> int:
+        """Return how many can be claimed now if nothing else is claimed."""
+        return sum(self.available_by_gpu.values())
 
     def within(self, region: region_mod.Region) -> TypeOffer:
         """Return the offer of a region's GPUs alone."""
-        return dataclasses.replace(
-            self, gpus=[gpu for gpu in self.gpus if gpu in region])
+        if region.is_whole_host:
+            return self
+        return TypeOffer(
+            vgpu_type=self.vgpu_type, enabled=self.enabled,
+            gpus=[gpu for gpu in self.gpus if gpu in region])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,12 @@ class Region:
     switch: str | None = None
     gpu_id: str | None = None
 
+    @property
+    def is_whole_host(self) -> bool:
+        """Whether every GPU is in it."""
+        return (self.numa_nodes is None and self.switch is None
+                and self.gpu_id is None)
+
     def __contains__(self, gpu: capacity.GPUCapacity) -> bool:
         return ((self.numa_nodes is None or gpu.numa_node in self.numa_nodes)
                 and self.switch in (None, gpu.switch)

@@ -16,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -31,7 +31,9 @@ to the optimum for several."""
 
 _Pools = Mapping[str, Sequence[capacity.GPUCapacity]]
 _Counts = Mapping[str, int]
-_Key = Callable[[capacity.GPUCapacity], str]
+_Key = int | str
+_KeyOf = Callable[[capacity.GPUCapacity], _Key]
+_Totals = Mapping[_Key, Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,28 +56,26 @@ def choose(pools: _Pools, counts: _Counts,
     """
     if any(len(pools[name]) < count for name, count in counts.items()):
         return None
-    pools = {name: sorted(pool, key=lambda gpu: gpu.id)
+    pools = {name: sorted(pool, key=operator.attrgetter('id'))
              for name, pool in pools.items()}
     # depth_first leaves the fewest GPUs on the used nodes and switches.
     sign = (1 if policy is request_mod.AllocationPolicy.DEPTH_FIRST else -1)
     choices = []
-    for nodes in _covers(pools, counts, _numa_key):
-        on_nodes = _restrict(pools, _numa_key, nodes)
-        for switches in _covers(on_nodes, counts, _switch_key):
-            on_switches = _restrict(on_nodes, _switch_key, switches)
+    for nodes, on_nodes in _smallest(pools, counts, _numa_key):
+        for switches, on_switches in _smallest(on_nodes, counts, _switch_key):
             gpus = {name: on_switches[name][:count]
                     for name, count in counts.items()}
             choices.append(Choice(gpus=gpus, cost=(
-                len(nodes), len(switches), sign * _total(on_nodes),
+                nodes, switches, sign * _total(on_nodes),
                 sign * _total(on_switches),
                 sorted((name, [gpu.id for gpu in chosen])
                        for name, chosen in gpus.items()))))
     return min(choices, key=lambda choice: choice.cost)
 
 
-def _numa_key(gpu: capacity.GPUCapacity) -> str:
+def _numa_key(gpu: capacity.GPUCapacity) -> int:
     # Unknown nodes are together no better than one node of their own.
-    return '' if gpu.numa_node is None else f'{gpu.numa_node:08d}'
+    return -1 if gpu.numa_node is None else gpu.numa_node
 
 
 def _switch_key(gpu: capacity.GPUCapacity) -> str:
@@ -86,21 +86,25 @@ def _total(pools: _Pools) -> int:
     return sum(map(len, pools.values()))
 
 
-def _restrict(pools: _Pools, key: _Key, keys: frozenset[str]) -> _Pools:
-    return {name: [gpu for gpu in pool if key(gpu) in keys]
-            for name, pool in pools.items()}
+def _smallest(pools: _Pools, counts: _Counts,
+              key_of: _KeyOf) -> list[tuple[int, _Pools]]:
+    """Return the pools on each smallest set of nodes (switches) that has
+    enough, with the size of the set."""
+    totals = _totals(pools, counts, key_of)
+    if len(totals) < 2:
+        return [(len(totals), pools)]
+    return [(len(keys), {
+        name: [gpu for gpu in pool if key_of(gpu) in keys]
+        for name, pool in pools.items()}) for keys in _covers(totals, counts)]
 
 
-def _covers(pools: _Pools, counts: _Counts,
-            key: _Key) -> list[frozenset[str]]:
+def _covers(totals: _Totals, counts: _Counts) -> list[frozenset[_Key]]:
     """Return the smallest sets of nodes (switches) that have enough."""
-    totals = _totals(pools, counts, key)
-    demanded = list(counts.values())
+    demanded = list(enumerate(counts.values()))
 
-    def is_enough(keys: Iterable[str]) -> bool:
-        return all(have >= count for have, count in zip(
-            map(sum, zip(*(totals[key] for key in keys), strict=True)),
-            demanded, strict=True))
+    def is_enough(keys: Sequence[_Key]) -> bool:
+        return all(sum([totals[key][index] for key in keys]) >= count
+                   for index, count in demanded)
 
     keys = sorted(totals)
     for size in range(1, len(keys) + 1):
@@ -115,18 +119,18 @@ def _covers(pools: _Pools, counts: _Counts,
 
 
 def _totals(pools: _Pools, counts: _Counts,
-            key: _Key) -> dict[str, list[int]]:
+            key_of: _KeyOf) -> _Totals:
     """Return how many GPUs of each class each node (switch) has."""
-    totals: dict[str, list[int]] = {}
+    totals: dict[_Key, list[int]] = {}
     for index, name in enumerate(counts):
         for gpu in pools[name]:
-            totals.setdefault(key(gpu), [0] * len(counts))[index] += 1
+            totals.setdefault(key_of(gpu), [0] * len(counts))[index] += 1
     return totals
 
 
-def _largest_first(totals: Mapping[str, Sequence[int]],
-                   is_enough: Callable[[Iterable[str]], bool],
-                   ) -> frozenset[str]:
+def _largest_first(totals: _Totals,
+                   is_enough: Callable[[Sequence[_Key]], bool],
+                   ) -> frozenset[_Key]:
     ordered = sorted(totals, key=lambda key: (-sum(totals[key]), key))
     for size in range(1, len(ordered) + 1):
         if is_enough(ordered[:size]):

@@ -232,21 +232,15 @@ class GPUCapacity:
         size = self._video_ram(name)
         return None if size is None else -(-size // _MIB_PER_GIB)
 
-    def _placements(self, name: str) -> list[int]:
+    def _placements(self, name: str) -> Sequence[int]:
         """Return the placement ids of a type on an empty GPU."""
-        size = self._gibibytes(name)
-        region = max(
-            (other_size for other in self.types
-             if (other_size := self._gibibytes(other)) is not None),
-            default=0)
-        if size is None or not 0 < size <= region:
-            return []
-        parts = 1
-        while 2 * parts * size <= region:
-            parts *= 2
-        return [number * region // parts if number % 2 == 0
-                else (number + 1) * region // parts - size
-                for number in range(parts)]
+        return _placements(self._gibibytes(name) or 0, self._region)
+
+    @functools.cached_property
+    def _region(self) -> int:
+        """GiB of the GPU: of its largest type."""
+        return max((self._gibibytes(name) or 0 for name in self.types),
+                   default=0)
 
     def _free_placements(self, name: str) -> Sequence[int | None]:
         """Return where one more of a type can be.
@@ -266,3 +260,16 @@ class GPUCapacity:
         return [placement for placement in self._placements(name)
                 if all(placement + size <= begin or end <= placement
                        for begin, end in taken)]
+
+
+@functools.lru_cache
+def _placements(size: int, region: int) -> Sequence[int]:
+    """Return the placement ids of a size in a region, both in GiB."""
+    if not 0 < size <= region:
+        return ()
+    parts = 1
+    while 2 * parts * size <= region:
+        parts *= 2
+    return tuple(number * region // parts if number % 2 == 0
+                 else (number + 1) * region // parts - size
+                 for number in range(parts))

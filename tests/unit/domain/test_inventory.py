@@ -24,19 +24,20 @@ class DesiredTest(base.BaseTestCase):
     @settings(max_examples=500, derandomize=True, deadline=None)
     @given(st.integers(0, 16), st.integers(0, 16), st.integers(0, 16),
            st.integers(0, 16))
-    def test_exact(self, remaining, backed, unbacked, out_of_use):
-        cards = remaining + backed + unbacked + out_of_use
+    def test_placement_offers_exactly_what_is_available(
+            self, available, allocated, unallocated, out_of_use):
+        total = available + allocated + unallocated + out_of_use
         got = inventory.desired(
-            most=cards, remaining=remaining, allocated=backed)
-        if cards == 0:
+            max_instances=total, available=available, allocated=allocated)
+        if total == 0:
             self.assertIsNone(got)
             return
-        self.assertEqual(remaining, got.total - got.reserved - backed)
-        self.assertEqual(cards, got.total)
+        self.assertEqual(available, got.total - got.reserved - allocated)
+        self.assertEqual(total, got.total)
         self.assertTrue(0 <= got.reserved <= got.total)
         self.assertEqual(got.total, got.max_unit)
 
-    def test_never_below_a_live_allocation(self):
+    def test_total_is_never_below_a_live_allocation(self):
         got = inventory.desired(
-            most=0, remaining=0, allocated=3, largest_allocation=4)
+            max_instances=0, available=0, allocated=3, largest_allocation=4)
         self.assertEqual((4, 4), (got.total, got.max_unit))

@@ -80,6 +80,12 @@ class VGPUTopologyTest(test_base.BaseTestCase):
         self.assertEqual({'V4': ['b', 'b']}, allocate(
             request({'V4': 2}), *self.GPUS[1:3]))
 
+    def test_policy_decides_about_the_numa_node(self) -> None:
+        gpus = gpu('a', numa_node=0), gpu('b', '4', numa_node=1)
+        for policy, expected in ((base.DEPTH, 'b'), (base.BREADTH, 'a')):
+            self.assertEqual({'V4': [expected] * 2}, allocate(
+                request({'V4': 2}, allocation_policy=policy), *gpus))
+
     def test_gpu_near_the_guests_memory_is_preferred(self) -> None:
         self.assertEqual({'V4': ['c']}, allocate(
             request({'V4': 1}), *self.GPUS, guest_nodes=frozenset({1})))
@@ -160,6 +166,19 @@ class MixedTest(test_base.BaseTestCase):
             request({'WHOLE': 1, 'V16': 1}), small, *self.whole('b')))
         self.assertEqual({'WHOLE': ['a'], 'V8': ['b', 'b']}, allocate(
             request({'WHOLE': 1, 'V8': 2}), small, *self.whole('b')))
+
+    def test_types_are_packed_closely_where_spreading_leaves_too_little(
+            self) -> None:
+        # A 4 on each GPU would leave two places for an 8.
+        self.assertEqual(
+            {'V4': ['a', 'a'], 'V8': ['a', 'b', 'b']}, allocate(
+                request({'V4': 2, 'V8': 3}, allocation_policy=base.BREADTH),
+                gpu('a'), gpu('b')))
+
+    def test_vgpus_are_spread_beside_a_reserved_gpu(self) -> None:
+        self.assertEqual({'WHOLE': ['a'], 'V4': ['b', 'c']}, allocate(
+            request({'WHOLE': 1, 'V4': 2}, allocation_policy=base.BREADTH),
+            *self.whole('a'), gpu('b'), gpu('c')))
 
     def test_many_gpus_to_reserve_are_no_explosion(self) -> None:
         gpus = [

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""How vGPUs share a card: what room promises, and nothing more."""
+"""Capacity of one GPU: what is available can be had, and no more."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ from gpgpu_plugin.domain.vgpu import vgpu_type
 
 
 def nvidia(*sizes: int) -> dict[str, vgpu_type.VGPUType]:
-    """Types of these gigabytes; the largest is the card."""
+    """Return types of these sizes in GiB; the largest is the GPU."""
     return {str(size): vgpu_type.VGPUType(
         name=str(size), type_id=str(size), video_ram=size * 1024,
         max_instances=max(sizes) // size) for size in sizes}
@@ -32,7 +32,7 @@ def nvidia(*sizes: int) -> dict[str, vgpu_type.VGPUType]:
 
 def twins(types: dict[str, vgpu_type.VGPUType],
           ) -> dict[str, vgpu_type.VGPUType]:
-    """Other types of the same sizes."""
+    """Return other types of the same sizes."""
     return {f'{name}A': dataclasses.replace(kind, name=f'{name}A')
             for name, kind in types.items()}
 
@@ -43,52 +43,52 @@ MBOCHS = {name: vgpu_type.VGPUType(
         ('small', 4), ('medium', 16), ('large', 64))}
 
 
-def card(types: dict[str, vgpu_type.VGPUType], how: capacity.VGPUMixPolicy,
-         **fields: typing.Any) -> capacity.GPUCapacity:
-    """One that is offered."""
-    return capacity.GPUCapacity(id='card', offered=True, types=types,
-                              mix_policy=how, **fields)
+def gpu(types: dict[str, vgpu_type.VGPUType],
+        mix_policy: capacity.VGPUMixPolicy,
+        **fields: typing.Any) -> capacity.GPUCapacity:
+    """Return a GPU that is offered."""
+    return capacity.GPUCapacity(
+        id='gpu', types=types, mix_policy=mix_policy, **fields)
 
 
 def filled(empty: capacity.GPUCapacity, *names: str) -> capacity.GPUCapacity:
-    """The card with these, one after the other."""
+    """Return the GPU with vGPUs of these types, one after the other."""
     for name in names:
         empty = empty.with_vgpu(name)
     return empty
 
 
 class SameTypeTest(base.BaseTestCase):
-    """All of one type."""
+    """same_type: all vGPUs of one type."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.card = card(nvidia(16, 8, 4), capacity.VGPUMixPolicy.SAME_TYPE)
+        self.gpu = gpu(nvidia(16, 8, 4), capacity.VGPUMixPolicy.SAME_TYPE)
 
-    def test_the_first_decides(self) -> None:
+    def test_first_vgpu_decides_the_type(self) -> None:
         self.assertEqual([1, 2, 4], [
-            self.card.available(name) for name in ('16', '8', '4')])
-        used = filled(self.card, '4')
+            self.gpu.available(name) for name in ('16', '8', '4')])
+        used = filled(self.gpu, '4')
         self.assertEqual([0, 0, 3], [
             used.available(name) for name in ('16', '8', '4')])
 
-    def test_what_nobody_knows_stops_all(self) -> None:
-        used = card(self.card.types, capacity.VGPUMixPolicy.SAME_TYPE,
+    def test_vgpu_of_unknown_type_excludes_all(self) -> None:
+        used = gpu(self.gpu.types, capacity.VGPUMixPolicy.SAME_TYPE,
                     vgpus=(capacity.VGPU(vgpu_type=capacity.UNKNOWN),))
         self.assertEqual([0, 0, 0], [
             used.available(name) for name in ('16', '8', '4')])
 
-    def test_no_seat_no_room(self) -> None:
-        few = card(
-            self.card.types, capacity.VGPUMixPolicy.SAME_TYPE, free_vfs=1
-        )
+    def test_no_more_than_there_are_free_vfs(self) -> None:
+        few = gpu(
+            self.gpu.types, capacity.VGPUMixPolicy.SAME_TYPE, free_vfs=1)
         self.assertEqual(1, few.available('4'))
         self.assertEqual(0, filled(few, '4').available('4'))
 
-    def test_no_more_than_there_are_raises(self) -> None:
-        self.assertRaises(ValueError, filled, self.card, '16', '16')
+    def test_vgpu_that_does_not_fit_raises(self) -> None:
+        self.assertRaises(ValueError, filled, self.gpu, '16', '16')
 
 
-class SameSizeTest(base.BaseTestCase):
+class EqualSizeTest(base.BaseTestCase):
     """NVIDIA's equal-size mode, as tests/listings/a6000-one-2q shows it."""
 
     def setUp(self) -> None:
@@ -100,46 +100,100 @@ class SameSizeTest(base.BaseTestCase):
         self.types['x'] = vgpu_type.VGPUType(
             name='x', type_id='x', max_instances=5)
 
-    def available(self, *units: str) -> list[int]:
-        """Of all types beside these."""
-        used = card(self.types, capacity.VGPUMixPolicy.EQUAL_SIZE, vgpus=tuple(
-            capacity.VGPU(vgpu_type=unit) for unit in units))
+    def available(self, *names: str) -> list[int]:
+        """Return what is available of each type beside these."""
+        used = gpu(self.types, capacity.VGPUMixPolicy.EQUAL_SIZE, vgpus=tuple(
+            capacity.VGPU(vgpu_type=name) for name in names))
         return [used.available(name) for name in self.types]
 
-    def test_the_first_size_decides(self) -> None:
+    def test_first_vgpu_decides_the_size(self) -> None:
         self.assertEqual([24, 24, 12, 1, 5], self.available())
         self.assertEqual([23, 23, 0, 0, 0], self.available('2Q'))
         self.assertEqual([21, 21, 0, 0, 0], self.available('2Q', '2A', '2A'))
 
-    def test_an_unknown_size_is_like_no_other(self) -> None:
+    def test_unknown_size_equals_no_other(self) -> None:
         self.assertEqual([0, 0, 0, 0, 4], self.available('x'))
         self.assertEqual([0, 0, 0, 0, 0], self.available(capacity.UNKNOWN))
         self.assertEqual([0, 0, 0, 0, 0], self.available('gone'))
 
 
-class MixedTest(base.BaseTestCase):
-    """Wherever there is room: the kernel's mbochs, 256 MB."""
+class UnknownTest(base.BaseTestCase):
+    """A vGPU whose type nobody knows."""
 
-    def test_memory(self) -> None:
-        used = filled(card(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX),
-                      'large', 'large', 'medium')
+    def test_it_excludes_even_a_type_of_that_name(self) -> None:
+        kind = vgpu_type.VGPUType(
+            name=capacity.UNKNOWN, type_id='1', max_instances=4)
+        for mix_policy in capacity.VGPUMixPolicy:
+            self.assertEqual(0, gpu(
+                {kind.name: kind}, mix_policy,
+                vgpus=(capacity.VGPU(vgpu_type=capacity.UNKNOWN),),
+            ).available(kind.name))
+
+
+class PassthroughTest(base.BaseTestCase):
+    """passthrough: one instance per GPU."""
+
+    def test_one_is_available_where_passthrough_is_possible(self) -> None:
+        for fields, available in (
+                ({'passthrough': True}, 1), ({}, 0),
+                ({'passthrough': True, 'offered': False}, 0),
+                # Neither VFs nor the driver have anything to do with it.
+                ({'passthrough': True, 'free_vfs': 0,
+                  'driver_available': {}}, 1)):
+            self.assertEqual(available, gpu(
+                MBOCHS, capacity.VGPUMixPolicy.SAME_TYPE,
+                **fields).available('passthrough'), fields)
+
+    def test_gpu_has_one_instance_whether_available_or_not(self) -> None:
+        self.assertEqual(1, gpu(
+            {}, capacity.VGPUMixPolicy.SAME_TYPE).max_instances(
+                'passthrough'))
+
+    def test_it_does_not_count_as_a_larger_type(self) -> None:
+        any_mix = capacity.VGPUMixPolicy.ANY_MIX
         self.assertEqual(
-            [28, 7, 1],
-            [
-                used.available(name)
-                for name in ('small', 'medium', 'large')
-            ],
-        )
+            gpu(MBOCHS, any_mix).fragmentation_cost('small'),
+            gpu(MBOCHS, any_mix, passthrough=True).fragmentation_cost(
+                'small'))
 
-    def test_a_type_that_the_card_does_not_have(self) -> None:
-        used = card(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX,
+
+class DriverAvailableTest(base.BaseTestCase):
+    """What the driver reports."""
+
+    def test_no_more_than_the_driver_reports(self) -> None:
+        used = gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX, driver_available={
+            'small': 2, 'medium': None})
+        self.assertEqual([2, 16, 0], [
+            used.available(name) for name in ('small', 'medium', 'large')])
+        used = filled(used, 'small', 'medium')
+        self.assertEqual([1, 14, 0], [
+            used.available(name) for name in ('small', 'medium', 'large')])
+
+    def test_cost_is_what_larger_types_lose_the_largest_first(self) -> None:
+        used = gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX)
+        self.assertEqual((1, 1, 1), used.fragmentation_cost('small'))
+        used = filled(used, 'small')
+        self.assertEqual((0, 0, 1), used.fragmentation_cost('small'))
+
+
+class AnyMixTest(base.BaseTestCase):
+    """any_mix: the kernel's mbochs, 256 MB."""
+
+    def test_vgpus_take_their_share_of_the_gpu(self) -> None:
+        used = filled(gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX),
+                      'large', 'large', 'medium')
+        self.assertEqual([28, 7, 1], [
+            used.available(name) for name in ('small', 'medium', 'large')])
+
+    def test_type_that_the_gpu_does_not_support(self) -> None:
+        used = gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX,
                     vgpus=(capacity.VGPU(vgpu_type='mtty-1'),))
         self.assertEqual(0, used.available('small'))
-        self.assertEqual(0, card(
+        self.assertEqual(0, gpu(
             MBOCHS, capacity.VGPUMixPolicy.ANY_MIX).available('mtty-1'))
 
 
-class PlacedTest(base.BaseTestCase):
+class MixedSizeTest(base.BaseTestCase):
     """NVIDIA's tables, appendix "vGPU Placements for GPUs in Mixed-Size
     Mode" of the user guide."""
 
@@ -160,98 +214,108 @@ class PlacedTest(base.BaseTestCase):
              2: [0, 4, 6, 10, 12, 16, 18, 22],
              1: [0, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, 20, 21, 23]}}
 
-    def test_the_tables(self) -> None:
+    def test_placement_ids_are_those_of_the_tables(self) -> None:
         for region, table in self.TABLES.items():
             types = nvidia(*table)
-            for size, places in table.items():
-                used = card(types, capacity.VGPUMixPolicy.MIXED_SIZE)
+            for size, placements in table.items():
+                used = gpu(types, capacity.VGPUMixPolicy.MIXED_SIZE)
                 found = []
                 while used.available(str(size)):
                     used = used.with_vgpu(str(size))
                     found.append(used.vgpus[-1].placement_id)
-                self.assertEqual(places, sorted(found, key=lambda n: n or 0),
-                                 (region, size))
+                self.assertEqual(
+                    placements, sorted(found, key=lambda n: n or 0),
+                    (region, size))
 
-    def test_the_largest_that_can_fit_keeps_fitting(self) -> None:
-        used = filled(card(nvidia(24, 12, 6, 4),
+    def test_largest_type_that_can_fit_keeps_fitting(self) -> None:
+        used = filled(gpu(nvidia(24, 12, 6, 4),
                            capacity.VGPUMixPolicy.MIXED_SIZE), '6', '4')
         self.assertEqual(1, used.available('12'))
 
-    def test_a_vgpu_at_an_unknown_place_stops_all(self) -> None:
-        used = card(nvidia(24, 12), capacity.VGPUMixPolicy.MIXED_SIZE,
+    def test_new_vgpu_is_placed_where_larger_types_keep_fitting(self) -> None:
+        used = gpu(nvidia(24, 12, 6), capacity.VGPUMixPolicy.MIXED_SIZE,
+                   vgpus=(capacity.VGPU(vgpu_type='6', placement_id=12),))
+        # 0 and 6 are free, too, in the other half.
+        self.assertEqual(18, used.with_vgpu('6').vgpus[-1].placement_id)
+
+    def test_vgpu_at_an_unknown_placement_excludes_all(self) -> None:
+        used = gpu(nvidia(24, 12), capacity.VGPUMixPolicy.MIXED_SIZE,
                     vgpus=(capacity.VGPU(vgpu_type='12'),))
         self.assertEqual(0, used.available('12'))
 
 
 @st.composite
-def _cards(draw: st.DrawFn) -> capacity.GPUCapacity:
-    how = draw(st.sampled_from(capacity.VGPUMixPolicy))
+def _gpus(draw: st.DrawFn) -> capacity.GPUCapacity:
+    mix_policy = draw(st.sampled_from(capacity.VGPUMixPolicy))
     types = draw(st.sampled_from([
         MBOCHS, nvidia(24, 12, 8, 6, 4), nvidia(80, 40, 16, 10, 4),
         nvidia(24, 12, 8) | twins(nvidia(24, 12, 8))]))
-    if how is capacity.VGPUMixPolicy.MIXED_SIZE:
+    if mix_policy is capacity.VGPUMixPolicy.MIXED_SIZE:
         types = nvidia(24, 12, 8, 6, 4)
-    seats = draw(st.none() | st.integers(min_value=0, max_value=8))
-    return card(types, how, free_vfs=seats)
+    free_vfs = draw(st.none() | st.integers(min_value=0, max_value=8))
+    return gpu(types, mix_policy, free_vfs=free_vfs)
 
 
-class RoomTest(base.BaseTestCase):
-    """For every rule, whatever was carved and given back before."""
+class AvailableTest(base.BaseTestCase):
+    """For every mix policy, whatever was created and removed before."""
 
-    @given(_cards(), st.lists(st.integers(min_value=0, max_value=99),
+    @given(_gpus(), st.lists(st.integers(min_value=0, max_value=99),
                               max_size=12), st.data())
-    def test_what_room_promises_can_be_had_and_no_more(
+    def test_what_is_available_can_be_had_and_no_more(
             self, used: capacity.GPUCapacity, steps: list[int],
             data: st.DataObject) -> None:
         names = sorted(used.types)
         for step in steps:
             if step % 3 == 0 and used.vgpus:
                 gone = used.vgpus[step % len(used.vgpus)]
-                used = capacity.GPUCapacity(
-                    id=used.id,
-                    offered=True,
-                    types=used.types,
-                    mix_policy=used.mix_policy,
-                    free_vfs=None
-                    if used.free_vfs is None
+                used = dataclasses.replace(
+                    used, free_vfs=None if used.free_vfs is None
                     else used.free_vfs + 1,
                     vgpus=tuple(
-                        each for each in used.vgpus if each is not gone
-                    ),
-                )
+                        vgpu for vgpu in used.vgpus if vgpu is not gone))
             elif used.available(name := names[step % len(names)]):
                 used = used.with_vgpu(name)
         name = data.draw(st.sampled_from(names))
-        promised = used.available(name)
-        self.assertLessEqual(promised, used.max_instances(name))
-        for left in range(promised, 0, -1):
+        available = used.available(name)
+        self.assertLessEqual(available, used.max_instances(name))
+        for left in range(available, 0, -1):
             self.assertEqual(left, used.available(name))
             used = used.with_vgpu(name)
         self.assertEqual(0, used.available(name))
         self._fits_the_hardware(used)
 
     def _fits_the_hardware(self, used: capacity.GPUCapacity) -> None:
-        sizes = [used.types[unit.vgpu_type].video_ram or 0
-                 for unit in used.vgpus]
+        sizes = [used.types[vgpu.vgpu_type].video_ram or 0
+                 for vgpu in used.vgpus]
         memory = max(kind.video_ram * kind.max_instances  # type: ignore[operator]
                      for kind in used.types.values())
         self.assertLessEqual(sum(sizes), memory)
         if used.mix_policy is capacity.VGPUMixPolicy.SAME_TYPE:
             self.assertLessEqual(
-                len({unit.vgpu_type for unit in used.vgpus}), 1)
+                len({vgpu.vgpu_type for vgpu in used.vgpus}), 1)
         if used.mix_policy is capacity.VGPUMixPolicy.EQUAL_SIZE:
             self.assertLessEqual(len(set(sizes)), 1)
         if used.mix_policy is capacity.VGPUMixPolicy.MIXED_SIZE:
             spans = sorted(
-                (
-                    unit.placement_id or 0,
-                    (unit.placement_id or 0) + size // 1024,
-                )
-                for unit, size in zip(used.vgpus, sizes, strict=True)
-            )
+                (vgpu.placement_id or 0,
+                 (vgpu.placement_id or 0) + size // 1024)
+                for vgpu, size in zip(used.vgpus, sizes, strict=True))
             for (_, end), (begin, _) in itertools.pairwise(spans):
                 self.assertLessEqual(end, begin)
 
-    def test_a_card_that_is_not_offered_has_none(self) -> None:
+    @given(_gpus(), st.data())
+    def test_passthrough_and_vgpus_exclude_each_other(
+            self, empty: capacity.GPUCapacity, data: st.DataObject) -> None:
+        empty = dataclasses.replace(empty, passthrough=True)
+        name = data.draw(st.sampled_from(sorted(empty.types)))
+        self.assertEqual(1, empty.available('passthrough'))
+        whole = empty.with_vgpu('passthrough')
+        self.assertEqual([0, 0], [
+            whole.available(name), whole.available('passthrough')])
+        if empty.available(name):
+            self.assertEqual(
+                0, empty.with_vgpu(name).available('passthrough'))
+
+    def test_gpu_that_is_not_offered_has_none(self) -> None:
         self.assertEqual(0, capacity.GPUCapacity(
             id='x', offered=False, types=MBOCHS).available('small'))
