@@ -19,9 +19,11 @@ import oslo_messaging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import contract
 
 
-class ComputeManager:
+@contract.serve(compute_api.Compute)
+class ComputeManager(compute_api.Compute):
     """Version 1.0 of the per-host API."""
 
     target = oslo_messaging.Target(version=compute_api.VERSION)

@@ -9,19 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The RPC endpoint: from primitives to a function of the right module.
+"""The conductor's RPC endpoint: each method calls one function of a module.
 
-Meaning, errors and arguments of each method are those of
-``conductor.rpcapi.ConductorAPI``. Nothing is decided here but who is
-driver_capacities: what an operator changes is cast to the hosts concerned.
+Meaning, results and errors of each method are in rpc.conductor_contract.
+The only decision made here is which hosts are told to refresh: those that an
+operator's or a migration's change concerns.
 """
 
 from __future__ import annotations
 
-import functools
-import typing
-from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 import oslo_messaging
 from oslo_config import cfg
@@ -33,48 +31,31 @@ from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import reports as report_mod
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import operators
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.domain.vgpu import vgpu_type
-from gpgpu_plugin.objects import admin as view_obj
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.rpc import compute_api
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
 
 LOG = logging.getLogger(__name__)
 
 _Context = gpgpu_context.RequestContext
-_Primitive = typing.Any
-_F = typing.TypeVar('_F', bound=Callable[..., typing.Any])
 
 
-def _call(method: _F) -> _F:
-    """Answer with primitives; our own errors are answers, not accidents."""
-    @functools.wraps(method)
-    def answer(*args: typing.Any, **kwargs: typing.Any) -> _Primitive:
-        return codec.to_primitive(method(*args, **kwargs))
-    return typing.cast(_F, oslo_messaging.expected_exceptions(
-        exception.GpgpuException)(answer))
-
-
-def _driver_capacities(
-    value: _Primitive,
-) -> report_obj.DriverCapacities | None:
-    return None if value is None else codec.from_primitive(
-        dict[str, vgpu_type.DriverCapacity], value)
-
-
-class ConductorManager:
+@contract.serve(conductor_contract.Conductor)
+class ConductorManager(conductor_contract.Conductor):
     """Version 1.0 of the conductor's API."""
 
-    target = oslo_messaging.Target(version=conductor_api.VERSION)
+    target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
     def __init__(self, conf: cfg.ConfigOpts, db: api.Database,
                  compute_api: compute_api.ComputeAPI) -> None:
@@ -86,190 +67,172 @@ class ConductorManager:
         for host in hosts:
             self._compute_api.refresh(ctxt, host)
 
-    # -- the compute side ---------------------------------------------------
+    # -- compute hosts ------------------------------------------------------
 
-    @_call
-    def report(self, ctxt: _Context, report: _Primitive) -> object:
-        return report_mod.report(self._db, codec.from_primitive(
-            report_obj.HostReport, report))
+    def report(self, ctxt: _Context, *, report: report_obj.HostReport,
+               ) -> inventory_obj.HostInventory:
+        return reports.report(self._db, report)
 
-    @_call
-    def host_inventory(self, ctxt: _Context, host: str) -> object:
+    def host_inventory(self, ctxt: _Context, *, host: str,
+                       ) -> inventory_obj.HostInventory:
         with self._db.reader() as session:
             return inventory.of_host(session, host_db.get(session, host))
 
-    @_call
-    def claim(self, ctxt: _Context, request: _Primitive) -> object:
-        asked = codec.from_primitive(claim_obj.ClaimRequest, request)
+    def claim(self, ctxt: _Context, *, request: claim_obj.ClaimRequest,
+              ) -> claim_obj.Claim:
         try:
             claim = claims.claim(
-                self._db, asked, lease=self._conf.gpgpu.claim_lease)
+                self._db, request, lease=self._conf.gpgpu.claim_lease)
         except exception.ClaimDenied as exc:
             LOG.info('%s', exc)
             raise
-        if asked.slot != claim_obj.SLOT_BUILD:
-            # The source of a migration claims for its destination.
-            self._refresh(ctxt, [asked.host])
+        if request.slot != claim_obj.SLOT_BUILD:
+            # The source of a migration claims for its destination, which
+            # has to update its inventory.
+            self._refresh(ctxt, [request.host])
         return claim
 
-    @_call
-    def activate(self, ctxt: _Context, assignments: list[str],
-                 driver_capacities: _Primitive) -> object:
-        return claims.activate(
-            self._db, assignments, _driver_capacities(driver_capacities)
-        )
+    def activate(
+        self, ctxt: _Context, *, assignments: Sequence[str],
+        driver_capacities: report_obj.DriverCapacities | None,
+    ) -> inventory_obj.HostInventory:
+        return claims.activate(self._db, assignments, driver_capacities)
 
-    @_call
-    def abort(self, ctxt: _Context, assignments: list[str], touched: bool,
-              fault: str | None, driver_capacities: _Primitive) -> object:
-        view = claims.abort(
+    def abort(
+        self, ctxt: _Context, *, assignments: Sequence[str], touched: bool,
+        fault: str | None,
+        driver_capacities: report_obj.DriverCapacities | None,
+    ) -> inventory_obj.HostInventory | None:
+        changed = claims.abort(
             self._db, assignments, touched=touched, fault=fault,
-            driver_capacities=_driver_capacities(driver_capacities))
-        if touched and view is not None:
-            # The source of a migration ends it for its destination, which is
-            # to clean.
-            self._refresh(ctxt, [view.host])
-        return view
+            driver_capacities=driver_capacities)
+        if touched and changed is not None:
+            # The source of a migration aborts the destination's claim; the
+            # destination has to clean the devices.
+            self._refresh(ctxt, [changed.host])
+        return changed
 
-    @_call
-    def release(self, ctxt: _Context, assignments: list[str]) -> object:
+    def release(self, ctxt: _Context, *, assignments: Sequence[str],
+                ) -> inventory_obj.HostInventory | None:
         return claims.release(self._db, assignments)
 
-    @_call
-    def host_assignments(self, ctxt: _Context, host: str) -> object:
+    def host_assignments(self, ctxt: _Context, *, host: str,
+                         ) -> tuple[claim_obj.Assignment, ...]:
         return claims.of_host(self._db, host)
 
-    @_call
     def compare_allocations(
-            self, ctxt: _Context, host: str,
-            allocations: dict[str, dict[str, dict[str, int]]],
-            assignments: list[str]) -> object:
+        self, ctxt: _Context, *, host: str,
+        allocations: conductor_contract.Allocations,
+        assignments: Sequence[str],
+    ) -> inventory_obj.HostInventory:
         return allocation_sync.compare(
-            self._db, host, allocations, assignments
-        )
+            self._db, host, allocations, assignments)
 
-    @_call
-    def instance_assignments(self, ctxt: _Context,
-                             instance_uuid: str) -> object:
+    def instance_assignments(self, ctxt: _Context, *, instance_uuid: str,
+                             ) -> tuple[claim_obj.Assignment, ...]:
         return claims.of_instance(self._db, instance_uuid)
 
-    @_call
-    def clean_tasks(self, ctxt: _Context, host: str) -> object:
+    def clean_tasks(self, ctxt: _Context, *, host: str,
+                    ) -> tuple[claim_obj.CleanTask, ...]:
         return cleaning.tasks(self._db, host)
 
-    @_call
-    def clean_started(self, ctxt: _Context, device_uuid: str,
-                      token: str) -> object:
+    def clean_started(self, ctxt: _Context, *, device_uuid: str, token: str,
+                      ) -> None:
         cleaning.started(self._db, device_uuid, token)
-        return None
 
-    @_call
-    def clean_finished(self, ctxt: _Context, device_uuid: str, token: str,
-                       passed: bool, evidence: str,
-                       driver_capacities: _Primitive) -> object:
-        return cleaning.finished(self._db, device_uuid, token,
-                                 passed=passed, evidence=evidence,
-                                 driver_capacities=_driver_capacities(driver_capacities))
+    def clean_finished(
+        self, ctxt: _Context, *, device_uuid: str, token: str, passed: bool,
+        evidence: str,
+        driver_capacities: report_obj.DriverCapacities | None,
+    ) -> inventory_obj.HostInventory:
+        return cleaning.finished(
+            self._db, device_uuid, token, passed=passed, evidence=evidence,
+            driver_capacities=driver_capacities)
 
-    # -- the scheduler ------------------------------------------------------
+    # -- schedulers ---------------------------------------------------------
 
-    @_call
-    def changes_since(self, ctxt: _Context, generation: int) -> object:
+    def changes_since(self, ctxt: _Context, *, generation: int,
+                      ) -> inventory_obj.Changes:
         return scheduler_feed.changes_since(self._db, generation)
 
     # -- operators ----------------------------------------------------------
 
-    @_call
-    def variant_create(self, ctxt: _Context, variant: _Primitive) -> object:
-        view, hosts = variant_admin.create(self._db, codec.from_primitive(
-            view_obj.VariantInfo, variant))
+    def variant_create(self, ctxt: _Context, *, variant: admin.VariantInfo,
+                       ) -> admin.VariantInfo:
+        created, hosts = variant_admin.create(self._db, variant)
         self._refresh(ctxt, hosts)
-        return view
+        return created
 
-    @_call
-    def variant_list(self, ctxt: _Context) -> object:
+    def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
         return variant_admin.list_all(self._db)
 
-    @_call
-    def variant_show(self, ctxt: _Context, name: str) -> object:
+    def variant_show(self, ctxt: _Context, *, name: str,
+                     ) -> admin.VariantInfo:
         return variant_admin.show(self._db, name)
 
-    @_call
-    def variant_set(self, ctxt: _Context, variant: _Primitive) -> object:
-        view, hosts = variant_admin.set_(self._db, codec.from_primitive(
-            view_obj.VariantInfo, variant))
+    def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
+                    ) -> admin.VariantInfo:
+        changed, hosts = variant_admin.set_(self._db, variant)
         self._refresh(ctxt, hosts)
-        return view
+        return changed
 
-    @_call
-    def variant_delete(self, ctxt: _Context, name: str) -> object:
+    def variant_delete(self, ctxt: _Context, *, name: str) -> None:
         self._refresh(ctxt, variant_admin.delete(self._db, name))
-        return None
 
-    @_call
-    def vgpu_type_list(self, ctxt: _Context, host: str | None,
-                       variant: str | None) -> object:
+    def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
+                       variant: str | None,
+                       ) -> tuple[admin.VGPUTypeInfo, ...]:
         return vgpu_type_admin.list_all(self._db, host, variant)
 
-    @_call
-    def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
-                      host: str | None, enabled: bool) -> object:
+    def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
+                      host: str | None, enabled: bool,
+                      ) -> tuple[admin.VGPUTypeInfo, ...]:
         types, hosts = vgpu_type_admin.set_enabled(
             self._db, variant, vgpu_type, host, enabled=enabled)
         self._refresh(ctxt, hosts)
         return types
 
-    @_call
-    def host_list(self, ctxt: _Context) -> object:
+    def host_list(self, ctxt: _Context) -> tuple[admin.HostInfo, ...]:
         return operators.host_list(self._db)
 
-    @_call
-    def host_show(self, ctxt: _Context, host: str) -> object:
+    def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
         return operators.host_list(self._db, host)[0]
 
-    @_call
-    def host_delete(self, ctxt: _Context, host: str,
-                    force: bool) -> object:
+    def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
         if not force:
             operators.check_not_running(
                 self._db, host,
                 lambda: self._compute_api.ping(ctxt, host))
         operators.host_delete(self._db, host)
-        # Whoever serves the host all the same reports it anew.
+        # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
-        return None
 
-    @_call
-    def group_list(self, ctxt: _Context, host: str | None,
-                   variant: str | None) -> object:
+    def group_list(self, ctxt: _Context, *, host: str | None,
+                   variant: str | None) -> tuple[admin.GroupInfo, ...]:
         return operators.group_list(self._db, host, variant)
 
-    @_call
-    def group_set(self, ctxt: _Context, host: str, variant: str,
-                  allocation_policy: str) -> object:
+    def group_set(self, ctxt: _Context, *, host: str, variant: str,
+                  allocation_policy: str) -> admin.GroupInfo:
         return operators.group_set(
             self._db, host, variant, allocation_policy)
 
-    @_call
-    def device_list(self, ctxt: _Context, host: str | None,
+    def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
-                    used_by: str | None) -> object:
+                    used_by: str | None) -> tuple[admin.DeviceInfo, ...]:
         return operators.device_list(
             self._db, host, variant, state, used_by)
 
-    @_call
-    def device_show(self, ctxt: _Context, device: str) -> object:
+    def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
         return operators.device_show(self._db, device)
 
-    @_call
-    def device_set(self, ctxt: _Context, device: str,
-                   enabled: bool) -> object:
-        view = operators.device_set(self._db, device, enabled=enabled)
-        self._refresh(ctxt, [view.host])
-        return view
+    def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
+                   ) -> admin.DeviceInfo:
+        changed = operators.device_set(self._db, device, enabled=enabled)
+        self._refresh(ctxt, [changed.host])
+        return changed
 
-    @_call
-    def device_release(self, ctxt: _Context, device: str) -> object:
+    def device_release(self, ctxt: _Context, *, device: str,
+                       ) -> admin.DeviceInfo:
         host = cleaning.operator_release(self._db, device)
         self._refresh(ctxt, [host])
         return operators.device_show(self._db, device)

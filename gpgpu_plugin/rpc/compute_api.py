@@ -9,7 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Client side of the small RPC API that nova-compute serves per host."""
+"""The small RPC API that nova-compute serves for its host: contract, client.
+
+``compute.manager`` implements the contract.
+"""
 
 from __future__ import annotations
 
@@ -19,46 +22,68 @@ import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 VERSION = '1.0'
 
-# Seconds. Whoever does not answer meanwhile counts as not running, so it must
-# be long for a busy nova-compute and short for whoever waits for a dead one.
+# Seconds. A nova-compute that does not answer in this time counts as not
+# running: long enough for a busy one, short for an operator who waits.
 PING_TIMEOUT = 5
+
+_Context = gpgpu_context.RequestContext
+
+
+class Compute(typing.Protocol):
+    """Methods that one host's nova-compute serves."""
+
+    def refresh(self, ctxt: _Context) -> None:
+        """Fetch the inventory, update Placement and clean dirty devices.
+
+        The conductor casts it after a change that concerns the host.
+        """
+
+    def ping(self, ctxt: _Context) -> None:
+        """Answer, which shows that this host's nova-compute runs."""
 
 
 class ComputeAPI:
-    """Messages to one host's nova-compute."""
+    """Messages to the nova-compute of a host."""
 
     def __init__(self, conf: cfg.ConfigOpts,
-                 transport: typing.Any = None) -> None:
+                 transport: rpc_transport.Transport | None = None) -> None:
         self._conf = conf
         self._transport = transport or rpc_transport.get_transport(conf)
         self._client = rpc_transport.client(
             self._transport, rpc_transport.compute_topic(conf), VERSION)
 
-    def refresh(self, ctxt: gpgpu_context.RequestContext, host: str) -> None:
-        """Something of the host changed in the conductor: fetch, push to
-        Placement, clean what is dirty. Nobody waits for it."""
-        self._client.prepare(server=host).cast(ctxt, 'refresh')
+    def refresh(self, ctxt: _Context, host: str) -> None:
+        """Tell a host that its data in the conductor changed, without waiting.
 
-    def ping(self, ctxt: gpgpu_context.RequestContext, host: str) -> bool:
+        See Compute.refresh.
+        """
+        contract.Client(self._client.prepare(server=host)).cast(
+            Compute.refresh, ctxt)
+
+    def ping(self, ctxt: _Context, host: str) -> bool:
         """Return whether a nova-compute of the host answers in time.
 
-        :raises BrokerUnavailable: it could not be asked, or could not answer
+        :raises BrokerUnavailable: the broker cannot deliver the question or
+            the answer
         """
         rpc_transport.probe(self._conf, self._transport)
+        client = contract.Client(
+            self._client.prepare(server=host, timeout=PING_TIMEOUT))
         try:
-            self._client.prepare(server=host, timeout=PING_TIMEOUT).call(
-                ctxt, 'ping')
+            client.call(Compute.ping, ctxt)
         except (oslo_messaging.RemoteError,
                 oslo_messaging.RPCDispatcherError):
-            # An answer, if of another version; the in-process transport
-            # keeps its class.
+            # A nova-compute of another version answered. The in-process
+            # transport does not turn its error into a RemoteError.
             return True
         except oslo_messaging.MessagingTimeout:
-            # Silence counts only if the broker would have carried an answer.
+            # Silence means something only if the broker could have carried
+            # an answer.
             rpc_transport.probe(self._conf, self._transport)
             return False
         return True

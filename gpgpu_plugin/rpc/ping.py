@@ -9,9 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Who is alive: every conductor is asked at once and answers by itself.
+"""Find the live conductors: ask all of them at once and collect answers.
 
-No register is kept that could be out of date: who answers is alive.
+Nothing is registered, so nothing can be out of date: a conductor that answers
+is alive.
 """
 
 from __future__ import annotations
@@ -29,14 +30,20 @@ from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import version
-from gpgpu_plugin.objects import codec
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import transport as rpc_transport
+
+_ANSWER_VERSION = '1.0'
+_Context = gpgpu_context.RequestContext
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PingAnswer:
-    """One live conductor."""
+    """One live conductor.
+
+    :ivar started_at: seconds since the epoch
+    """
 
     host: str
     pid: int
@@ -45,61 +52,75 @@ class PingAnswer:
     started_at: float
 
 
-def ping(conf: cfg.ConfigOpts, transport: typing.Any = None,
+class Pinged(typing.Protocol):
+    """What a conductor serves to be found."""
+
+    def ping(self, ctxt: _Context, *, reply_to: str) -> None:
+        """Cast an answer to a topic (Pinger.pong)."""
+
+
+class Pinger(typing.Protocol):
+    """What a process serves that asks for conductors."""
+
+    def pong(self, ctxt: _Context, *, answer: PingAnswer) -> None:
+        """Collect the answer of one conductor."""
+
+
+def ping(conf: cfg.ConfigOpts,
+         transport: rpc_transport.Transport | None = None,
          wait: float = 2.0) -> tuple[PingAnswer, ...]:
-    """Ask all conductors, and collect the answers that come in time.
+    """Ask all conductors and return the answers that arrive in time.
 
     :param wait: seconds to listen
     """
     transport = transport or rpc_transport.get_transport(conf)
     topic = f'gpgpu-ping-{uuid.uuid4()}'
-    endpoint = _Collector()
-    server = rpc_transport.server(transport, topic, 'asker', [endpoint])
+    collector = _Collector()
+    server = rpc_transport.server(transport, topic, 'asker', [collector])
     server.start()
     try:
         conductors = rpc_transport.client(
-            transport,
-            rpc_transport.conductor_topic(conf),
-            conductor_api.VERSION,
-        )
-        conductors.prepare(fanout=True).cast(
-            gpgpu_context.admin(), 'ping', reply_to=topic)
+            transport, rpc_transport.conductor_topic(conf),
+            conductor_contract.VERSION)
+        contract.Client(conductors.prepare(fanout=True)).cast(
+            Pinged.ping, gpgpu_context.admin(), reply_to=topic)
         time.sleep(wait)
     finally:
         server.stop()
         server.wait()
-    with endpoint.lock:
+    with collector.lock:
         return tuple(sorted(
-            endpoint.answers, key=lambda each: (each.host, each.pid)))
+            collector.answers, key=lambda answer: (answer.host, answer.pid)))
 
 
-class _Collector:
-    target = oslo_messaging.Target(version='1.0')
+@contract.serve(Pinger)
+class _Collector(Pinger):
+    target = oslo_messaging.Target(version=_ANSWER_VERSION)
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.answers: list[PingAnswer] = []
 
-    def pong(self, ctxt: gpgpu_context.RequestContext,
-             answer: dict[str, object]) -> None:
+    def pong(self, ctxt: _Context, *, answer: PingAnswer) -> None:
         with self.lock:
-            self.answers.append(codec.from_primitive(PingAnswer, answer))
+            self.answers.append(answer)
 
 
-class PingEndpoint:
-    """The conductor's side."""
+@contract.serve(Pinged)
+class PingEndpoint(Pinged):
+    """The endpoint by which a conductor is found."""
 
-    target = oslo_messaging.Target(version=conductor_api.VERSION)
+    target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
-    def __init__(self, transport: typing.Any) -> None:
+    def __init__(self, transport: rpc_transport.Transport) -> None:
         self._transport = transport
         self._started_at = time.time()
 
-    def ping(self, ctxt: gpgpu_context.RequestContext,
-             reply_to: str) -> None:
-        """Cast this conductor's answer to the asker."""
-        rpc_transport.client(self._transport, reply_to, '1.0').cast(
-            ctxt, 'pong', answer=codec.to_primitive(PingAnswer(
-                host=socket.gethostname(), pid=os.getpid(),
-                version=version.VERSION, rpc_version=conductor_api.VERSION,
-                started_at=self._started_at)))
+    def ping(self, ctxt: _Context, *, reply_to: str) -> None:
+        """Cast an answer to a topic (Pinger.pong)."""
+        asker = rpc_transport.client(
+            self._transport, reply_to, _ANSWER_VERSION)
+        contract.Client(asker).cast(Pinger.pong, ctxt, answer=PingAnswer(
+            host=socket.gethostname(), pid=os.getpid(),
+            version=version.VERSION, rpc_version=conductor_contract.VERSION,
+            started_at=self._started_at))

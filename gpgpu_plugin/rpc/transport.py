@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The one place that makes oslo.messaging transports, clients and servers."""
+"""The only place that creates oslo.messaging transports, clients, servers."""
 
 from __future__ import annotations
 
@@ -24,98 +24,139 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 
 # Named in every target: [DEFAULT] control_exchange is "nova" in Nova's
-# processes and "openstack" in ours, and a client of the one does not reach a
-# server of the other.
+# processes and "openstack" in ours, and a client on one exchange does not
+# reach a server on the other.
 EXCHANGE = 'gpgpu'
 
-# Exceptions of these modules are rebuilt on the caller's side.
+# oslo.messaging rebuilds exceptions of these modules on the caller's side.
 _REMOTE_MODULES = [exception.__name__]
 
 _GLOBAL_ONLY = (('oslo_messaging_tracing', 'tracing_enabled'),
                 ('oslo_messaging_metrics', 'metrics_enabled'))
 
 
-def get_transport(conf: cfg.ConfigOpts) -> typing.Any:
-    """The plugin's transport: ``[gpgpu] transport_url`` or Nova's own."""
+class Transport(typing.Protocol):
+    """oslo_messaging.RPCTransport, as far as it is used here."""
+
+    conf: cfg.ConfigOpts
+
+    def cleanup(self) -> None:
+        """Close all connections."""
+
+
+class RPCClient(typing.Protocol):
+    """oslo_messaging.RPCClient, as far as it is used here."""
+
+    def prepare(self, *, server: str | None = ..., fanout: bool = ...,
+                timeout: float | None = ..., retry: int | None = ...,
+                ) -> RPCClient:
+        """Return a client with other properties for its calls."""
+
+    def call(self, ctxt: context.RequestContext, method: str,
+             **kwargs: object) -> object:
+        """Call a method and return the primitive that it returns."""
+
+    def cast(self, ctxt: context.RequestContext, method: str,
+             **kwargs: object) -> None:
+        """Call a method without waiting."""
+
+
+class RPCServer(typing.Protocol):
+    """oslo_messaging.RPCServer, as far as it is used here."""
+
+    def start(self) -> None:
+        """Begin to serve."""
+
+    def stop(self) -> None:
+        """Accept no new message."""
+
+    def wait(self) -> None:
+        """Wait until all accepted messages are handled."""
+
+
+def get_transport(conf: cfg.ConfigOpts) -> Transport:
+    """Return a transport to ``[gpgpu] transport_url``, else to Nova's."""
     # oslo.messaging 18 registers these with the global CONF alone, yet reads
     # them from the transport's.
     for group, option in _GLOBAL_ONLY:
         if group not in conf:
             conf.register_opt(cfg.BoolOpt(option, default=False), group=group)
-    return oslo_messaging.get_rpc_transport(
+    transport: Transport = oslo_messaging.get_rpc_transport(
         conf, url=conf.gpgpu.transport_url,
         allowed_remote_exmods=_REMOTE_MODULES)
+    return transport
 
 
 def conductor_topic(conf: cfg.ConfigOpts) -> str:
-    """Where any conductor answers."""
+    """Return the topic that every conductor serves."""
     return f'{conf.gpgpu.topic_prefix}-conductor'
 
 
 def compute_topic(conf: cfg.ConfigOpts) -> str:
-    """Where nova-compute answers, one server a host."""
+    """Return the topic that nova-compute serves, one server a host."""
     return f'{conf.gpgpu.topic_prefix}-compute'
 
 
-def probe(conf: cfg.ConfigOpts, rpc_transport: typing.Any) -> None:
-    """Send one message that nobody reads.
+def probe(conf: cfg.ConfigOpts, transport: Transport) -> None:
+    """Send one message that nobody reads, to see if the broker takes it.
 
-    A call or a server waits for ever for a broker that is down or refuses
-    the password, whatever its timeout, since its queue does; a message
-    without retry does not.
+    If the broker is down or refuses the password, a call or a server waits
+    for ever, whatever its timeout, because its queue does; a message without
+    retry fails at once.
 
-    :raises BrokerUnavailable: the broker does not take it
+    :raises BrokerUnavailable: the broker does not take the message
     """
     try:
-        client(rpc_transport, f'gpgpu-probe-{uuid.uuid4()}', '1.0').prepare(
+        client(transport, f'gpgpu-probe-{uuid.uuid4()}', '1.0').prepare(
             retry=0).cast(context.admin(), 'probe')
     except Exception as exc:
-        # kombu's and oslo.messaging's classes have no common base.
+        # Errors of kombu and oslo.messaging have no common base class.
         raise exception.BrokerUnavailable(
             hosts=_hosts(conf), reason=exc) from exc
 
 
 def _hosts(conf: cfg.ConfigOpts) -> str:
-    # Not the URL: a password is in it.
+    # Not the URL, which contains a password.
     url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
     return ', '.join(f'{host.hostname}:{host.port}' for host in url.hosts
                      ) or 'localhost (no transport_url is configured)'
 
 
 def check_leaves_process(conf: cfg.ConfigOpts) -> None:
-    """For programs that talk to other processes.
+    """Refuse a transport that connects only threads of one process.
 
-    :raises ConfigInvalid: the transport reaches nobody outside this one
+    :raises ConfigInvalid: the transport is such a one
     """
     url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
     if str(url.transport) in ('fake', 'kombu+memory'):
         raise exception.ConfigInvalid(
             option='[gpgpu] transport_url',
-            reason='this transport reaches nobody outside a process; give '
-                   'the one that gpgpu-conductor, nova-compute and '
+            reason=f'transport "{url.transport}" reaches no other process; '
+                   'set the URL that gpgpu-conductor, nova-compute and '
                    'nova-scheduler share, such as '
                    'rabbit://user:password@host:5672/')
 
 
-def client(rpc_transport: typing.Any, topic: str, version: str,
-           timeout: float | None = None) -> typing.Any:
-    """An RPC client for a topic.
+def client(transport: Transport, topic: str, version: str) -> RPCClient:
+    """Return an RPC client for a topic.
 
-    A broker that went away is looked for once more, not for ever, which is
-    oslo.messaging's default.
+    It tries once to reconnect to a lost broker; oslo.messaging's default is
+    to try for ever.
     """
-    return oslo_messaging.get_rpc_client(
-        rpc_transport, oslo_messaging.Target(
+    rpc_client: RPCClient = oslo_messaging.get_rpc_client(
+        transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, version=version),
-        serializer=context.ContextSerializer(), timeout=timeout, retry=1)
+        serializer=context.ContextSerializer(), retry=1)
+    return rpc_client
 
 
-def server(rpc_transport: typing.Any, topic: str, name: str,
-           endpoints: Sequence[object]) -> typing.Any:
-    """An RPC server, not yet started."""
-    return oslo_messaging.get_rpc_server(
-        rpc_transport, oslo_messaging.Target(
+def server(transport: Transport, topic: str, name: str,
+           endpoints: Sequence[object]) -> RPCServer:
+    """Return an RPC server that is not started yet."""
+    rpc_server: RPCServer = oslo_messaging.get_rpc_server(
+        transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, server=name),
         list(endpoints), executor='threading',
         serializer=context.ContextSerializer(),
         access_policy=oslo_messaging.DefaultRPCAccessPolicy)
+    return rpc_server

@@ -18,7 +18,7 @@ import types
 import fixtures
 
 from gpgpu_plugin import version
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import ping
 from tests.unit.cmd import base
 
@@ -42,7 +42,7 @@ class ConductorPingTest(base.CommandTestCase):
             types.SimpleNamespace(sleep=answered.wait)))
         [row] = self.json('conductor', 'ping', '--wait', '300')
         self.assertEqual(
-            (os.getpid(), version.VERSION, conductor_api.VERSION),
+            (os.getpid(), version.VERSION, conductor_contract.VERSION),
             (row['PID'], row['Version'], row['RPC Version']))
         self.assertRegex(row['Started At'], r'^20\d\d-.+\+00:00$')
 

@@ -199,7 +199,7 @@ class ConfigurationTest(base.BaseTestCase):
         path = self.write('x.conf', '[gpgpu]', 'transport_url = fake:/')
         for command in (('host', 'list'), ('conductor', 'ping')):
             err = self.refused('--config-file', path, *command)
-            self.assertIn('reaches nobody outside a process', err)
+            self.assertIn('reaches no other process', err)
             self.assertIn('rabbit://user:password@host:5672/', err)
 
     def test_broker_that_is_not_there(self):
@@ -254,12 +254,12 @@ class ConfigurationTest(base.BaseTestCase):
         self.write('CONFIG_FILE', '[gpgpu]', 'transport_url = fake:/')
         self.write('NOVA_CONFIG_FILE', '[gpgpu]',
                    'transport_url = rabbit://127.0.0.1:1/')
-        self.assertIn('outside a process', self.refused('host', 'list'))
+        self.assertIn('reaches no other process', self.refused('host', 'list'))
 
     def test_novas_file_gives_the_transport(self):
         self.write('NOVA_CONFIG_FILE', '[DEFAULT]',
                    'transport_url = fake:/')
-        self.assertIn('outside a process', self.refused('host', 'list'))
+        self.assertIn('reaches no other process', self.refused('host', 'list'))
 
     def test_novas_file_never_gives_the_database(self):
         nova = os.path.join(self.folder, 'nova.sqlite')

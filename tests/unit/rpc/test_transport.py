@@ -23,6 +23,7 @@ from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 CLAIM = claim.ClaimRequest(
@@ -31,7 +32,7 @@ CLAIM = claim.ClaimRequest(
 
 class _DenyingConductor:
 
-    target = oslo_messaging.Target(version=conductor_api.VERSION)
+    target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
     def __init__(self):
         self.contexts = []

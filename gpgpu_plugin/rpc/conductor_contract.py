@@ -1,0 +1,296 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The conductor's RPC contract: its methods, arguments, results and errors.
+
+The compute side, the schedulers and the commands know nothing else of the
+conductor. ``rpc.conductor_api`` calls it and ``conductor.manager`` implements
+it. Version history:
+
+* 1.0 - first version
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import report as report_obj
+
+VERSION = '1.0'
+
+_Context = gpgpu_context.RequestContext
+
+Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Allocated units by provider UUID, consumer UUID and resource class."""
+
+
+class Conductor(typing.Protocol):
+    """Methods of gpgpu-conductor; any number of conductors serve them.
+
+    Every method may raise the errors that it names, which are classes of
+    gpgpu_plugin.exception and keep their values on the wire.
+    """
+
+    # -- compute hosts ------------------------------------------------------
+
+    def report(self, ctxt: _Context, *, report: report_obj.HostReport,
+               ) -> inventory_obj.HostInventory:
+        """Store the devices that a host found. Idempotent.
+
+        :raises Conflict: the host is known with another node UUID, or the
+            node UUID under another host
+        """
+
+    def host_inventory(self, ctxt: _Context, *, host: str,
+                       ) -> inventory_obj.HostInventory:
+        """Return the current inventory of a host's groups.
+
+        :raises NotFound: the host never reported
+        """
+
+    def claim(self, ctxt: _Context, *, request: claim_obj.ClaimRequest,
+              ) -> claim_obj.Claim:
+        """Claim devices for an instance: all of them or none.
+
+        The same request under the same key returns the same devices.
+
+        :raises ClaimDenied: with a ``reason`` of
+            domain.allocation.request.Reason
+        """
+
+    def activate(
+        self, ctxt: _Context, *, assignments: Sequence[str],
+        driver_capacities: report_obj.DriverCapacities | None,
+    ) -> inventory_obj.HostInventory:
+        """Mark assignments as active: the guest runs and the lease ends.
+
+        The devices change from provisioning to assigned. Idempotent.
+
+        :param assignments: UUIDs, all of one host
+        :param driver_capacities: of the parent GPUs of assigned vGPUs
+        :raises NotFound: one of them has ended
+        """
+
+    def abort(
+        self, ctxt: _Context, *, assignments: Sequence[str], touched: bool,
+        fault: str | None,
+        driver_capacities: report_obj.DriverCapacities | None,
+    ) -> inventory_obj.HostInventory | None:
+        """End claims that were not activated; skip those that have ended.
+
+        :param touched: True if hardware may have been changed: the devices
+            become dirty, otherwise available
+        :param fault: what is wrong with the hardware; the devices are
+            quarantined with it
+        :param driver_capacities: of the parent GPUs of claimed vGPUs
+        :returns: None if no such assignment ever existed
+        """
+
+    def release(self, ctxt: _Context, *, assignments: Sequence[str],
+                ) -> inventory_obj.HostInventory | None:
+        """End provisioning or active assignments; their devices become dirty.
+
+        Assignments that have ended are skipped, whatever the device is
+        assigned to now.
+
+        :returns: None if no such assignment ever existed
+        """
+
+    def host_assignments(self, ctxt: _Context, *, host: str,
+                         ) -> tuple[claim_obj.Assignment, ...]:
+        """Return all active assignments on a host."""
+
+    def compare_allocations(
+        self, ctxt: _Context, *, host: str, allocations: Allocations,
+        assignments: Sequence[str],
+    ) -> inventory_obj.HostInventory:
+        """Record which assignments a Placement allocation still covers.
+
+        A device that is assigned without an allocation is reserved in the
+        inventory.
+
+        :param allocations: of providers of the host; providers that are left
+            out stay as they are
+        :param assignments: UUIDs of the assignments known before Placement
+            was asked; its answer says nothing about later ones
+        :raises NotFound: the host never reported
+        """
+
+    def instance_assignments(self, ctxt: _Context, *, instance_uuid: str,
+                             ) -> tuple[claim_obj.Assignment, ...]:
+        """Return all active assignments of an instance, on every host."""
+
+    def clean_tasks(self, ctxt: _Context, *, host: str,
+                    ) -> tuple[claim_obj.CleanTask, ...]:
+        """Return the devices that a host has to clean.
+
+        These are its dirty devices, and those in state cleaning, whose
+        cleaning a restart of the host may have interrupted.
+        """
+
+    def clean_started(self, ctxt: _Context, *, device_uuid: str, token: str,
+                      ) -> None:
+        """Change a device from dirty to cleaning.
+
+        A cleaning that already has this token starts again.
+
+        :raises Conflict: the device is in another state or cleaning
+        """
+
+    def clean_finished(
+        self, ctxt: _Context, *, device_uuid: str, token: str, passed: bool,
+        evidence: str,
+        driver_capacities: report_obj.DriverCapacities | None,
+    ) -> inventory_obj.HostInventory:
+        """Change a device from cleaning to available or quarantined.
+
+        :param driver_capacities: of the parent GPU, if the device is a vGPU
+        :raises Conflict: the device is not in this cleaning
+        """
+
+    # -- schedulers ---------------------------------------------------------
+
+    def changes_since(self, ctxt: _Context, *, generation: int,
+                      ) -> inventory_obj.Changes:
+        """Return the hosts that changed after a generation; 0 returns all.
+
+        No change is skipped, however late its transaction commits. A host
+        may be returned again although it did not change.
+        """
+
+    # -- operators ----------------------------------------------------------
+
+    def variant_create(self, ctxt: _Context, *, variant: admin.VariantInfo,
+                       ) -> admin.VariantInfo:
+        """Create a variant and apply it to all known devices.
+
+        :raises Invalid: malformed name, id, resource class or trait
+        :raises Conflict: the name is taken, also after normalisation, or
+            another variant matches the same devices equally well
+        """
+
+    def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
+        """Return all variants, sorted by name."""
+
+    def variant_show(self, ctxt: _Context, *, name: str,
+                     ) -> admin.VariantInfo:
+        """Return one variant.
+
+        :raises NotFound: no variant has this name
+        """
+
+    def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
+                    ) -> admin.VariantInfo:
+        """Replace the fields of the variant that has this name.
+
+        :raises NotFound: no variant has this name
+        :raises Conflict: one of its devices is assigned, or as for
+            variant_create
+        """
+
+    def variant_delete(self, ctxt: _Context, *, name: str) -> None:
+        """Delete a variant; its devices become unmanaged.
+
+        :raises NotFound: no variant has this name
+        :raises Conflict: one of its devices is assigned
+        """
+
+    def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
+                       variant: str | None,
+                       ) -> tuple[admin.VGPUTypeInfo, ...]:
+        """Return the vGPU types of groups with their capacity.
+
+        ``passthrough`` is one of them.
+
+        :raises NotFound: no such host or variant
+        """
+
+    def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
+                      host: str | None, enabled: bool,
+                      ) -> tuple[admin.VGPUTypeInfo, ...]:
+        """Enable or disable a vGPU type; assigned vGPUs stay assigned.
+
+        :param host: None for all hosts, including those that report later
+        :raises NotFound: no GPU of the variant has such a type
+        :raises Conflict: another type has the same resource class
+        """
+
+    def host_list(self, ctxt: _Context) -> tuple[admin.HostInfo, ...]:
+        """Return all hosts, sorted by name."""
+
+    def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
+        """Return one host.
+
+        :raises NotFound: the host never reported
+        """
+
+    def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
+        """Delete a host and its devices.
+
+        A host whose nova-compute runs reports its devices again.
+
+        :param force: delete the host even if its nova-compute runs or cannot
+            be asked
+        :raises NotFound: the host never reported
+        :raises Conflict: a device of the host is assigned, or without
+            ``force`` its nova-compute runs or cannot be asked
+        """
+
+    def group_list(self, ctxt: _Context, *, host: str | None,
+                   variant: str | None) -> tuple[admin.GroupInfo, ...]:
+        """Return groups with their capacity."""
+
+    def group_set(self, ctxt: _Context, *, host: str, variant: str,
+                  allocation_policy: str) -> admin.GroupInfo:
+        """Set the allocation policy of a group.
+
+        :raises NotFound: no such group
+        :raises Invalid: not a domain.allocation.request.AllocationPolicy
+        """
+
+    def device_list(self, ctxt: _Context, *, host: str | None,
+                    variant: str | None, state: str | None,
+                    used_by: str | None) -> tuple[admin.DeviceInfo, ...]:
+        """Return devices, filtered by what is not None.
+
+        :param state: shown state, see objects.admin.DeviceInfo
+        :param used_by: UUID of an instance
+        :raises Invalid: no such state
+        """
+
+    def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
+        """Return one device.
+
+        :param device: UUID
+        :raises NotFound: no device has this UUID
+        """
+
+    def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
+                   ) -> admin.DeviceInfo:
+        """Enable or disable a device; an assigned one stays assigned.
+
+        :raises NotFound: no device has this UUID
+        :raises Conflict: the device is an mdev row, not a GPU or VF
+        """
+
+    def device_release(self, ctxt: _Context, *, device: str,
+                       ) -> admin.DeviceInfo:
+        """Clean a quarantined device again.
+
+        :raises NotFound: no device has this UUID
+        :raises InvalidTransition: the device is not quarantined
+        """

@@ -1,0 +1,121 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Remote methods, typed on both ends by one Protocol.
+
+A contract is a Protocol whose methods take a request context and keyword-only
+arguments: ``def claim(self, ctxt, *, request: ClaimRequest) -> Claim``. Its
+method names and argument names are those on the wire. A client names a method
+of the contract where it calls it, a server subclasses the contract, so mypy
+refuses an argument that is renamed, added or typed differently on one end.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from collections.abc import Mapping
+
+import oslo_messaging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.rpc import transport as rpc_transport
+
+_Context = gpgpu_context.RequestContext
+_Contract = typing.TypeVar('_Contract')
+_Endpoint = typing.TypeVar('_Endpoint')
+_Result = typing.TypeVar('_Result')
+_Arguments = typing.ParamSpec('_Arguments')
+
+
+class Client:
+    """Calls the methods of a contract on a server."""
+
+    def __init__(self, client: rpc_transport.RPCClient) -> None:
+        self._client = client
+
+    def call(
+        self,
+        method: Callable[
+            typing.Concatenate[_Contract, _Context, _Arguments], _Result],
+        ctxt: _Context,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        """Call a method and return its result.
+
+        :param method: method of a contract, such as ``Conductor.claim``
+        :param args: none, since arguments of a contract are keyword-only
+        :raises Invalid: the result does not fit the contract
+        """
+        answer = self._client.call(ctxt, method.__name__, **_encoded(kwargs))
+        kind = typing.get_type_hints(method)['return']
+        return typing.cast('_Result', codec.from_primitive(kind, answer))
+
+    def cast(
+        self,
+        method: Callable[
+            typing.Concatenate[_Contract, _Context, _Arguments], None],
+        ctxt: _Context,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> None:
+        """Send a message and do not wait until a server handles it."""
+        self._client.cast(ctxt, method.__name__, **_encoded(kwargs))
+
+
+def _encoded(arguments: Mapping[str, object]) -> dict[str, object]:
+    return {name: codec.to_primitive(value)
+            for name, value in arguments.items()}
+
+
+def methods(contract: type[object]) -> dict[str, Callable[..., object]]:
+    """Return the remote methods of a contract by name."""
+    return {name: member for name, member in vars(contract).items()
+            if inspect.isfunction(member) and not name.startswith('_')}
+
+
+def serve(contract: type[object]) -> Callable[
+        [type[_Endpoint]], type[_Endpoint]]:
+    """Return a decorator that makes a class an endpoint of a contract.
+
+    The class implements the contract with typed values; oslo.messaging hands
+    primitives to its methods and sends the primitives that they return. Our
+    own errors are answers, not failures that oslo.messaging logs.
+    """
+    def decorate(endpoint: type[_Endpoint]) -> type[_Endpoint]:
+        for name, method in methods(contract).items():
+            setattr(endpoint, name, _served(
+                getattr(endpoint, name), typing.get_type_hints(method)))
+        return endpoint
+    return decorate
+
+
+def _served(implementation: Callable[..., object],
+            kinds: Mapping[str, type[object]]) -> Callable[..., object]:
+    """Return a method that takes and returns primitives.
+
+    An argument that the contract does not have raises TypeError, as any call
+    of a Python function does.
+    """
+    def answer(endpoint: object, ctxt: _Context,
+               **primitives: object) -> object:
+        return codec.to_primitive(implementation(endpoint, ctxt, **{
+            name: codec.from_primitive(kinds[name], value)
+            if name in kinds else value
+            for name, value in primitives.items()}))
+    served: Callable[..., object] = oslo_messaging.expected_exceptions(
+        exception.GpgpuException)(answer)
+    return functools.wraps(implementation)(served)

@@ -1,0 +1,185 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Contracts: both ends name the same methods and arguments on the wire."""
+
+import inspect
+import typing
+from collections.abc import Callable
+from collections.abc import Mapping
+
+import oslo_messaging
+from oslo_config import cfg
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import manager as compute_manager
+from gpgpu_plugin.conductor import manager as conductor_manager
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import ping
+from gpgpu_plugin.rpc import transport as rpc_transport
+
+CONTRACTS = {
+    conductor_contract.Conductor: conductor_manager.ConductorManager,
+    compute_api.Compute: compute_manager.ComputeManager,
+    ping.Pinged: ping.PingEndpoint,
+}
+
+
+class _Sent(Exception):
+    """Raised in place of sending a message."""
+
+    def __init__(self, method: str, arguments: Mapping[str, object]):
+        super().__init__(method)
+        self.method = method
+        self.arguments = arguments
+
+
+class _Recorder:
+    """An RPC client that records what it would send."""
+
+    def prepare(self, **properties: object) -> '_Recorder':
+        return self
+
+    def call(self, ctxt: context.RequestContext, method: str,
+             **arguments: object) -> object:
+        raise _Sent(method, arguments)
+
+    cast = call
+
+
+def arguments(method: Callable[..., object]) -> dict[str, object]:
+    """Return the types of the wire's arguments, by name."""
+    hints = typing.get_type_hints(method)
+    return {name: hints[name]
+            for name in inspect.signature(method).parameters
+            if name not in ('self', 'ctxt')}
+
+
+class ContractsTest(base.BaseTestCase):
+    """What every contract of the plugin keeps to."""
+
+    def test_contract_takes_a_context_and_keywords_without_defaults(self):
+        for served in CONTRACTS:
+            for name, method in contract.methods(served).items():
+                _, ctxt, *rest = inspect.signature(
+                    method).parameters.values()
+                self.assertEqual('ctxt', ctxt.name, name)
+                for parameter in rest:
+                    self.assertIs(parameter.KEYWORD_ONLY, parameter.kind)
+                    self.assertIs(parameter.empty, parameter.default)
+
+    def test_endpoint_has_every_method_with_its_arguments(self):
+        for served, endpoint in CONTRACTS.items():
+            for name, method in contract.methods(served).items():
+                implementation = vars(endpoint)[name]
+                self.assertEqual(
+                    arguments(method), arguments(implementation), name)
+                self.assertEqual(
+                    typing.get_type_hints(method)['return'],
+                    typing.get_type_hints(implementation)['return'], name)
+
+    def test_endpoint_serves_no_other_method(self):
+        for served, endpoint in CONTRACTS.items():
+            self.assertEqual(
+                set(contract.methods(served)),
+                {name for name, member in vars(endpoint).items()
+                 if inspect.isfunction(member) and name[0] != '_'})
+
+
+class ConductorClientTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        conf([], project='gpgpu-test')
+        conf.set_override('transport_url', 'fake:/', 'gpgpu')
+        transport = rpc_transport.get_transport(conf)
+        self.addCleanup(transport.cleanup)
+        self.api = conductor_api.ConductorAPI(conf, transport)
+        self.api._client = _Recorder()
+
+    def test_client_sends_the_methods_and_arguments_of_the_contract(self):
+        served = contract.methods(conductor_contract.Conductor)
+        self.assertIn('claim', served)
+        for name, method in served.items():
+            values = {argument: f'<{argument}>'
+                      for argument in arguments(method)}
+            sent = self.assertRaises(
+                _Sent, getattr(self.api, name), context.admin(), **values)
+            self.assertEqual((name, values), (sent.method, sent.arguments))
+
+
+class _Echo(typing.Protocol):
+
+    def repeat(self, ctxt: context.RequestContext, *,
+               request: claim.ClaimRequest) -> tuple[claim.ClaimRequest, ...]:
+        ...
+
+
+@contract.serve(_Echo)
+class _EchoEndpoint:
+
+    target = oslo_messaging.Target(version='1.0')
+
+    def repeat(self, ctxt, *, request):
+        if request.host == 'unknown':
+            raise exception.NotFound(kind='host', name=request.host)
+        return request, request
+
+
+class ServeTest(base.BaseTestCase):
+    """An endpoint speaks primitives, its methods do not."""
+
+    REQUEST = claim.ClaimRequest(
+        instance_uuid='i1', host='h1', request=request.Request())
+
+    def serve(self, **arguments):
+        return _EchoEndpoint().repeat(context.admin(), **arguments)
+
+    def test_endpoint_takes_and_returns_primitives(self):
+        answers = self.serve(
+            request={'instance_uuid': 'i1', 'host': 'h1', 'request': {}})
+        self.assertEqual(2, len(answers))
+        self.assertIsInstance(answers[0], dict)
+        self.assertEqual('i1', answers[0]['instance_uuid'])
+
+    def test_client_returns_the_type_of_the_contract(self):
+        class Direct(_Recorder):
+            def call(self, ctxt, method, **arguments):
+                return getattr(_EchoEndpoint(), method)(ctxt, **arguments)
+        self.assertEqual(
+            (self.REQUEST, self.REQUEST),
+            contract.Client(Direct()).call(
+                _Echo.repeat, context.admin(), request=self.REQUEST))
+
+    def test_argument_of_another_type_is_refused(self):
+        refusal = self.assertRaises(
+            oslo_messaging.ExpectedException, self.serve, request='h1')
+        self.assertIsInstance(refusal.exc_info[1], exception.Invalid)
+
+    def test_argument_that_the_contract_does_not_have_is_refused(self):
+        self.assertRaises(TypeError, self.serve, request={
+            'instance_uuid': 'i1', 'host': 'h1', 'request': {}}, mark='x')
+
+    def test_our_error_is_an_answer(self):
+        refusal = self.assertRaises(
+            oslo_messaging.ExpectedException, self.serve, request={
+                'instance_uuid': 'i1', 'host': 'unknown', 'request': {}})
+        self.assertIsInstance(refusal.exc_info[1], exception.NotFound)
