@@ -28,6 +28,7 @@ import time
 import typing
 import uuid
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -50,6 +51,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
@@ -158,17 +160,18 @@ def set_up(setting: Setting) -> api.Database:
     """Schema, one variant and hosts x devices cards."""
     db = api.Database(configuration(setting), setting.database)
     migration.sync(db.engine)
+    functions = tuple(
+        pci.PCIFunction(
+            id=f'/devices/pci0000:00/{card:02x}.0',
+            address=f'0000:{card:02x}:00.0', vendor='10de',
+            device='2330', numa_node=card * 2 // setting.devices)
+        for card in range(setting.devices))
     for number in range(setting.hosts):
         reports.report(db, report_obj.HostReport(
             host=f'h{number}', node=f'h{number}',
             node_uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, f'h{number}')),
-            functions=tuple(
-                pci.PCIFunction(
-                    id=f'/devices/pci0000:00/{card:02x}.0',
-                    address=f'0000:{card:02x}:00.0', vendor='10de',
-                    device='2330', numa_node=card * 2 // setting.devices,
-                    **_carvable(setting))
-                for card in range(setting.devices))))
+            functions=functions,
+            vgpu_capabilities=_capabilities(setting, functions)))
     variant_admin.create(db, admin.VariantInfo(
         name=VARIANT, vendor='10de', device='2330',
         mix_policy=setting.mix_policy))
@@ -179,12 +182,15 @@ def set_up(setting: Setting) -> api.Database:
     return db
 
 
-def _carvable(setting: Setting) -> dict[str, typing.Any]:
+def _capabilities(setting: Setting, functions: Iterable[pci.PCIFunction],
+                  ) -> dict[str, capability.VGPUCapability]:
     if not setting.mixed:
         return {}
-    return {'vgpu_mechanism': pci.VGPUMechanism.MDEV, 'vgpu_types': tuple(
-        vgpu_type.VGPUType(name=name, type_id=name, max_instances=most)
-        for name, most in TYPES.items())}
+    vgpus = capability.VGPUCapability(
+        mechanism=capability.VGPUMechanism.MDEV, types=tuple(
+            vgpu_type.VGPUType(name=name, type_id=name, max_instances=most)
+            for name, most in TYPES.items()))
+    return {function.id: vgpus for function in functions}
 
 
 def _drop_unique_key(db: api.Database) -> None:

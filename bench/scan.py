@@ -55,11 +55,11 @@ def run() -> report.Result:
                if each.sriov_totalvfs]
         for pf in pfs:
             kernel.write(f'bus/pci/devices/{pf.address}/sriov_numvfs', '32')
-        functions = scanner.scan(sysfs).functions
-        look = watch.Watch(sysfs, functions)
+        scan = scanner.scan(sysfs)
+        look = watch.Watch(sysfs, scan)
         rows = (
             report.Row(
-                what=f'scan of {len(functions)} functions', unit='ms',
+                what=f'scan of {len(scan.functions)} functions', unit='ms',
                 ours=_median(lambda: scanner.scan(sysfs)) * 1e3,
                 peer=_lspci(root), limit='<= 2 x lspci (goal 1 x)',
                 note='' if shutil.which('lspci') else 'lspci not installed'),
@@ -93,7 +93,7 @@ def _wrong(sysfs: sysfs_mod.Sysfs, kernel: fake_kernel.FakeKernel,
     }
     missed = []
     for what, (path, value) in changes.items():
-        look = watch.Watch(sysfs, scanner.scan(sysfs).functions)
+        look = watch.Watch(sysfs, scanner.scan(sysfs))
         if look.changed():
             missed.append(f'a change is seen before {what}')
         kernel.write(path, value)

@@ -61,7 +61,7 @@ class Conflict(GpgpuException):
 
 
 class InvalidTransition(Conflict):
-    """A device state has no such event (see domain.device_states)."""
+    """A device state has no such event (see domain.device)."""
 
     msg_fmt = 'A device that is %(state)s cannot take the event %(event)s'
 

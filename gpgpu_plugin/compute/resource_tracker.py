@@ -39,8 +39,8 @@ from gpgpu_plugin.compute import inventory
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.compute import tasks
-from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
+from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 
@@ -96,7 +96,7 @@ class ResourceTracker:
         self._builds: set[str] = set()
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
-        self._managed_by_nova: tasks.ManagedElsewhere = lambda functions: {}
+        self._managed_by_nova: tasks.ManagedElsewhere = lambda scan: {}
         self._run = {
             _T.AWAIT_ALLOCATION_REMOVAL: self._await_allocation_removal,
             _T.RELEASE: self.flush_releases,
@@ -329,10 +329,9 @@ class ResourceTracker:
             nova_context.get_admin_context(), self._client,
             self.inventory.provider_uuids())
 
-    def _managed_elsewhere(
-            self, functions: Iterable[pci.PCIFunction]) -> dict[str, str]:
+    def _managed_elsewhere(self, scan: scanner.Scan) -> dict[str, str]:
         return {address: f'Nova ({option})' for address, option
-                in self._managed_by_nova(functions).items()
+                in self._managed_by_nova(scan).items()
                 } | self._managed_by_cyborg
 
     def _report(self) -> None:

@@ -101,8 +101,8 @@ class Reconciled:
     orphans: tuple[claim_obj.Assignment, ...]
 
 
-ManagedElsewhere = Callable[[Iterable[pci.PCIFunction]], dict[str, str]]
-"""Given the host's functions, what manages them instead of us, by address."""
+ManagedElsewhere = Callable[[scanner.Scan], dict[str, str]]
+"""Given a scan of the host, what manages them instead of us, by address."""
 
 
 def report(host: Host, node: ComputeNode,
@@ -116,7 +116,7 @@ def report(host: Host, node: ComputeNode,
     scan = host.backend.scan()
     for problem in scan.problems:
         LOG.warning('%s: %s', host.name, problem)
-    owners = managed_elsewhere(scan.functions)
+    owners = managed_elsewhere(scan)
     inventory = host.api.report(
         gpgpu_context.admin(), report_obj.HostReport(
             host=host.name, node=node.name, node_uuid=node.uuid,
@@ -124,6 +124,8 @@ def report(host: Host, node: ComputeNode,
                 dataclasses.replace(
                     function, owner=owners.get(function.address))
                 for function in host.backend.discover(scan)),
+            vgpu_capabilities=dict(scan.vgpu_capabilities),
+            driver_capacities=dict(scan.driver_capacities),
             problems=scan.problems))
     return Reported(inventory=inventory, moved=_moved(scan, assigned))
 

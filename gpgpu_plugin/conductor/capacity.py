@@ -25,17 +25,17 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import device_states
-from gpgpu_plugin.domain import gpu as card_rules
+from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import inventory as rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import offer
+from gpgpu_plugin.domain.vgpu import capability as vgpu_capability
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.domain.vgpu import vgpu_type
 
-_AVAILABLE = device_states.DeviceState.AVAILABLE
+_AVAILABLE = device_rules.DeviceState.AVAILABLE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,11 +84,13 @@ class GroupCapacity:
         if any(child.kind == 'pci' or child.state != _AVAILABLE
                for child in children):
             return False
-        facts = device_db.facts(card)
-        # What may be carved, or is, goes to somebody else.
-        return not (facts.existing_vgpus or facts.sriov_numvfs
-                    or 'vGPU types' in facts.unreadable
-                    or card_rules.passthrough_refusal(facts))
+        function = device_db.pci_function(card)
+        vgpus = device_db.vgpu_capability(card)
+        # A GPU that has vGPUs, or may have some, is somebody else's.
+        return not ((vgpus is not None and vgpus.existing_vgpus)
+                    or function.sriov_numvfs
+                    or pci.VGPU_TYPES in function.unreadable
+                    or gpu_rules.passthrough_refusal(function))
 
     @functools.cached_property
     def shared(self) -> list[capacity.GPUCapacity]:
@@ -96,7 +98,10 @@ class GroupCapacity:
         return [self._shared(card) for card in self.cards]
 
     def _shared(self, card: models.Device) -> capacity.GPUCapacity:
-        facts = device_db.facts(card)
+        function = device_db.pci_function(card)
+        vgpus = device_db.vgpu_capability(card)
+        driver = device_db.driver_capacity(card)
+        foreign = vgpus.existing_vgpus if vgpus is not None else ()
         children = self.children.get(card.id, ())
         used = [child for child in children
                 if child.state != _AVAILABLE or child.vgpu_type is not None]
@@ -108,34 +113,37 @@ class GroupCapacity:
             for child in used
         ]
         # Of others, who do not say what they are.
-        units += [capacity.VGPU(vgpu_type=capacity.UNKNOWN)] * len(
-            facts.existing_vgpus)
+        units += [capacity.VGPU(vgpu_type=capacity.UNKNOWN)] * len(foreign)
         return capacity.GPUCapacity(
             id=card.stable_id, offered=is_offered(card),
             passthrough=self._is_whole(card),
-            types=driver_capacity.types(facts),
+            types=driver_capacity.types(vgpus, driver),
             mix_policy=capacity.VGPUMixPolicy(self.group.variant.mix_policy),
             vgpus=tuple(units),
             driver_available=driver_capacity.available(
-                facts.driver_capacity,
+                driver,
                 {child.stable_id: child.vgpu_type for child in used},
-                facts.existing_vgpus),
-            numa_node=facts.numa_node,
-            switch=facts.switch_path[-1] if facts.switch_path else None,
+                foreign),
+            numa_node=function.numa_node,
+            switch=(function.switch_path[-1] if function.switch_path
+                    else None),
             free_vfs=len(self.free_vfs(card))
-            if facts.vgpu_mechanism == pci.VGPUMechanism.VF else None)
+            if vgpus is not None
+            and vgpus.mechanism == vgpu_capability.VGPUMechanism.VF
+            else None)
 
     def free_vfs(self, card: models.Device) -> list[models.Device]:
         """VFs of a card that a claim may take, by number."""
-        plain = any(map(vgpu_type.is_of_plain_vfs,
-                        driver_capacity.types(device_db.facts(card))))
+        plain = any(map(vgpu_type.is_of_plain_vfs, driver_capacity.types(
+            device_db.vgpu_capability(card),
+            device_db.driver_capacity(card))))
         return sorted(
             (child for child in self.children.get(card.id, ())
              if child.kind == 'pci' and is_offered(child)
              and child.vgpu_type is None
              # Else its vendor's driver, which makes vGPUs, is not there.
-             and (plain or device_db.facts(child).vgpu_mechanism is not None)),
-            key=lambda child: device_db.facts(child).vf_index or 0)
+             and (plain or child.vgpu_capability is not None)),
+            key=lambda child: device_db.pci_function(child).vf_index or 0)
 
     def offer(self, kind: models.VGPUType) -> offer.TypeOffer:
         """Return what the group offers of one of its types."""
@@ -184,7 +192,7 @@ def resource_class(variant: models.Variant, kind: models.VGPUType) -> str:
 
 def is_offered(device: models.Device) -> bool:
     """Whether a claim may take the device, as far as its row says."""
-    return device_rules.offered(
+    return device_rules.is_claimable(
         device.state, enabled=device.enabled, present=device.present,
         managed=device.group_id is not None)
 

@@ -39,7 +39,7 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import offer as offer_mod
@@ -49,8 +49,8 @@ from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 
-_Event = device_states.DeviceEvent
-_State = device_states.DeviceState
+_Event = device_rules.DeviceEvent
+_State = device_rules.DeviceState
 _Reason = request_mod.Reason
 
 
@@ -263,7 +263,7 @@ def activate(db: api.Database, uuids: Sequence[str],
             each.lease_expires_at = None
             event_db.add(session, 'activate', host.name, each.device, each)
             host_db.changed(host)
-        driver_capacity.note(session, host, driver_capacities)
+        driver_capacity.store(session, host, driver_capacities)
         return inventory.refresh(session, host)
     if host_id is None:
         raise exception.NotFound(
@@ -300,7 +300,7 @@ def _end(
     db: api.Database,
     uuids: Sequence[str],
     kind: str,
-    events: Mapping[device_states.DeviceState, device_states.DeviceEvent],
+    events: Mapping[device_rules.DeviceState, device_rules.DeviceEvent],
     fault: str | None,
     driver_capacities: report_obj.DriverCapacities | None = None,
 ) -> inventory_obj.HostInventory | None:
@@ -314,19 +314,19 @@ def _end(
             # An ended one is passed over whoever holds the device now.
             if not each.active:
                 continue
-            state = device_states.DeviceState(each.device.state)
+            state = device_rules.DeviceState(each.device.state)
             if state not in events:
                 raise exception.Conflict(
                     kind='assignment', name=each.uuid,
                     reason=f'{kind} is not for a device that is {state}')
             _end_one(session, host, each, events[state], kind, fault)
-        driver_capacity.note(session, host, driver_capacities)
+        driver_capacity.store(session, host, driver_capacities)
         return inventory.refresh(session, host)
     return db.write(work)
 
 
 def _end_one(session: orm.Session, host: models.Host,
-             each: models.Assignment, event: device_states.DeviceEvent,
+             each: models.Assignment, event: device_rules.DeviceEvent,
              kind: str, fault: str | None) -> None:
     device = each.device
     device_db.transition(session, device, event)

@@ -27,13 +27,13 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 
-_Event = device_states.DeviceEvent
-_State = device_states.DeviceState
+_Event = device_rules.DeviceEvent
+_State = device_rules.DeviceState
 
 
 def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
@@ -77,7 +77,7 @@ def host_id_of(db: api.Database, device_uuid: str) -> int:
 
 
 def _check(device: models.Device, token: str,
-           states: tuple[device_states.DeviceState, ...]) -> None:
+           states: tuple[device_rules.DeviceState, ...]) -> None:
     if device.state not in states or device.clean_token != token:
         raise exception.Conflict(
             kind='device', name=device.uuid,
@@ -121,7 +121,7 @@ def finished(db: api.Database, device_uuid: str, token: str, *,
         event_db.add(session, 'clean_passed' if passed else 'clean_failed',
                      host.name, device, detail=evidence)
         host_db.changed(host)
-        driver_capacity.note(session, host, driver_capacities)
+        driver_capacity.store(session, host, driver_capacities)
         return inventory.refresh(session, host)
     return db.write(work)
 

@@ -9,11 +9,9 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What hosts tell of their cards' room is kept with the cards."""
+"""Store the vGPU capacity that drivers report."""
 
 from __future__ import annotations
-
-import dataclasses
 
 from sqlalchemy import orm
 
@@ -25,27 +23,21 @@ from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import report as report_obj
 
 
-def note(session: orm.Session, host: models.Host,
-         driver_capacities: report_obj.DriverCapacities | None) -> None:
-    """Keep what a (locked) host tells of its cards."""
-    if not driver_capacities:
+def store(session: orm.Session, host: models.Host,
+          reported: report_obj.DriverCapacities | None) -> None:
+    """Store reports of the drivers of a (locked) host's GPUs."""
+    if not reported:
         return
     places = assignment_db.places(session, host.id, [
-        name for each in driver_capacities.values() for name in each.existing])
+        name for report in reported.values() for name in report.existing])
     used = device_db.in_use(session, host.id)
-    for card in device_db.by_stable_id(session, host.id, driver_capacities):
-        before = device_db.facts(card)
-        now = dataclasses.replace(
-            before,
-            driver_capacity=driver_capacity.newer(
-                before.driver_capacity,
-                driver_capacity.named(
-                    driver_capacities[card.stable_id], places
-                ),
-                used,
-            ),
-        )
-        # When it was said is kept, too, and is no news to anybody.
-        card.facts = device_db.dump_facts(now)
+    for gpu in device_db.by_stable_id(session, host.id, reported):
+        before = device_db.driver_capacity(gpu)
+        now = driver_capacity.newer(
+            before, driver_capacity.with_stable_ids(
+                reported[gpu.stable_id], places), used)
+        # A report that only was sampled later is stored, too, so that older
+        # ones are recognised; nobody needs to be told about it.
+        gpu.driver_capacity = device_db.dump(now)
         if now != before:
             host_db.changed(host)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
+from collections.abc import Iterable
 from collections.abc import Mapping
 
 from sqlalchemy import orm
@@ -30,15 +31,12 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as objects
-
-# What tells one card from another of the same place.
-_IDENTITY = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'serial',
-             'dsn')
 
 
 def report(db: api.Database,
@@ -111,27 +109,23 @@ def _known(session: orm.Session, host: models.Host | None,
 
 def _store(session: orm.Session, host: models.Host,
            scan: objects.HostReport) -> None:
-    found = device_db.of_hosts(session, [host.id])
-    rows = {row.stable_id: row for row in found if row.kind == 'pci'}
-    ours = assignment_db.places(
-        session,
-        host.id,
-        {
-            name
-            for function in scan.functions
-            for name in function.existing_vgpus
-        },
-    )
-    used = {row.stable_id: row.vgpu_type for row in found
-            if row.state != device_states.DeviceState.AVAILABLE}
+    devices = device_db.of_hosts(session, [host.id])
+    rows = {device.stable_id: device for device in devices
+            if device.kind == device_rules.DeviceKind.PCI}
+    known = _Known(
+        places=assignment_db.places(session, host.id, {
+            name for vgpus in scan.vgpu_capabilities.values()
+            for name in vgpus.existing_vgpus}),
+        used={device.stable_id: device.vgpu_type for device in devices
+              if device.state != device_rules.DeviceState.AVAILABLE})
     seen = {}
     for function in scan.functions:
         row = rows.pop(function.id, None)
         if row is None:
-            seen[function.id] = _appeared(session, host, function)
+            row = _insert(session, host, scan, function, known)
         else:
-            seen[function.id] = row
-            _seen(session, host, row, _told(row, function, ours, used))
+            _update(session, host, row, scan, function, known)
+        seen[function.id] = row
     session.flush()
     for function in scan.functions:
         if function.pf in seen:
@@ -141,108 +135,99 @@ def _store(session: orm.Session, host: models.Host,
             row.present = False
             event_db.add(session, 'missing', host.name, row)
             host_db.changed(host)
-    places = {row.id: row.address for row in seen.values()}
-    for row in found:
-        if row.kind == 'mdev' and row.parent_id in places:
-            row.address = places[row.parent_id]
+    _move_mdev_rows(devices, seen.values())
 
 
-def _told(row: models.Device, function: pci.PCIFunction,
-          ours: Mapping[str, str],
-          used: Mapping[str, str | None]) -> pci.PCIFunction:
-    """What a scan says of a function, without what the conductor knows
-    better.
+def _move_mdev_rows(devices: Iterable[models.Device],
+                    seen: Iterable[models.Device]) -> None:
+    """Give mdev rows the present addresses of their GPUs."""
+    addresses = {row.id: row.address for row in seen}
+    for device in devices:
+        if (device.kind == device_rules.DeviceKind.MDEV
+                and device.parent_id in addresses):
+            device.address = addresses[device.parent_id]
 
-    :param ours: places of mdevs that were made for assignments
-    :param used: types of the host's devices that are not available, by
-        stable id
 
-    While something is carved out of a card its types may not be told, and
-    none at all while a guest has it whole; what holdings made is no news.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What the conductor knows of a host beside the scan.
+
+    :ivar places: stable ids of mdevs made for assignments, by UUID
+    :ivar used: types of devices that are not available, by stable id
     """
-    before = device_db.facts(row)
-    types = function.vgpu_types
-    seats = function.vgpu_mechanism
-    if types is None or (
-            not types and row.state != device_states.DeviceState.AVAILABLE):
-        types, seats = before.vgpu_types, before.vgpu_mechanism
-    most = {kind.name: kind.max_instances for kind in before.vgpu_types or ()}
-    carved = tuple(
-        name for name in function.existing_vgpus if name not in ours
-    )
-    if (function.pf is not None
-            and row.state != device_states.DeviceState.AVAILABLE):
-        carved = ()
-    told = before.driver_capacity
-    if function.driver_capacity is not None:
-        told = driver_capacity.newer(
-            told, driver_capacity.named(function.driver_capacity, ours), used)
-    if told == before.driver_capacity:
-        # Said later, but no news.
-        told = before.driver_capacity
-    return dataclasses.replace(
-        function,
-        vgpu_mechanism=seats,
-        existing_vgpus=carved,
-        driver_capacity=told,
-        vgpu_types=None
-        if types is None
-        else tuple(
-            dataclasses.replace(kind, max_instances=most.get(kind.name))
-            if kind.max_instances is None
-            else kind
-            for kind in types
-        ),
-    )
+
+    places: Mapping[str, str]
+    used: Mapping[str, str | None]
 
 
-def _appeared(session: orm.Session, host: models.Host,
-              function: pci.PCIFunction) -> models.Device:
+def _insert(session: orm.Session, host: models.Host,
+            scan: objects.HostReport, function: pci.PCIFunction,
+            known: _Known) -> models.Device:
+    vgpus = scan.vgpu_capabilities.get(function.id)
     row = models.Device(
         uuid=str(uuid.uuid4()), host_id=host.id, stable_id=function.id,
         address=function.address, state=str(
-            device_states.DeviceState.AVAILABLE),
-        enabled=True, present=True, generation=0, kind='pci',
-        vgpu_type=_foreign_type(function),
-        facts=device_db.dump_facts(function))
+            device_rules.DeviceState.AVAILABLE),
+        enabled=True, present=True, generation=0,
+        kind=str(device_rules.DeviceKind.PCI),
+        vgpu_type=_foreign_type(function, vgpus))
+    device_db.set_observed(row, function, vgpus, driver_capacity.merge(
+        None, scan.driver_capacities.get(function.id), known.places,
+        known.used))
     session.add(row)
     event_db.add(session, 'appeared', host.name, row)
     host_db.changed(host)
     return row
 
 
-def _foreign_type(function: pci.PCIFunction) -> str | None:
-    """The type of a VF that nobody here gave it: its driver's number."""
-    return (function.existing_vgpus[0]
-            if function.pf is not None and function.existing_vgpus else None)
-
-
-def _seen(session: orm.Session, host: models.Host, row: models.Device,
-          function: pci.PCIFunction) -> None:
-    facts = device_db.dump_facts(function)
-    if row.present and row.facts == facts:
+def _update(session: orm.Session, host: models.Host, row: models.Device,
+            scan: objects.HostReport, function: pci.PCIFunction,
+            known: _Known) -> None:
+    in_use = row.state != device_rules.DeviceState.AVAILABLE
+    before = device_db.pci_function(row)
+    observed = scan.vgpu_capabilities.get(function.id)
+    vgpus = capability.merge(
+        device_db.vgpu_capability(row), observed, in_use=in_use,
+        # The type of a VF in use was set for its assignment.
+        own_vgpus=observed.existing_vgpus
+        if observed and in_use and function.pf is not None else known.places)
+    driver = driver_capacity.merge(
+        device_db.driver_capacity(row),
+        scan.driver_capacities.get(function.id), known.places, known.used)
+    if not device_db.set_observed(
+            row, function, vgpus, driver) and row.present:
         return
-    swapped = _swapped(device_db.facts(row), function)
     if not row.present:
         event_db.add(session, 'returned', host.name, row)
-    row.facts, row.address, row.present = facts, function.address, True
-    if row.state == device_states.DeviceState.AVAILABLE:
-        row.vgpu_type = _foreign_type(function)
+    row.address, row.present = function.address, True
+    if not in_use:
+        row.vgpu_type = _foreign_type(function, vgpus)
     host_db.changed(host)
-    if swapped:
-        event_db.add(session, 'swapped', host.name, row, detail=swapped)
-        row.reason = swapped
-        # Somebody's card was exchanged under the plugin: nothing is known
-        # of the new one. A held device keeps its holder.
-        if row.state == device_states.DeviceState.AVAILABLE:
-            device_db.transition(
-                session, row, device_states.DeviceEvent.SUSPECT)
+    _check_identity(session, host, row, before, function)
 
 
-def _swapped(before: pci.PCIFunction, now: pci.PCIFunction) -> str | None:
-    """Why the card is another one; an unknown value proves nothing."""
-    for name in _IDENTITY:
-        old, new = getattr(before, name), getattr(now, name)
-        if None not in (old, new) and old != new:
-            return f'the card was swapped: {name} was {old}, is {new}'
-    return None
+def _foreign_type(function: pci.PCIFunction,
+                  vgpus: capability.VGPUCapability | None) -> str | None:
+    """Return the driver's number of a type that the plugin did not set.
+
+    None for other functions than VFs.
+    """
+    if function.pf is None or vgpus is None or not vgpus.existing_vgpus:
+        return None
+    return vgpus.existing_vgpus[0]
+
+
+def _check_identity(session: orm.Session, host: models.Host,
+                    row: models.Device, before: pci.PCIFunction,
+                    now: pci.PCIFunction) -> None:
+    """Quarantine an available device in whose place another one is.
+
+    Nothing is known of the new device. An assigned one stays assigned.
+    """
+    reason = pci.swap_reason(before, now)
+    if reason is None:
+        return
+    event_db.add(session, 'swapped', host.name, row, detail=reason)
+    row.reason = reason
+    if row.state == device_rules.DeviceState.AVAILABLE:
+        device_db.transition(session, row, device_rules.DeviceEvent.SUSPECT)

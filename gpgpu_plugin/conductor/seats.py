@@ -23,12 +23,13 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import offer
+from gpgpu_plugin.domain.vgpu import capability
 
-_AVAILABLE = device_states.DeviceState.AVAILABLE
+_AVAILABLE = device_rules.DeviceState.AVAILABLE
 
 
 def take(session: orm.Session, state: capacity.GroupCapacity,
@@ -46,7 +47,9 @@ def take(session: orm.Session, state: capacity.GroupCapacity,
         if each.vgpu_type == naming.PASSTHROUGH:
             yield card
             continue
-        if device_db.facts(card).vgpu_mechanism == pci.VGPUMechanism.VF:
+        vgpus = device_db.vgpu_capability(card)
+        if (vgpus is not None
+                and vgpus.mechanism == capability.VGPUMechanism.VF):
             seat = state.free_vfs(card)[0]
         else:
             seat = _mdev_row_id(session, card, state.children[card.id])
@@ -73,7 +76,7 @@ def _mdev_row_id(session: orm.Session, card: models.Device,
         uuid=str(uuid.uuid4()), host_id=card.host_id, parent_id=card.id,
         group_id=card.group_id, kind='mdev', stable_id=stable_id,
         address=card.address, state=str(_AVAILABLE), enabled=True,
-        present=True, generation=0, facts=device_db.dump_facts(
+        present=True, generation=0, pci_function=device_db.dump(
             pci.PCIFunction(id=stable_id, address=card.address)))
     session.add(seat)
     return seat

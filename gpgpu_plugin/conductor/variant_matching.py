@@ -26,13 +26,13 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
 
-_HELD = (device_states.DeviceState.PROVISIONING,
-         device_states.DeviceState.ASSIGNED)
+_HELD = (device_rules.DeviceState.PROVISIONING,
+         device_rules.DeviceState.ASSIGNED)
 
 
 def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
@@ -74,9 +74,7 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
                     if key not in groups:
                         groups[key] = _create(session, host, rows[name])
                     group = groups[key]
-            elif unassignable_reason := gpu.unassignable_reason(
-                device_db.facts(device)
-            ):
+            elif unassignable_reason := _unassignable_reason(device):
                 group, reason = None, unassignable_reason
             _move(host, device, before, group, reason)
         placed[device.id] = group
@@ -94,26 +92,33 @@ def _match(variants: Sequence[rules.Variant], device: models.Device,
 
     :param parent: its card, which has no group
     """
-    facts = device_db.facts(device)
+    function = device_db.pci_function(device)
     if device.kind == 'mdev':
         return None, 'its card is unmanaged'
-    unassignable_reason = gpu.unassignable_reason(facts)
+    unassignable_reason = _unassignable_reason(device)
     if unassignable_reason is not None:
         return None, unassignable_reason
     if parent is not None:
         # VFs go with their card: to whom it is given, or nowhere.
-        unassignable_reason = gpu.unassignable_reason(device_db.facts(parent))
+        unassignable_reason = _unassignable_reason(parent)
         if unassignable_reason is not None:
             return None, f'its card is unmanaged: {unassignable_reason}'
     try:
-        variant = rules.match(variants, facts)
+        variant = rules.match(variants, function)
     except exception.VariantTie as exc:
         return None, str(exc)
     if variant is None:
-        return None, (f'no variant for {facts.vendor}:{facts.device} '
-                      f'(subsystem {facts.subsystem_vendor}:'
-                      f'{facts.subsystem}, revision {facts.revision})')
+        return None, (f'no variant for {function.vendor}:{function.device} '
+                      f'(subsystem {function.subsystem_vendor}:'
+                      f'{function.subsystem}, revision {function.revision})')
     return variant.name, None
+
+
+def _unassignable_reason(device: models.Device) -> str | None:
+    vgpus = device_db.vgpu_capability(device)
+    return gpu.unassignable_reason(
+        device_db.pci_function(device),
+        vgpus.mechanism if vgpus is not None else None)
 
 
 def _move(host: models.Host, device: models.Device,
@@ -122,7 +127,7 @@ def _move(host: models.Host, device: models.Device,
     if before is not group:
         # Leaving or joining clears the reason; why it is quarantined stays.
         device.group = group
-        if device.state != device_states.DeviceState.QUARANTINED:
+        if device.state != device_rules.DeviceState.QUARANTINED:
             device.reason = reason
         host_db.changed(host)
     elif group is None and device.reason != reason:

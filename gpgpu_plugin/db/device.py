@@ -22,24 +22,71 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import driver_capacity as driver_capacity_mod
 from gpgpu_plugin.objects import codec
 
-
-def facts(device: models.Device) -> pci.PCIFunction:
-    """What the last scan that saw the device said of it."""
-    text, value = device.__dict__.get('_parsed_facts', (None, None))
-    if text is not device.facts:
-        value = codec.from_primitive(
-            pci.PCIFunction, json.loads(device.facts))
-        device.__dict__['_parsed_facts'] = device.facts, value
-    return typing.cast(pci.PCIFunction, value)
+T = typing.TypeVar('T')
 
 
-def dump_facts(function: pci.PCIFunction) -> str:
-    """The form in which facts are stored and compared."""
-    return json.dumps(codec.to_primitive(function), sort_keys=True)
+def pci_function(device: models.Device) -> pci.PCIFunction:
+    """Return what the last scan that saw the device said about it."""
+    return _parsed(device, 'pci_function', device.pci_function,
+                   pci.PCIFunction)
+
+
+def vgpu_capability(device: models.Device,
+                    ) -> capability.VGPUCapability | None:
+    """Return what is known of the device's vGPUs."""
+    if device.vgpu_capability is None:
+        return None
+    return _parsed(device, 'vgpu_capability', device.vgpu_capability,
+                   capability.VGPUCapability)
+
+
+def driver_capacity(device: models.Device,
+                    ) -> driver_capacity_mod.DriverCapacity | None:
+    """Return the driver's report on the device that counts."""
+    if device.driver_capacity is None:
+        return None
+    return _parsed(device, 'driver_capacity', device.driver_capacity,
+                   driver_capacity_mod.DriverCapacity)
+
+
+def _parsed(device: models.Device, column: str, text: str,
+            kind: type[T]) -> T:
+    """Return the value of a JSON column, parsed once."""
+    key = f'_parsed_{column}'
+    before, value = device.__dict__.get(key, (None, None))
+    if text is not before:
+        value = codec.from_primitive(kind, json.loads(text))
+        device.__dict__[key] = text, value
+    return typing.cast(T, value)
+
+
+def dump(value: object) -> str:
+    """Return the form in which values are stored and compared."""
+    return json.dumps(codec.to_primitive(value), sort_keys=True)
+
+
+def set_observed(device: models.Device, function: pci.PCIFunction,
+                 vgpus: capability.VGPUCapability | None,
+                 driver: driver_capacity_mod.DriverCapacity | None) -> bool:
+    """Store what is known of a device after a scan.
+
+    :returns: whether that differs from what was stored
+    """
+    texts = {'pci_function': dump(function),
+             'vgpu_capability': None if vgpus is None else dump(vgpus),
+             'driver_capacity': None if driver is None else dump(driver)}
+    changed = False
+    for column, text in texts.items():
+        if getattr(device, column) != text:
+            setattr(device, column, text)
+            changed = True
+    return changed
 
 
 def of_hosts(session: orm.Session,
@@ -78,7 +125,7 @@ def in_use(session: orm.Session, host_id: int) -> dict[str, str | None]:
     return dict(session.execute(
         sa.select(models.Device.stable_id, models.Device.vgpu_type).where(
             models.Device.host_id == host_id,
-            models.Device.state != device_states.DeviceState.AVAILABLE))
+            models.Device.state != device_rules.DeviceState.AVAILABLE))
         .tuples().all())
 
 
@@ -92,14 +139,14 @@ def get(session: orm.Session, uuid: str) -> models.Device:
 
 
 def transition(session: orm.Session, device: models.Device,
-               event: device_states.DeviceEvent) -> None:
+               event: device_rules.DeviceEvent) -> None:
     """Take the device through one event, if nobody was faster.
 
     :raises InvalidTransition: the state has no such event
     :raises Conflict: another writer changed the row since it was read
     """
-    state = device_states.next_state(
-        device_states.DeviceState(device.state), event)
+    state = device_rules.next_state(
+        device_rules.DeviceState(device.state), event)
     session.flush()
     done = session.execute(
         sa.update(models.Device)
@@ -113,7 +160,7 @@ def transition(session: orm.Session, device: models.Device,
             reason='it was changed by somebody else; look again')
     # What was written is known; reading it again would cost a round trip.
     orm.attributes.set_committed_value(device, 'state', str(state))
-    if state is device_states.DeviceState.AVAILABLE:
+    if state is device_rules.DeviceState.AVAILABLE:
         # Nothing is carved there any more.
         device.vgpu_type = device.placement_id = None
     orm.attributes.set_committed_value(

@@ -224,8 +224,12 @@ class Device(Base):
     without one is quarantined, so that nobody gets a device of which nothing
     is known. ``enabled``: the operator offers it. ``present``: the last scan
     saw it. ``reason``: why it is quarantined or unmanaged. ``clean_token``:
-    which cleaning may end; a verdict on an earlier one is refused. ``facts``:
-    JSON of what the scan read. ``generation``: compare-and-swap of ``state``.
+    which cleaning may end; a verdict on an earlier one is refused.
+    ``pci_function``: JSON of the PCI function that the last scan read.
+    ``vgpu_capability``, ``driver_capacity``: JSON of what is known of its
+    vGPUs, NULL where its driver has none or reports nothing; a scan that
+    cannot see it does not overwrite it. ``generation``: compare-and-swap of
+    ``state``.
 
     Unique keys: a device is found by UUID, and by its place on its host.
     Indexes: the devices of a variant's groups, when it changes; the VFs and
@@ -258,8 +262,10 @@ class Device(Base):
         default=True, server_default='1')
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     clean_token: orm.Mapped[str | None] = orm.mapped_column(UUID)
-    facts: orm.Mapped[str] = orm.mapped_column(
+    pci_function: orm.Mapped[str] = orm.mapped_column(
         sa.Text, server_default=EMPTY_OBJECT)
+    vgpu_capability: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    driver_capacity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     generation: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
     group: orm.Mapped[Group | None] = orm.relationship()

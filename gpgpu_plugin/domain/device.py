@@ -9,56 +9,163 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a device's three facts (state, enabled, present) mean together."""
+"""Life cycle of a device: states, events and the table of both.
+
+                        claim                activate
+      +----------> available -----> provisioning -----> assigned
+      |               |   ^           |   |   |             |
+      |       suspect |   +-----------+   |   | fault       | release
+      |               |   abort_untouched |   |             |
+      |               v                   |   |             v
+      |          quarantined <------------|---+           dirty <------+
+      |               ^  |                | abort_touched   |  ^       |
+      |               |  |                +---------------->|  |       |
+      |               |  +----------------------------------|--+       |
+      |               |    operator_release                 | clean    |
+      |  clean_passed | clean_failed                        v          |
+      +---------------+--------------------------------- cleaning -----+
+                                                     clean_interrupted
+
+``enabled`` (set by the operator) and ``present`` (seen by the last scan) are
+separate facts, not states: disabling or losing an assigned device changes
+neither its state nor its assignment.
+"""
 
 from __future__ import annotations
 
+import enum
+import types
 from collections.abc import Collection
+from collections.abc import Mapping
 
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin import exception
+
+
+class DeviceKind(enum.StrEnum):
+    """Thing that a device is.
+
+    ``pci``: a PCI function, or a parent of mdevs that is no PCI function.
+    ``mdev``: a row for one mediated device of a GPU, reused by the next one.
+    """
+
+    PCI = 'pci'
+    MDEV = 'mdev'
+
+
+class DeviceUser(enum.StrEnum):
+    """User of a PCI function that the host itself can see.
+
+    ``vfio``: a process has its VFIO device open. ``mdev``: it has mediated
+    devices. ``vf``: it has virtual functions. ``boot_vga``: the host booted
+    with it as its display.
+    """
+
+    VFIO = 'vfio'
+    MDEV = 'mdev'
+    VF = 'vf'
+    BOOT_VGA = 'boot_vga'
+
+
+class DeviceState(enum.StrEnum):
+    """Step of its life cycle that a device is in."""
+
+    AVAILABLE = 'available'
+    PROVISIONING = 'provisioning'
+    ASSIGNED = 'assigned'
+    DIRTY = 'dirty'
+    CLEANING = 'cleaning'
+    QUARANTINED = 'quarantined'
+
+
+class DeviceEvent(enum.StrEnum):
+    """Event that takes a device from one state to another."""
+
+    CLAIM = 'claim'
+    SUSPECT = 'suspect'
+    ACTIVATE = 'activate'
+    ABORT_UNTOUCHED = 'abort_untouched'
+    ABORT_TOUCHED = 'abort_touched'
+    FAULT = 'fault'
+    RELEASE = 'release'
+    CLEAN = 'clean'
+    CLEAN_PASSED = 'clean_passed'
+    CLEAN_FAILED = 'clean_failed'
+    CLEAN_INTERRUPTED = 'clean_interrupted'
+    OPERATOR_RELEASE = 'operator_release'
+
+
+_S, _E = DeviceState, DeviceEvent
+
+TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
+    types.MappingProxyType({
+        (_S.AVAILABLE, _E.CLAIM): _S.PROVISIONING,
+        (_S.AVAILABLE, _E.SUSPECT): _S.QUARANTINED,
+        (_S.PROVISIONING, _E.ACTIVATE): _S.ASSIGNED,
+        (_S.PROVISIONING, _E.ABORT_UNTOUCHED): _S.AVAILABLE,
+        (_S.PROVISIONING, _E.ABORT_TOUCHED): _S.DIRTY,
+        (_S.PROVISIONING, _E.FAULT): _S.QUARANTINED,
+        (_S.ASSIGNED, _E.RELEASE): _S.DIRTY,
+        (_S.DIRTY, _E.CLEAN): _S.CLEANING,
+        (_S.CLEANING, _E.CLEAN_PASSED): _S.AVAILABLE,
+        (_S.CLEANING, _E.CLEAN_FAILED): _S.QUARANTINED,
+        (_S.CLEANING, _E.CLEAN_INTERRUPTED): _S.DIRTY,
+        (_S.QUARANTINED, _E.OPERATOR_RELEASE): _S.DIRTY,
+    }))
+
 
 UNMANAGED, MISSING, DISABLED = 'unmanaged', 'missing', 'disabled'
 
-SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, *device_states.DeviceState)
+SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, *DeviceState)
 
-_HELD = (device_states.DeviceState.PROVISIONING,
-         device_states.DeviceState.ASSIGNED)
+ASSIGNED_STATES = frozenset({_S.PROVISIONING, _S.ASSIGNED})
+"""States in which an active assignment has the device."""
 
-# What of its vGPUs' states a card shows, the most important first.
-_OF_CHILDREN = (
-    device_states.DeviceState.ASSIGNED,
-    device_states.DeviceState.PROVISIONING,
-    device_states.DeviceState.CLEANING, device_states.DeviceState.DIRTY,
-    device_states.DeviceState.QUARANTINED)
+# States of its vGPUs that a GPU shows, the most important one first.
+_SHOWN_OF_CHILDREN = (_S.ASSIGNED, _S.PROVISIONING, _S.CLEANING, _S.DIRTY,
+                      _S.QUARANTINED)
 
 
-def offered(state: str, *, enabled: bool, present: bool,
-            managed: bool) -> bool:
-    """Whether a claim may take the device."""
-    return (state == device_states.DeviceState.AVAILABLE
-            and enabled and present and managed)
+def next_state(state: DeviceState, event: DeviceEvent) -> DeviceState:
+    """Return the state after an event.
+
+    :raises InvalidTransition: the table has no such pair
+    """
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise exception.InvalidTransition(
+            kind='device', name='', reason='', state=state,
+            event=event) from None
+
+
+def is_claimable(state: str, *, enabled: bool, present: bool,
+                 managed: bool) -> bool:
+    """Return whether a claim may take the device."""
+    return (state == DeviceState.AVAILABLE and enabled and present
+            and managed)
 
 
 def shown_state(state: str, *, enabled: bool, present: bool,
                 managed: bool, children: Collection[str] = ()) -> str:
-    """The one word an operator reads.
+    """Return the one word that an operator reads.
 
-    A held device is shown as held, whatever else is wrong with it: the
-    assignment stays until Nova ends it.
+    An assigned device is shown as assigned, whatever else is wrong with it:
+    the assignment lasts until Nova ends it.
 
-    :param children: states of what is carved out of it
+    :param children: states of its vGPUs
     """
-    if state in _HELD:
+    if state in ASSIGNED_STATES:
         return str(state)
-    if state == device_states.DeviceState.AVAILABLE:
-        derived = next((each for each in _OF_CHILDREN if each in children),
-                       None)
-        if derived in _HELD or (derived and managed and present):
+    if state == DeviceState.AVAILABLE:
+        derived = next(
+            (shown for shown in _SHOWN_OF_CHILDREN if shown in children),
+            None)
+        if derived in ASSIGNED_STATES or (derived and managed and present):
             return str(derived)
     if not managed:
         return UNMANAGED
     if not present:
         return MISSING
-    if not enabled and state == device_states.DeviceState.AVAILABLE:
+    if not enabled and state == DeviceState.AVAILABLE:
         return DISABLED
     return str(state)

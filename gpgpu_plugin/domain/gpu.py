@@ -24,7 +24,9 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 
 
 def relate(functions: Iterable[pci.PCIFunction | None],
@@ -48,39 +50,46 @@ def relate(functions: Iterable[pci.PCIFunction | None],
     return [_related(each, part_of, slots, groups) for each in found]
 
 
-def unassignable_reason(function: pci.PCIFunction) -> str | None:
-    """Why no guest can have the function or a part of it, as far as it is
-    known.
+def unassignable_reason(function: pci.PCIFunction,
+                        mechanism: capability.VGPUMechanism | None,
+                        ) -> str | None:
+    """Return why no guest can have the function or a vGPU of it, if known.
 
-    What vGPUs are carved out of stays the host's: it may be its display, and
-    share an IOMMU group, of which mdevs and VFs have their own.
+    A GPU with vGPUs stays the host's: it may be the host's display and share
+    an IOMMU group, since its mdevs and VFs have groups of their own.
+
+    :param mechanism: how the function's driver exposes vGPUs; None: not at
+        all
     """
-    if function.fault:
-        return function.fault
-    if function.owner:
-        return f'it is given away by {function.owner}'
-    if function.part_of:
-        return f'it is a function of the card {function.part_of}'
-    is_seat = (
-        function.pf is not None
-        and function.vgpu_mechanism == pci.VGPUMechanism.VF
-    )
-    if function.vgpu_mechanism and not is_seat:
-        return None
+    is_vgpu = (function.pf is not None
+               and mechanism == capability.VGPUMechanism.VF)
+    if mechanism and not is_vgpu:
+        return _excluded_reason(function)
     return passthrough_refusal(function)
 
 
 def passthrough_refusal(function: pci.PCIFunction) -> str | None:
-    """Why no guest can have the function whole, as far as it is known."""
-    if function.fault or function.owner or function.part_of:
-        return unassignable_reason(function)
-    if function.used_by == 'boot_vga':
+    """Return why no guest can have the whole function, if known."""
+    excluded = _excluded_reason(function)
+    if excluded is not None:
+        return excluded
+    if function.used_by == device_rules.DeviceUser.BOOT_VGA:
         return 'it is the display that the host booted with'
     if function.iommu_foreign_members:
         return (
             f'its IOMMU group {function.iommu_group} also holds '
             f'{", ".join(function.iommu_foreign_members)}, no part of the card'
         )
+    return None
+
+
+def _excluded_reason(function: pci.PCIFunction) -> str | None:
+    if function.fault:
+        return function.fault
+    if function.owner:
+        return f'it is given away by {function.owner}'
+    if function.part_of:
+        return f'it is a function of the card {function.part_of}'
     return None
 
 

@@ -14,27 +14,20 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import re
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import device as device_rules
 
 # Display controllers, processing accelerators, co-processors.
 _GPU_CLASSES = ('03', '12', '0b40')
 _BRIDGE = '06'
+# Fields that differ between two devices that were in the same place.
+_IDENTITY = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'serial',
+             'dsn')
 
-
-class VGPUMechanism(enum.StrEnum):
-    """How a driver exposes the vGPUs of a GPU.
-
-    ``mdev``: a mediated device is created for each vGPU. ``vf``: each vGPU
-    is one of the GPU's SR-IOV virtual functions.
-    """
-
-    MDEV = 'mdev'
-    VF = 'vf'
-
+VGPU_TYPES = 'vGPU types'
+"""Entry of ``PCIFunction.unreadable``: what the driver lists for vGPUs."""
 
 _ADDRESS = re.compile(
     r'([0-9a-f]{4,16}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
@@ -157,20 +150,10 @@ class PCIFunction:
     :ivar part_of: address of the function whose companion this one is
     :ivar iommu_foreign_members: addresses in the card's IOMMU groups that are
         no part of the card; bridges are not meant. Reported for GPUs only
-    :ivar used_by: what the host itself sees holding it: ``vfio`` while a
-        process holds its VFIO group, ``mdev`` while it has mdevs, ``vf``
-        while it has VFs, ``boot_vga`` for the boot display
+    :ivar used_by: user that the host itself can see
     :ivar serial: vendor's serial number (VPD), dsn: PCIe Device Serial Number
     :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
     :ivar sriov_totalvfs: None if not SR-IOV capable
-    :ivar vgpu_mechanism: VGPUMechanism where vGPUs can be carved out of
-        it
-    :ivar vgpu_types: what it can be carved into; those of VFs are told of
-        their PF. None: it can, but into what cannot be told now
-    :ivar existing_vgpus: what is carved out of it: UUIDs of mdevs, or the
-        number of the type that a VF has
-    :ivar driver_capacity: what can be carved out of the card besides, as far
-        as its driver tells; told of cards alone
     :ivar owner: who else gives the function away, and how that is known
     :ivar fault: why the function cannot be trusted (config space reads ff)
     """
@@ -194,15 +177,23 @@ class PCIFunction:
     slot: str | None = None
     serial: str | None = None
     dsn: str | None = None
-    used_by: str | None = None
+    used_by: device_rules.DeviceUser | None = None
     pf: str | None = None
     vf_index: int | None = None
     sriov_totalvfs: int | None = None
     sriov_numvfs: int | None = None
-    vgpu_mechanism: VGPUMechanism | None = None
-    vgpu_types: tuple[vgpu_type.VGPUType, ...] | None = ()
-    existing_vgpus: tuple[str, ...] = ()
-    driver_capacity: vgpu_type.DriverCapacity | None = None
     unreadable: tuple[str, ...] = ()
     owner: str | None = None
     fault: str | None = None
+
+
+def swap_reason(before: PCIFunction, now: PCIFunction) -> str | None:
+    """Return how a scan shows that another device is in a function's place.
+
+    An unknown value proves nothing.
+    """
+    for name in _IDENTITY:
+        old, new = getattr(before, name), getattr(now, name)
+        if None not in (old, new) and old != new:
+            return f'the card was swapped: {name} was {old}, is {new}'
+    return None

@@ -26,7 +26,7 @@ from oslo_config import cfg
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import baseline
@@ -189,7 +189,7 @@ class Host(Devices):
 
     @abc.abstractmethod
     def driver_capacity(self, devices: Iterable[HostDevice],
-                  ) -> dict[str, vgpu_type.DriverCapacity]:
+                  ) -> dict[str, driver_capacity.DriverCapacity]:
         """Return what drivers report after vGPUs were created or removed.
 
         Never raises.

@@ -30,7 +30,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
@@ -120,38 +120,27 @@ class LocalHost(base.Host):
         scan = scanner.scan(self.access.sysfs)
         if self._watch is not None:
             self._watch.close()
-        self._watch = watch.Watch(self.access.sysfs, scan.functions)
-        return dataclasses.replace(
-            scan,
-            functions=tuple(
-                function
-                if function.driver_capacity is None
-                else dataclasses.replace(
-                    function,
-                    driver_capacity=dataclasses.replace(
-                        function.driver_capacity, sampled_at=at
-                    ),
-                )
-                for function in scan.functions
-            ),
-        )
+        self._watch = watch.Watch(self.access.sysfs, scan)
+        return dataclasses.replace(scan, driver_capacities={
+            stable_id: dataclasses.replace(driver, sampled_at=at)
+            for stable_id, driver in scan.driver_capacities.items()})
 
     def _at(self) -> tuple[str, int]:
-        """Drawn before a driver is asked (vgpu_type.DriverCapacity)."""
+        """Drawn before a driver is asked (DriverCapacity.sampled_at)."""
         return self._start, next(self._numbers)
 
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
         return tuple(function for function in scan.functions
                      if pci.can_be_gpu(function.class_code)
-                     or function.vgpu_mechanism is not None)
+                     or function.id in scan.vgpu_capabilities)
 
     def changed(self) -> bool:
         return (self._watch is None or self._failed
                 or self._watch.changed())
 
     def driver_capacity(self, devices: Iterable[base.HostDevice],
-                  ) -> dict[str, vgpu_type.DriverCapacity]:
-        found: dict[str, vgpu_type.DriverCapacity] = {}
+                  ) -> dict[str, driver_capacity.DriverCapacity]:
+        found: dict[str, driver_capacity.DriverCapacity] = {}
         for device in devices:
             if device.is_passthrough:
                 continue

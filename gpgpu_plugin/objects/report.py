@@ -17,22 +17,27 @@ import dataclasses
 from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import driver_capacity
 
-DriverCapacities = Mapping[str, vgpu_type.DriverCapacity]
-"""What the drivers of a host's cards say that can be carved out of them now,
-by the cards' stable ids; cards that are left out stay as they are known."""
+DriverCapacities = Mapping[str, driver_capacity.DriverCapacity]
+"""Reports of the drivers of a host's GPUs, by the GPUs' stable ids; what is
+known of GPUs that are left out does not change."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostReport:
-    """What one host found.
+    """Result of one scan of one host.
 
     :ivar host: name of the nova-compute service (``[DEFAULT] host``)
     :ivar node: hypervisor hostname = name of Nova's root resource provider
     :ivar node_uuid: UUID of that provider
-    :ivar functions: what the host's backends could hand out, whether or not
-        a variant matches: the conductor alone applies variants
+    :ivar functions: functions that the host's backends could prepare for a
+        guest, whether or not a variant matches: only the conductor applies
+        variants
+    :ivar vgpu_capabilities: of functions whose driver has vGPUs, by stable id
+    :ivar driver_capacities: of GPUs whose driver says what it can create, by
+        stable id
     :ivar problems: what could not be read, one sentence each
     """
 
@@ -40,4 +45,8 @@ class HostReport:
     node: str
     node_uuid: str
     functions: tuple[pci.PCIFunction, ...]
+    vgpu_capabilities: dict[str, capability.VGPUCapability] = (
+        dataclasses.field(default_factory=dict))
+    driver_capacities: dict[str, driver_capacity.DriverCapacity] = (
+        dataclasses.field(default_factory=dict))
     problems: tuple[str, ...] = ()

@@ -134,7 +134,7 @@ class GpuMixin:
         try:
             devices = tracker.api.device_list(
                 gpgpu_context.admin(), host=tracker.host)
-            functions = tracker.backend.scan().functions
+            scan = tracker.backend.scan()
         except (exception.ConductorUnavailable, exception.NotFound) as exc:
             # It starts all the same, and its groups offer nothing until the
             # conductor answers.
@@ -142,7 +142,7 @@ class GpuMixin:
                         'the GPUs of this host: %s', exc)
         else:
             nova_managed.check(
-                devices, functions, tracker.inventory.resource_classes())
+                devices, scan, tracker.inventory.resource_classes())
         # A variant may come later that matches some of it.
         tracker.exclude(nova_managed.options)
 

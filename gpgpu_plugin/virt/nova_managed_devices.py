@@ -23,6 +23,8 @@ from nova.pci import whitelist
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import admin
 
 _DEVICE_SPEC = '[pci] device_spec'
@@ -48,30 +50,33 @@ class NovaManagedDevices:
     def __bool__(self) -> bool:
         return bool(self._specs.specs or self._types)
 
-    def options(self, functions: Iterable[pci.PCIFunction],
-                ) -> dict[str, str]:
-        """The options that cover functions of this host, by address.
+    def options(self, scan: scanner.Scan) -> dict[str, str]:
+        """Return the options that cover functions of this host, by address.
 
-        :param functions: all of the host
+        :param scan: of the whole host
         """
-        functions = tuple(functions)
-        pfs = {each.id: each for each in functions}
-        found = ((each.address, self._option(each, pfs.get(each.pf or '')))
-                 for each in functions)
-        return {address: option for address, option in found
-                if option is not None}
+        pfs = {function.id: function for function in scan.functions}
+        found = {}
+        for function in scan.functions:
+            pf = pfs.get(function.pf or '')
+            option = self._option(
+                function, pf, scan.vgpu_capabilities.get((pf or function).id))
+            if option is not None:
+                found[function.address] = option
+        return found
 
-    def _option(self, function: pci.PCIFunction,
-                pf: pci.PCIFunction | None) -> str | None:
+    def _option(self, function: pci.PCIFunction, pf: pci.PCIFunction | None,
+                vgpus: capability.VGPUCapability | None) -> str | None:
         if _is_known(function.address) and self._specs.device_assignable({
                 'vendor_id': function.vendor, 'product_id': function.device,
                 'address': function.address,
                 'parent_addr': pf.address if pf is not None else None,
                 'capabilities': {}}):
             return _DEVICE_SPEC
-        # A scan tells the types of VFs of their PF, also while these have
-        # mdevs. Where they cannot be told they are no mdev types.
-        offered = {each.type_id for each in (pf or function).vgpu_types or ()}
+        # A scan lists the types of VFs at their PF, also while these have
+        # mdevs. Where they are not listed they are no mdev types.
+        types = vgpus.types if vgpus is not None else None
+        offered = {listed.type_id for listed in types or ()}
         for name, addresses in self._types.items():
             if name in offered and (
                     not addresses or function.address in addresses):
@@ -79,16 +84,16 @@ class NovaManagedDevices:
         return None
 
     def check(self, devices: Iterable[admin.DeviceInfo],
-              functions: Iterable[pci.PCIFunction],
+              scan: scanner.Scan,
               resource_classes: Iterable[str]) -> None:
         """Refuse what both Nova and the plugin would give away.
 
         :param devices: of this host, as the conductor knows them
-        :param functions: of this host, as the scan sees them
+        :param scan: of this host
         :param resource_classes: of the host's groups
         :raises ConfigInvalid: naming the option, the device and its variant
         """
-        options = self.options(functions)
+        options = self.options(scan)
         for device in devices:
             if device.variant is not None and device.address in options:
                 raise exception.ConfigInvalid(

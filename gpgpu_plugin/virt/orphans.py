@@ -25,7 +25,7 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states
 
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
 
 MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
@@ -43,13 +43,13 @@ def is_orphaned(assignment: claim.Assignment,
     """
     if assignment.instance_uuid in guests():
         return False
-    if (assignment.state == device_states.DeviceState.PROVISIONING
+    if (assignment.state == device_rules.DeviceState.PROVISIONING
             and assignment.slot == claim.SLOT_BUILD):
         return True
     instance = _find(assignment.instance_uuid)
     if instance is None:
         return True
-    return (assignment.state == device_states.DeviceState.PROVISIONING
+    return (assignment.state == device_rules.DeviceState.PROVISIONING
             and instance.task_state not in MOVING)
 
 

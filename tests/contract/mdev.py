@@ -26,10 +26,11 @@ import uuid
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import local
-from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from tests.fixtures import reported
 
 
 class MdevContract:
@@ -74,10 +75,9 @@ class MdevContract:
             'stable_id': f'{self.parent.id}/mdev0',
             'address': self.parent.address, **fields})
 
-    def scan_parent(self) -> pci.PCIFunction:
-        found = scanner.scan_function(
-            sysfs.Sysfs(self.root), self.parent.address
-        )
+    def scan_parent(self) -> reported.Reported:
+        found = reported.function(
+            sysfs.Sysfs(self.root), self.parent.address)
         assert found is not None
         return found
 
@@ -180,7 +180,7 @@ class MdevContract:
 
     def test_scan_finds_types(self) -> None:
         found = self.scan_parent()
-        self.assertEqual(pci.VGPUMechanism.MDEV, found.vgpu_mechanism)
+        self.assertEqual(capability.VGPUMechanism.MDEV, found.vgpu_mechanism)
         self.assertEqual(self.types, {
             listed.name: listed.max_instances
             for listed in found.vgpu_types or ()})
@@ -188,7 +188,7 @@ class MdevContract:
             self.assertEqual(most, self.available(name), name)
         scan = self.backend.scan()
         self.assertEqual((), scan.problems)
-        self.assertIn(found, self.backend.discover(scan))
+        self.assertIn(found.function, self.backend.discover(scan))
 
     def test_scan_finds_created_mdev(self) -> None:
         self.assertEqual(((), None), (

@@ -30,7 +30,7 @@ import gpgpu_plugin
 import gpgpu_plugin.conf
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import opts
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
@@ -202,7 +202,7 @@ class TestDocumentation(base.BaseTestCase):
             doc('contributor/states.rst'), re.MULTILINE)
         self.assertEqual(
             {(str(state), str(event), str(after)) for (state, event), after
-             in device_states.TRANSITIONS.items()}, set(rows))
+             in device_rules.TRANSITIONS.items()}, set(rows))
         self.assertEqual(len(rows), len(set(rows)))
 
     def test_reasons(self):

@@ -39,6 +39,7 @@ from gpgpu_plugin.host.vfio import baseline
 from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
+from tests.fixtures import reported
 from tests.vfio_lab import machine
 
 # For a libvirtd of the guest's own.
@@ -205,13 +206,13 @@ def _ask(process: subprocess.Popen[str], command: str,
     raise AssertionError(f'QEMU ended with {process.wait()}')
 
 
-def functions() -> dict[str, pci.PCIFunction]:
+def functions() -> dict[str, reported.Reported]:
     """All functions of the machine by address."""
-    return {each.address: each for each in scanner.scan(
-        sysfs.Sysfs('/sys')).functions}
+    return {each.address: each for each in reported.functions(
+        scanner.scan(sysfs.Sysfs('/sys')))}
 
 
-def displays() -> list[pci.PCIFunction]:
+def displays() -> list[reported.Reported]:
     """The four cards, two on each NUMA node, by address."""
     return [each for each in functions().values()
             if each.vendor == '1234' and each.id.startswith('/devices/pci')]

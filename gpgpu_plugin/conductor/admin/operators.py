@@ -277,7 +277,7 @@ def _uuids(session: orm.Session,
 def _device_view(device: models.Device, host: str, used_by: str | None,
                  children: Sequence[models.Device],
                  parent: str | None) -> objects.DeviceInfo:
-    facts = device_db.facts(device)
+    facts = device_db.pci_function(device)
     return objects.DeviceInfo(
         uuid=device.uuid, host=host, stable_id=device.stable_id,
         address=device.address, state=device.state,

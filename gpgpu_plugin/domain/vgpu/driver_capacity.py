@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the driver of a card said of its room: which of it holds now."""
+"""Capacity that the driver of a GPU reported, and how long it holds."""
 
 from __future__ import annotations
 
@@ -18,95 +18,138 @@ import dataclasses
 from collections.abc import Iterable
 from collections.abc import Mapping
 
-from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability as capability_mod
 from gpgpu_plugin.domain.vgpu import vgpu_type
 
 
-def newer(
-    before: vgpu_type.DriverCapacity | None,
-    told: vgpu_type.DriverCapacity,
-    used: Mapping[str, str | None],
-) -> vgpu_type.DriverCapacity:
-    """Which of two the driver told last: answers of several builds may
-    arrive in any order.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DriverCapacity:
+    """Report of a driver: vGPUs that it can still create on one GPU.
 
-    Each change is told after it was made, so what was asked last saw all
-    that others saw. Between two starts of a nova-compute nothing is known;
-    the one that arrives last is taken.
-
-    :param used: types of the host's places that are in use, by stable id
+    :ivar existing: vGPUs that the GPU had then: UUIDs of mdevs, or stable
+        ids of VFs
+    :ivar available: how many more of each type the driver can create if it
+        creates no other type, by the type's name; None: at least one. A type
+        that is left out cannot be created
+    :ivar observed_max: how many of a type the GPU was seen to have without
+        any other type; only the conductor knows it
+    :ivar sampled_at: which start of the host's nova-compute asked, and a
+        number that grows, drawn before the driver was asked; two reports
+        that differ in nothing else are equal
     """
-    if before is not None and before.sampled_at[0] == told.sampled_at[0] and (
-            told.sampled_at < before.sampled_at):
-        return before
-    return dataclasses.replace(
-        told,
-        observed_max=_most(before.observed_max if before else {}, told, used),
+
+    existing: tuple[str, ...] = ()
+    available: dict[str, int | None] = dataclasses.field(default_factory=dict)
+    observed_max: dict[str, int] = dataclasses.field(default_factory=dict)
+    sampled_at: tuple[str, int] = dataclasses.field(
+        default=('', 0), compare=False
     )
 
+    @property
+    def fails(self) -> bool:
+        """Whether the driver creates nothing though nothing exists: its
+        service may be down, or it waits to be configured."""
+        return not self.existing and not any(
+            count != 0 for count in self.available.values())
 
-def _most(most: Mapping[str, int], told: vgpu_type.DriverCapacity,
-          used: Mapping[str, str | None]) -> dict[str, int]:
-    """How many of a type the card takes, learnt where it has no other."""
-    result = dict(most)
-    there = collections.Counter(used.get(name) for name in told.existing)
-    for name in {*told.available, *filter(None, there)}:
-        count, more = there[name], told.available.get(name, 0)
-        if count != there.total():
+
+def newer(stored: DriverCapacity | None, reported: DriverCapacity,
+          used: Mapping[str, str | None]) -> DriverCapacity:
+    """Return the newer of two driver reports.
+
+    Reports of several builds may arrive in any order. Each one is sampled
+    after its change was made, so the one that was sampled last saw all that
+    the others saw. Two starts of a nova-compute cannot be compared: then the
+    one that arrives last is taken.
+
+    :param used: types of the host's devices that are in use, by stable id
+    """
+    if (stored is not None
+            and stored.sampled_at[0] == reported.sampled_at[0]
+            and reported.sampled_at < stored.sampled_at):
+        return stored
+    return dataclasses.replace(reported, observed_max=_observed_max(
+        stored.observed_max if stored else {}, reported, used))
+
+
+def _observed_max(before: Mapping[str, int], reported: DriverCapacity,
+                  used: Mapping[str, str | None]) -> dict[str, int]:
+    """Return how many of a type the GPU takes, seen where it has no other."""
+    result = dict(before)
+    existing = collections.Counter(
+        used.get(stable_id) for stable_id in reported.existing)
+    for name in {*reported.available, *filter(None, existing)}:
+        count, more = existing[name], reported.available.get(name, 0)
+        if count != existing.total():
             continue
         if more is None:
             if result.get(name, count + 1) <= count:
                 del result[name]
         elif count + more:
-            # None at all is trouble of the driver's, not a size.
+            # None at all means that the driver is in trouble, not a size.
             result[name] = count + more
     return result
 
 
-def named(told: vgpu_type.DriverCapacity,
-          places: Mapping[str, str]) -> vgpu_type.DriverCapacity:
-    """With the stable ids of places instead of the UUIDs of mdevs.
+def merge(stored: DriverCapacity | None, observed: DriverCapacity | None,
+          places: Mapping[str, str], used: Mapping[str, str | None],
+          ) -> DriverCapacity | None:
+    """Return what is known of a driver's capacity after a scan.
 
-    :param places: of mdevs that were made for assignments; others keep
-        their UUIDs
+    A scan that could not ask the driver changes nothing; neither does one
+    that only asked later and heard the same.
+
+    :param places: stable ids of mdevs made for assignments, by UUID
+    :param used: as of ``newer``
     """
-    return dataclasses.replace(told, existing=tuple(sorted(
-        places.get(name, name) for name in told.existing)))
+    if observed is None:
+        return stored
+    result = newer(stored, with_stable_ids(observed, places), used)
+    return stored if result == stored else result
 
 
-def types(facts: pci.PCIFunction) -> dict[str, vgpu_type.VGPUType]:
-    """What a card can be carved into, by name."""
-    found = {kind.name: kind for kind in facts.vgpu_types or ()}
-    most = (
-        facts.driver_capacity.observed_max
-        if facts.driver_capacity is not None
-        else {}
-    )
-    for name in found.keys() & most.keys():
-        if most[name] < (found[name].max_instances or 0):
+def with_stable_ids(reported: DriverCapacity,
+                    places: Mapping[str, str]) -> DriverCapacity:
+    """Return the report with stable ids of mdev rows instead of UUIDs.
+
+    :param places: stable ids of mdevs made for assignments, by UUID; others
+        keep their UUIDs
+    """
+    return dataclasses.replace(reported, existing=tuple(sorted(
+        places.get(name, name) for name in reported.existing)))
+
+
+def types(capability: capability_mod.VGPUCapability | None,
+          reported: DriverCapacity | None) -> dict[str, vgpu_type.VGPUType]:
+    """Return the types that a GPU can be partitioned into, by name."""
+    listed = capability.types if capability is not None else None
+    found = {known.name: known for known in listed or ()}
+    observed_max = reported.observed_max if reported is not None else {}
+    for name in found.keys() & observed_max.keys():
+        if observed_max[name] < (found[name].max_instances or 0):
             found[name] = dataclasses.replace(
-                found[name], max_instances=most[name])
+                found[name], max_instances=observed_max[name])
     return found
 
 
 def available(
-    told: vgpu_type.DriverCapacity | None,
+    reported: DriverCapacity | None,
     used: Mapping[str, str | None],
     foreign: Iterable[str],
 ) -> dict[str, int | None] | None:
-    """How many more of each type the driver makes now.
+    """Return how many more of each type the driver can create now.
 
-    :param used: types of the card's places where something is, or will be,
-        by stable id
-    :param foreign: mdevs of others
-    :returns: as in sharing.GPUCapacity; None: it told nothing that still
-        holds, since something that was there then is gone
+    :param used: types of the GPU's mdev rows and VFs that have a vGPU or
+        will have one, by stable id
+    :param foreign: vGPUs that were not made for an assignment
+    :returns: as in capacity.GPUCapacity; None: the report does not hold any
+        more, since something that existed then is gone
     """
-    if told is None:
+    if reported is None:
         return None
-    if not used.keys() | set(foreign) >= set(told.existing):
+    if not used.keys() | set(foreign) >= set(reported.existing):
         return None
     since = collections.Counter(
-        used[name] for name in used.keys() - set(told.existing))
+        used[stable_id] for stable_id in used.keys() - set(reported.existing))
     return {name: None if count is None else max(0, count - since[name])
-            for name, count in told.available.items()}
+            for name, count in reported.available.items()}

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPU types: what a driver can carve out of a card, and what it says of it.
+"""vGPU types: parts into which a driver can partition a GPU.
 
 Sources: Linux, Documentation/driver-api/vfio-mediated-device.rst
 (``mdev_supported_types``); NVIDIA vGPU software user guide
@@ -64,36 +64,6 @@ class VGPUType:
     max_resolution_x: int | None = None
     max_resolution_y: int | None = None
     max_instances: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DriverCapacity:
-    """What a driver says can be carved out of a card beside what is there.
-
-    :ivar existing: what was carved out of the card then: UUIDs of mdevs, or
-        stable ids of VFs
-    :ivar available: how many more can be made, by a type's name, if nothing
-        else is; None: one at least. Of types that are left out none
-    :ivar observed_max: how many of a type the card was seen to take with
-        nothing else on it; only the conductor knows
-    :ivar sampled_at: which start of a host's nova-compute asked, and a number
-        that grows, drawn before the driver was asked; two answers that differ
-        in nothing else say the same
-    """
-
-    existing: tuple[str, ...] = ()
-    available: dict[str, int | None] = dataclasses.field(default_factory=dict)
-    observed_max: dict[str, int] = dataclasses.field(default_factory=dict)
-    sampled_at: tuple[str, int] = dataclasses.field(
-        default=('', 0), compare=False
-    )
-
-    @property
-    def fails(self) -> bool:
-        """Whether the driver makes nothing, though nothing is there: its
-        service may be down, or it waits to be set up."""
-        return not self.existing and not any(
-            count != 0 for count in self.available.values())
 
 
 def from_mdev(type_id: str, name: str | None, description: str | None,

@@ -25,6 +25,7 @@ program sriov-manage, which unbinds and binds VFs in the same way.
 from __future__ import annotations
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.backends import nvidia_placement
@@ -59,7 +60,7 @@ class NvidiaVFBackend(base.Backend):
 
     def release(self, device: base.HostDevice) -> None:
         vf = self._vf(device)
-        if vf.used_by == 'vfio':
+        if vf.used_by == device_rules.DeviceUser.VFIO:
             raise exception.HostError(
                 path=device.address, reason='a process still has it open')
         current = self._current_type(device)

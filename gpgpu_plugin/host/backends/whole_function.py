@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
@@ -43,7 +44,8 @@ class WholeFunctionBackend(base.Backend):
                 path=device.address,
                 reason='it is in no IOMMU group: is the IOMMU on (firmware: '
                        'VT-d or AMD-Vi; kernel: intel_iommu=on)?')
-        if functions[0].used_by in ('mdev', 'vf'):
+        if functions[0].used_by in (
+                device_rules.DeviceUser.MDEV, device_rules.DeviceUser.VF):
             raise exception.HostError(
                 path=device.address,
                 reason='vGPUs exist on it, so it cannot be passed through '
@@ -60,7 +62,7 @@ class WholeFunctionBackend(base.Backend):
 
     def release(self, device: base.HostDevice) -> None:
         functions = self._functions(device)
-        if functions[0].used_by == 'vfio':
+        if functions[0].used_by == device_rules.DeviceUser.VFIO:
             # Unbinding would wait until it is closed.
             raise exception.HostError(
                 path=device.address, reason='a process still has it open')

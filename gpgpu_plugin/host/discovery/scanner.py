@@ -24,9 +24,14 @@ import dataclasses
 import re
 import typing
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
 
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -40,7 +45,7 @@ _ATTRIBUTES = (
     ('class', 'class_code'))
 # What the mdevs of the kernel's samples are to a guest, by the name of their
 # parent (samples/vfio-mdev): sysfs does not say it.
-_SAMPLES = {
+_SAMPLES: Mapping[str, Mapping[str, typing.Any]] = {
     'mbochs': {'vendor': '1234', 'device': '1111', 'class_code': '038000'},
     'mtty': {'vendor': '4348', 'device': '3253', 'class_code': '070002'}}
 _VFIO = 'vfio-pci'
@@ -49,13 +54,20 @@ _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What one look found.
+    """What one scan of a host found.
 
     :ivar functions: by address
+    :ivar vgpu_capabilities: of functions whose driver has vGPUs, by stable id
+    :ivar driver_capacities: of GPUs whose driver says what it can create, by
+        stable id
     :ivar problems: what could not be read, one sentence each
     """
 
     functions: tuple[pci.PCIFunction, ...]
+    vgpu_capabilities: Mapping[str, capability.VGPUCapability] = (
+        dataclasses.field(default_factory=dict))
+    driver_capacities: Mapping[str, driver_capacity.DriverCapacity] = (
+        dataclasses.field(default_factory=dict))
     problems: tuple[str, ...] = ()
 
 
@@ -115,6 +127,7 @@ class _Scanner:
         self._paths: dict[str, list[str]] = {}
         self._vf_index: dict[str, dict[str, int]] = {}
         self._upstream: dict[str, bool] = {}
+        self._vgpus: dict[str, vgpu_sysfs.ObservedVGPUs] = {}
         self._slots = self._read_slots()
 
     def scan(self) -> Scan:
@@ -124,9 +137,18 @@ class _Scanner:
         virtual = (self.virtual_parent(each) for each in sorted(
             set(self._sysfs.names(
                 f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}')) - set(addresses)))
-        return Scan(functions=(*vgpu_sysfs.gather(found),
-                               *(each for each in virtual if each)),
-                    problems=tuple(self._problems))
+        functions = (*found, *(each for each in virtual if each))
+        vgpus = vgpu_sysfs.gather(functions, self._vgpus)
+        return Scan(
+            functions=functions,
+            vgpu_capabilities={
+                stable_id: observed.capability
+                for stable_id, observed in vgpus.items()},
+            driver_capacities={
+                stable_id: observed.driver_capacity
+                for stable_id, observed in vgpus.items()
+                if observed.driver_capacity is not None},
+            problems=tuple(self._problems))
 
     def _asking(self, address: str, unreadable: list[str],
                 ) -> Callable[..., typing.Any]:
@@ -153,20 +175,26 @@ class _Scanner:
         place = attempt('path', lambda: self._place(folder))
         if place is None:
             return None
-        values: dict[str, typing.Any] = dict(_SAMPLES.get(name, {}))
-        values.update(
-            attempt(
-                'vGPU types',
-                lambda: vgpu_sysfs.read_vgpu_fields(
-                    self._sysfs, folder, self._sysfs.names(folder)
-                ),
-            )
-            or {}
-        )
+        vgpus = self._read_vgpus(
+            place, folder, self._sysfs.names(folder), attempt)
         return pci.PCIFunction(
             id=place, address=name,
-            used_by='mdev' if values.get('existing_vgpus') else None,
-            unreadable=tuple(unreadable), **values)
+            used_by=device_rules.DeviceUser.MDEV
+            if vgpus is not None and vgpus.capability.existing_vgpus
+            else None,
+            unreadable=tuple(unreadable), **_SAMPLES.get(name, {}))
+
+    def _read_vgpus(self, stable_id: str, folder: str,
+                    names: Collection[str],
+                    attempt: Callable[..., typing.Any],
+                    ) -> vgpu_sysfs.ObservedVGPUs | None:
+        """Return the vGPUs of a function, and keep them for the scan."""
+        found: vgpu_sysfs.ObservedVGPUs | None = attempt(
+            pci.VGPU_TYPES, lambda: vgpu_sysfs.read_vgpus(
+                self._sysfs, folder, names))
+        if found is not None:
+            self._vgpus[stable_id] = found
+        return found
 
     def _place(self, link: str) -> str:
         """Where a link leads, below the root."""
@@ -203,8 +231,7 @@ class _Scanner:
                         lambda: self._sysfs.link(f'{folder}/iommu_group'))
         values['iommu_group'] = int(group) if group else None
         if pci.can_be_gpu(values['class_code']):
-            values.update(self._gpu(
-                folder, hops, values['driver'], attempt))
+            values.update(self._gpu(folder, hops, values, attempt))
         return pci.PCIFunction(
             id=self._id_of(hops, values), address=address,
             unreadable=tuple(unreadable), **values)
@@ -261,7 +288,8 @@ class _Scanner:
 
     # -- what only GPUs are asked -------------------------------------------
 
-    def _gpu(self, folder: str, hops: list[str], driver: str | None,
+    def _gpu(self, folder: str, hops: list[str],
+             known: dict[str, typing.Any],
              attempt: Callable[..., typing.Any]) -> dict[str, typing.Any]:
         names = set(self._sysfs.names(folder))
         config = attempt('config', lambda: self._sysfs.read_bytes(
@@ -280,30 +308,14 @@ class _Scanner:
             for name in ('sriov_totalvfs', 'sriov_numvfs'):
                 values[name] = attempt(
                     name, lambda name=name: self._number(folder, name))
-        values.update(
-            attempt(
-                'vGPU types',
-                lambda: vgpu_sysfs.read_vgpu_fields(
-                    self._sysfs, folder, names
-                ),
-            )
-            or {}
-        )
+        vgpus = self._read_vgpus(
+            self._id_of(hops, known), folder, names, attempt)
         boot_vga = 'boot_vga' in names and attempt(
             'boot_vga', lambda: self._sysfs.read(f'{folder}/boot_vga')) == '1'
-        values['used_by'] = (
-            'boot_vga'
-            if boot_vga
-            else 'mdev'
-            if values.get('vgpu_mechanism') == pci.VGPUMechanism.MDEV
-            and values['existing_vgpus']
-            else 'vf'
-            if values.get('sriov_numvfs')
-            else 'vfio'
-            if ('vfio-dev' in names or driver == _VFIO)
-            and self._is_enabled(folder, attempt)
-            else None
-        )
+        is_vfio = 'vfio-dev' in names or known['driver'] == _VFIO
+        values['used_by'] = _user(
+            boot_vga=boot_vga, vgpus=vgpus, numvfs=values.get('sriov_numvfs'),
+            is_open=is_vfio and self._is_enabled(folder, attempt))
         return values
 
     def _is_enabled(self, folder: str,
@@ -368,3 +380,15 @@ class _Scanner:
             if name is not None:
                 return name
         return None
+
+
+def _user(*, boot_vga: bool, vgpus: vgpu_sysfs.ObservedVGPUs | None,
+          numvfs: int | None, is_open: bool) -> device_rules.DeviceUser | None:
+    if boot_vga:
+        return device_rules.DeviceUser.BOOT_VGA
+    if (vgpus is not None and vgpus.capability.existing_vgpus
+            and vgpus.capability.mechanism == capability.VGPUMechanism.MDEV):
+        return device_rules.DeviceUser.MDEV
+    if numvfs:
+        return device_rules.DeviceUser.VF
+    return device_rules.DeviceUser.VFIO if is_open else None

@@ -21,11 +21,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-import typing
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability as capability_mod
+from gpgpu_plugin.domain.vgpu import driver_capacity as driver_capacity_mod
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
@@ -41,92 +43,109 @@ _PCI_API = 'vfio-pci'
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
-def read_vgpu_fields(sysfs: sysfs_mod.Sysfs, folder: str,
-         names: Collection[str]) -> dict[str, object]:
-    """The fields of a PCIFunction that tell of vGPUs on it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ObservedVGPUs:
+    """What sysfs says about the vGPUs of one function.
+
+    :ivar driver_capacity: None: the driver does not say what else it can
+        create
+    """
+
+    capability: capability_mod.VGPUCapability
+    driver_capacity: driver_capacity_mod.DriverCapacity | None = None
+
+
+def read_vgpus(sysfs: sysfs_mod.Sysfs, folder: str,
+               names: Collection[str]) -> ObservedVGPUs | None:
+    """Return what sysfs says about the vGPUs of a function.
 
     :param names: what is in the function's folder
+    :returns: None: the function's driver has no vGPUs
     :raises OSError: something is there and cannot be read
     """
     if MDEV_TYPES in names:
-        mdevs = tuple(sorted(filter(_UUID.fullmatch, names)))
-        found = mdev_types(sysfs, folder, empty=not mdevs)
-        return {
-            'vgpu_mechanism': pci.VGPUMechanism.MDEV,
-            'existing_vgpus': mdevs,
-            'vgpu_types': tuple(kind for kind, _ in found),
-            'driver_capacity': vgpu_type.DriverCapacity(
-                existing=mdevs,
-                available={kind.name: available for kind, available in found},
-            ),
-        }
+        return _read_mdevs(sysfs, folder, names)
     current = (sysfs.read(f'{folder}/{CURRENT}') if 'nvidia' in names
                else None)
     if current is None:
-        return {}
+        return None
     if current != NO_TYPE:
-        # What else could be carved is not what is asked here.
-        return {
-            'vgpu_mechanism': pci.VGPUMechanism.VF,
-            'existing_vgpus': (current,),
-            'vgpu_types': None,
-        }
+        # The driver lists what this VF could be instead, which is not asked.
+        return ObservedVGPUs(capability=capability_mod.VGPUCapability(
+            mechanism=capability_mod.VGPUMechanism.VF, types=None,
+            existing_vgpus=(current,)))
     types = creatable_vgpu_types(sysfs, folder)
-    return {'vgpu_mechanism': pci.VGPUMechanism.VF, 'vgpu_types': types,
-            'driver_capacity': vgpu_type.DriverCapacity(
-                available={each.name: None for each in types})}
+    return ObservedVGPUs(
+        capability=capability_mod.VGPUCapability(
+            mechanism=capability_mod.VGPUMechanism.VF, types=types),
+        driver_capacity=driver_capacity_mod.DriverCapacity(
+            available={listed.name: None for listed in types}))
 
 
-def read_driver_capacity(sysfs: sysfs_mod.Sysfs, address: str, stable_id: str,
-                 ) -> tuple[str, vgpu_type.DriverCapacity | None]:
-    """What can be carved out of a card now, beside what is there.
+def _read_mdevs(sysfs: sysfs_mod.Sysfs, folder: str,
+                names: Collection[str]) -> ObservedVGPUs:
+    mdevs = tuple(sorted(filter(_UUID.fullmatch, names)))
+    found = mdev_types(sysfs, folder, empty=not mdevs)
+    return ObservedVGPUs(
+        capability=capability_mod.VGPUCapability(
+            mechanism=capability_mod.VGPUMechanism.MDEV,
+            types=tuple(listed for listed, _ in found),
+            existing_vgpus=mdevs),
+        driver_capacity=driver_capacity_mod.DriverCapacity(
+            existing=mdevs, available={
+                listed.name: available for listed, available in found}))
 
-    :param address: of the card or of a VF of it
-    :param stable_id: of a vGPU's place on it
-    :returns: the card's stable id, and what its driver tells, if it does
+
+def read_driver_capacity(
+    sysfs: sysfs_mod.Sysfs, address: str, stable_id: str
+) -> tuple[str, driver_capacity_mod.DriverCapacity | None]:
+    """Return what the driver of a GPU can create now.
+
+    :param address: of the GPU or of a VF of it
+    :param stable_id: of an mdev row or a VF of it
+    :returns: the GPU's stable id, and its driver's report, if there is one
     :raises OSError: something is there and cannot be read
     """
     pf_id = pci.pf_of(stable_id)
     if pf_id is None:
-        return pci.function_id_of(stable_id), _look(
-            sysfs, f'{sysfs.root}/{PARENTS}/{address}').get('driver_capacity')
+        found = _read(sysfs, f'{sysfs.root}/{PARENTS}/{address}')
+        return (pci.function_id_of(stable_id),
+                found.driver_capacity if found is not None else None)
     pf = sysfs.link(f'{sysfs.devices}/{address}/physfn')
-    vfs = []
-    for name in sysfs.names(f'{sysfs.devices}/{pf}'):
-        if name.startswith('virtfn'):
-            found = _look(sysfs, f'{sysfs.devices}/{pf}/{name}')
-            vfs.append(
-                (
-                    f'{pf_id}{pci.VF}{name.removeprefix("virtfn")}',
-                    found.get('existing_vgpus', ()),
-                    found.get('driver_capacity'),
-                )
-            )
-    return pf_id, _together(vfs)
+    vfs = {
+        f'{pf_id}{pci.VF}{name.removeprefix("virtfn")}':
+            _read(sysfs, f'{sysfs.devices}/{pf}/{name}')
+        for name in sysfs.names(f'{sysfs.devices}/{pf}')
+        if name.startswith('virtfn')}
+    return pf_id, _capacity_of_vfs(vfs)
 
 
-def _look(sysfs: sysfs_mod.Sysfs, folder: str) -> dict[str, typing.Any]:
-    return read_vgpu_fields(sysfs, folder, sysfs.names(folder))
+def _read(sysfs: sysfs_mod.Sysfs, folder: str) -> ObservedVGPUs | None:
+    return read_vgpus(sysfs, folder, sysfs.names(folder))
 
 
-def _together(vfs: Iterable[tuple[
-        str, tuple[str, ...], vgpu_type.DriverCapacity | None]],
-        ) -> vgpu_type.DriverCapacity | None:
-    """What the VFs of a card tell of it: one that is free names what it can
-    be given, but not how many of them could be.
+def _capacity_of_vfs(vfs: Mapping[str, ObservedVGPUs | None],
+                     ) -> driver_capacity_mod.DriverCapacity | None:
+    """Return what the VFs of a GPU say together.
 
-    :param vfs: of each its stable id, what it has, and what it tells
-    :returns: None: none of them can be asked
+    A free VF lists the types that it can be given, but not how many VFs could
+    be given them.
+
+    :param vfs: by stable id
+    :returns: None: no VF can be asked
     """
-    vfs = list(vfs)
-    told = [creatable for _, carved, creatable in vfs
-            if creatable is not None and not carved]
-    if not told:
+    used = {stable_id for stable_id, vf in vfs.items()
+            if vf is not None and vf.capability.existing_vgpus}
+    reports = [vf.driver_capacity for stable_id, vf in vfs.items()
+               if vf is not None and vf.driver_capacity is not None
+               and stable_id not in used]
+    if not reports:
         return None
-    return vgpu_type.DriverCapacity(
-        existing=tuple(sorted(name for name, carved, _ in vfs if carved)),
-        available={name: None for each in told
-              for name, count in sorted(each.available.items()) if count != 0})
+    return driver_capacity_mod.DriverCapacity(
+        existing=tuple(sorted(used)),
+        available={name: None for report in reports
+                   for name, count in sorted(report.available.items())
+                   if count != 0})
 
 
 def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
@@ -163,47 +182,56 @@ def creatable_vgpu_types(sysfs: sysfs_mod.Sysfs, folder: str,
         sysfs.read(f'{folder}/{CREATABLE}') or '')
 
 
-def gather(functions: Iterable[pci.PCIFunction]) -> list[pci.PCIFunction]:
-    """The functions, with the types of VFs at their PF.
+def gather(functions: Iterable[pci.PCIFunction],
+           observed: Mapping[str, ObservedVGPUs],
+           ) -> dict[str, ObservedVGPUs]:
+    """Return the vGPUs of functions by stable id, types of VFs at their PF.
 
-    creatable_vgpu_types of a VF is what is possible now; only if no VF of the
-    PF has a vGPU that is all that the card can be carved into. VFs that know
-    no types are parts of the card as they are, one of so many.
+    ``creatable_vgpu_types`` of a VF lists what is possible now; only while no
+    VF of the PF has a vGPU that is all that the GPU can be partitioned into.
+    VFs without types are parts of the GPU as they are, one of so many.
+
+    :param observed: what was read of each function, by stable id
     """
     functions = list(functions)
-    vfs: dict[str, list[pci.PCIFunction]] = collections.defaultdict(list)
-    for each in functions:
-        if each.pf is not None:
-            vfs[each.pf].append(each)
-    return [
-        dataclasses.replace(
-            each,
-            vgpu_mechanism=pci.VGPUMechanism.VF,
-            vgpu_types=_types_of(vfs[each.id]),
-            driver_capacity=_together(
-                (vf.id, vf.existing_vgpus, vf.driver_capacity)
-                for vf in vfs[each.id]
-            ),
-        )
-        if each.id in vfs and pci.can_be_gpu(each.class_code)
-        # They are the card's, and said there.
-        else dataclasses.replace(each, vgpu_types=(), driver_capacity=None)
-        if each.pf is not None and each.vgpu_types != ()
-        else each
-        for each in functions
-    ]
+    vfs: dict[str, list[str]] = collections.defaultdict(list)
+    for function in functions:
+        if function.pf is not None:
+            vfs[function.pf].append(function.id)
+    result = {}
+    for function in functions:
+        found = observed.get(function.id)
+        if function.id in vfs and pci.can_be_gpu(function.class_code):
+            result[function.id] = _of_pf(found, {
+                vf: observed.get(vf) for vf in vfs[function.id]})
+        elif found is not None:
+            result[function.id] = found if function.pf is None else (
+                ObservedVGPUs(capability=dataclasses.replace(
+                    found.capability, types=())))
+    return result
 
 
-def _types_of(vfs: list[pci.PCIFunction],
+def _of_pf(found: ObservedVGPUs | None,
+           vfs: Mapping[str, ObservedVGPUs | None]) -> ObservedVGPUs:
+    return ObservedVGPUs(
+        capability=capability_mod.VGPUCapability(
+            mechanism=capability_mod.VGPUMechanism.VF,
+            types=_types_of(list(vfs.values())),
+            existing_vgpus=(found.capability.existing_vgpus
+                            if found is not None else ())),
+        driver_capacity=_capacity_of_vfs(vfs))
+
+
+def _types_of(vfs: Collection[ObservedVGPUs | None],
               ) -> tuple[vgpu_type.VGPUType, ...] | None:
-    if all(vf.vgpu_mechanism is None for vf in vfs):
+    known = [vf.capability for vf in vfs if vf is not None]
+    if not known:
         return (vgpu_type.of_plain_vfs(len(vfs)),)
-    # One that has a vGPU says what else is true: mdev parents list all types
-    # at all times, and only how many fit is not told then.
-    carved = [vf for vf in vfs if vf.existing_vgpus]
-    types = next(vf.vgpu_types for vf in carved or vfs
-                 if vf.vgpu_mechanism is not None)
+    # mdev parents list all types at all times; while they have mdevs only
+    # how many fit is not listed. VFs with a type list nothing.
+    occupied = [vf for vf in known if vf.existing_vgpus]
+    types = (occupied or known)[0].types
     return None if types is None else tuple(
         dataclasses.replace(
-            each, max_instances=None if each.max_instances is None
-            else min(each.max_instances, len(vfs))) for each in types)
+            listed, max_instances=None if listed.max_instances is None
+            else min(listed.max_instances, len(vfs))) for listed in types)

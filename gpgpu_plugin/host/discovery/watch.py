@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
 
-from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 
@@ -39,7 +39,7 @@ class Watch:
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
-                 functions: Iterable[pci.PCIFunction]) -> None:
+                 scan: scanner.Scan) -> None:
         self._sysfs = sysfs
         drivers = f'{sysfs.root}/bus/pci/drivers'
         # All of them: the first device of a driver must be noticed, too.
@@ -47,17 +47,16 @@ class Watch:
             sysfs.devices, drivers, f'{sysfs.root}/{vgpu_sysfs.PARENTS}',
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
         self._files: dict[int, bytes] = {}
-        for function in functions:
+        for function in scan.functions:
             if function.sriov_totalvfs is not None:
                 self._keep(f'{sysfs.devices}/{function.address}'
                            '/sriov_numvfs')
-            if (
-                function.driver_capacity is not None
-                and function.driver_capacity.fails
-            ):
+            driver = scan.driver_capacities.get(function.id)
+            if driver is not None and driver.fails:
                 # The vendor's service may begin after us.
                 folder = f'{sysfs.root}/{vgpu_sysfs.PARENTS}'
-                if function.vgpu_mechanism == pci.VGPUMechanism.VF:
+                if (scan.vgpu_capabilities[function.id].mechanism
+                        == capability.VGPUMechanism.VF):
                     self._keep_room(
                         f'{sysfs.devices}/{function.address}/virtfn0')
                 else:

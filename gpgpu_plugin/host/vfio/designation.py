@@ -30,6 +30,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as card_mod
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
@@ -205,7 +206,7 @@ class Designator:
         """
         card = self._card(name)
         for each in card:
-            if each.used_by == 'vfio':
+            if each.used_by == device_rules.DeviceUser.VFIO:
                 raise exception.HostError(
                     path=each.address, reason='a process has it open')
         self._keep(self._store.remove, card)

@@ -21,10 +21,17 @@ import errno
 import os
 from collections.abc import Iterator
 
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 _IFF_UP = 1
+_USERS = {
+    device_rules.DeviceUser.BOOT_VGA:
+        'it is the display that the host booted with',
+    device_rules.DeviceUser.VFIO: 'a process has it open',
+    device_rules.DeviceUser.MDEV: 'it has mdevs',
+    device_rules.DeviceUser.VF: 'it has VFs'}
 
 
 class Usage:
@@ -42,12 +49,8 @@ class Usage:
 
     def of(self, function: pci.PCIFunction) -> str | None:
         """Why the host cannot do without the function; None: it can."""
-        held = {
-            'boot_vga': 'it is the display that the host booted with',
-            'vfio': 'a process has it open',
-            'mdev': 'it has mdevs', 'vf': 'it has VFs'}
         if function.used_by is not None:
-            return held[function.used_by]
+            return _USERS[function.used_by]
         path = os.path.realpath(
             f'{self._sysfs.devices}/{function.address}')
         for name in self._below(path, 'net'):

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.domain import device_states
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
 
 ASSIGNMENTS = st.builds(
@@ -45,7 +45,7 @@ def make_assignment(instance='i1', **kwargs):
         in typing.get_type_hints(claim.Assignment).items() if kind is str}
     return claim.Assignment(**{
         **values, 'uuid': str(uuid.uuid4()), 'instance_uuid': instance,
-        'state': device_states.DeviceState.ASSIGNED, **kwargs})
+        'state': device_rules.DeviceState.ASSIGNED, **kwargs})
 
 
 class AssignmentsTestCase(base.BaseTestCase):

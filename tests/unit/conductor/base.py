@@ -24,20 +24,19 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import operators
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import report as report_obj
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
+from tests.fixtures import reported
 
 NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
 
 
 def function(number, **facts):
     """Card ``number`` of an eight-GPU machine with two nodes."""
-    return pci.PCIFunction(**{
+    return reported.Reported(**{
         'id': f'/devices/pci0000:0{number}/01.0/00.0',
         'address': f'0000:{number:02x}:00.0', 'vendor': '10de',
         'device': '2330', 'subsystem_vendor': '10de', 'subsystem': '16c1',
@@ -46,9 +45,9 @@ def function(number, **facts):
 
 
 def scan(functions, host='h1', node_uuid=NODE, problems=()):
-    return report_obj.HostReport(
-        host=host, node=host, node_uuid=node_uuid,
-        functions=tuple(functions), problems=problems)
+    return reported.host_report(
+        functions, host=host, node=host, node_uuid=node_uuid,
+        problems=problems)
 
 
 EIGHT = tuple(function(number) for number in range(8))

@@ -31,7 +31,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain.vgpu import driver_capacity
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -45,7 +45,7 @@ class ToldTest(vgpu_base.VGPUTestCase):
     def tell(self, card, *beside, sampled_at=('', 0), **room):
         """``Q4=2``: two more of T4-4Q."""
         return {
-            card.id: vgpu_type.DriverCapacity(
+            card.id: driver_capacity.DriverCapacity(
                 existing=beside,
                 sampled_at=sampled_at,
                 available={
@@ -311,7 +311,7 @@ class Driver:
         return True
 
     def told(self):
-        return vgpu_type.DriverCapacity(
+        return driver_capacity.DriverCapacity(
             existing=tuple(sorted(self.made)),
             available={each.name: self.available(each.name) for each in TYPES})
 
@@ -459,7 +459,7 @@ class DriverMachine(RuleBasedStateMachine):
         with self.case.db.reader() as session:
             for card in session.query(models.Device).filter_by(kind='pci'):
                 memory = self.drivers[card.stable_id].memory
-                told = device_db.facts(card).driver_capacity
+                told = device_db.driver_capacity(card)
                 for name, most in told.observed_max.items():
                     assert most == memory // size_of(name), (name, told)
 

@@ -24,7 +24,8 @@ from gpgpu_plugin.conductor.admin import operators
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
 from tests.unit.conductor import base
@@ -354,7 +355,10 @@ class SeatTest(vgpu_base.VGPUTestCase):
 
 
 PF = t4(
-    0, vgpu_mechanism=pci.VGPUMechanism.VF, sriov_totalvfs=16, sriov_numvfs=3
+    0,
+    vgpu_mechanism=capability.VGPUMechanism.VF,
+    sriov_totalvfs=16,
+    sriov_numvfs=3,
 )
 
 
@@ -437,8 +441,12 @@ class VFTest(vgpu_base.VGPUTestCase):
             PF, 0, existing_vgpus=('234',), owner='Nova ([pci] device_spec)'
         )
         pf = dataclasses.replace(
-            PF, vgpu_types=None, driver_capacity=vgpu_type.DriverCapacity(
-                existing=(foreign.id,), available={'T4-1Q': 0}))
+            PF,
+            vgpu_types=None,
+            driver_capacity=driver_capacity.DriverCapacity(
+                existing=(foreign.id,), available={'T4-1Q': 0}
+            ),
+        )
         reports.report(self.db, base.scan([pf, foreign, *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())

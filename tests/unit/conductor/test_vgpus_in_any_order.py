@@ -26,7 +26,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import inventory as inventory_mod
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from tests.unit.conductor import vgpu_base
 
@@ -164,7 +164,7 @@ class VFMachine(ClaimMachine):
                 for pf in (
                     dataclasses.replace(
                         card,
-                        vgpu_mechanism=pci.VGPUMechanism.VF,
+                        vgpu_mechanism=capability.VGPUMechanism.VF,
                         sriov_totalvfs=16,
                         sriov_numvfs=5,
                     )

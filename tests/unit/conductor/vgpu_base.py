@@ -19,11 +19,12 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import reported
 from tests.unit.conductor import base
 
 TYPES = tuple(vgpu_type.VGPUType(
@@ -39,7 +40,7 @@ def t4(number, **facts):
         **{
             'device': '1eb8',
             'driver': 'nvidia',
-            'vgpu_mechanism': pci.VGPUMechanism.MDEV,
+            'vgpu_mechanism': capability.VGPUMechanism.MDEV,
             'vgpu_types': TYPES,
             **facts,
         },
@@ -48,11 +49,11 @@ def t4(number, **facts):
 
 def vf(parent, index, **facts):
     """A VF of a card."""
-    return pci.PCIFunction(**{
+    return reported.Reported(**{
         'id': f'{parent.id}/vf{index}', 'pf': parent.id, 'vf_index': index,
         'address': f'{parent.address[:-4]}01.{index}', 'vendor': '10de',
         'device': '26b9', 'class_code': '030200',
-        'vgpu_mechanism': pci.VGPUMechanism.VF, **facts})
+        'vgpu_mechanism': capability.VGPUMechanism.VF, **facts})
 
 
 CARDS = (t4(0), t4(1))

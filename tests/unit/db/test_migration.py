@@ -219,7 +219,7 @@ class MigrationMixin:
                     host.problems,
                     device.state,
                     device.enabled,
-                    device.facts,
+                    device.pci_function,
                     variant.type,
                     variant.mix_policy,
                     variant.enabled_types,

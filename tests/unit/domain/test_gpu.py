@@ -95,34 +95,30 @@ class ObstacleTest(base.BaseTestCase):
                 ({'part_of': '0000:21:00.0'}, 'the card 0000:21:00.0'),
                 ({'iommu_foreign_members': ('0000:22:00.0',), 'group': 7},
                  'IOMMU group 7 also holds 0000:22:00.0')):
-            for unassignable_reason in (
-                gpu.unassignable_reason,
-                gpu.passthrough_refusal,
-            ):
-                self.assertIn(words, unassignable_reason(
-                    function('21:00.1', **facts)))
-        self.assertIsNone(gpu.unassignable_reason(function('21:00.0')))
+            refused = function('21:00.1', **facts)
+            self.assertIn(words, gpu.unassignable_reason(refused, None))
+            self.assertIn(words, gpu.passthrough_refusal(refused))
+        self.assertIsNone(gpu.unassignable_reason(function('21:00.0'), None))
         self.assertIsNone(gpu.passthrough_refusal(function('21:00.0')))
 
     def test_vf_that_is_given_away_needs_an_iommu_group_of_its_own(self):
         # As without ACS; the second guest could not have the group.
         foreign = {'iommu_foreign_members': ('0000:21:00.5',)}
-        for seats, refused in (('vf', True), ('mdev', False)):
-            vf = function('21:00.4', pf='/pf', vgpu_mechanism=seats, **foreign)
-            self.assertEqual(
-                refused, gpu.unassignable_reason(vf) is not None, seats
-            )
+        vf = function('21:00.4', pf='/pf', **foreign)
+        for mechanism, refused in (('vf', True), ('mdev', False)):
+            reason = gpu.unassignable_reason(vf, mechanism)
+            self.assertEqual(refused, reason is not None, mechanism)
         self.assertIsNone(gpu.unassignable_reason(
-            function('21:00.0', vgpu_mechanism='vf', **foreign)))
+            function('21:00.0', **foreign), 'vf'))
 
     def test_what_is_carved_stays_the_hosts(self):
         for facts in (
             {'used_by': 'boot_vga'},
             {'iommu_foreign_members': ('0000:22:00.0',), 'group': 7},
         ):
-            igpu = function('21:00.1', vgpu_mechanism='mdev', **facts)
-            self.assertIsNone(gpu.unassignable_reason(igpu))
+            igpu = function('21:00.1', **facts)
+            self.assertIsNone(gpu.unassignable_reason(igpu, 'mdev'))
             self.assertIsNotNone(gpu.passthrough_refusal(igpu))
         for facts in ({'fault': 'dead'}, {'owner': 'Nova'}):
             self.assertIsNotNone(gpu.unassignable_reason(
-                function('21:00.1', vgpu_mechanism='mdev', **facts)))
+                function('21:00.1', **facts), 'mdev'))

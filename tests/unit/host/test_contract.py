@@ -22,6 +22,7 @@ from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import recording
 from tests.contract import mdev
 from tests.contract import passthrough
+from tests.fixtures import reported
 
 
 class FakeKernelContractTest(
@@ -79,7 +80,7 @@ class FakeMdevContractTest(mdev.MdevContract, base.BaseTestCase):
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
         self.backend = fake_host.FakeHost.for_machine('nvidia-t4-2', self.root)
         self.parent = next(
-            function for function in self.backend.scan().functions
+            function for function in reported.functions(self.backend.scan())
             if function.vgpu_mechanism)
         self.types = {'T4-1Q': 16, 'T4-2Q': 8, 'T4-4Q': 4, 'T4-8Q': 2,
                       'T4-16Q': 1}

@@ -22,6 +22,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
+from tests.fixtures import reported
 
 
 class VGPUCase(base.BaseTestCase):
@@ -37,7 +38,7 @@ class VGPUCase(base.BaseTestCase):
         self.host.make_vfs(())
 
     def functions(self):
-        return [function for function in self.host.scan().functions
+        return [function for function in reported.functions(self.host.scan())
                 if pci.can_be_gpu(function.class_code)]
 
     def read(self, path):

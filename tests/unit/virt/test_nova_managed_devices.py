@@ -26,6 +26,7 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.virt import nova_managed_devices
+from tests.fixtures import reported
 
 ADDRESS = '0000:21:00.0'
 
@@ -52,9 +53,11 @@ class ConflictTest(ConflictCase):
                 uuid='u', host='h', stable_id='s', address=ADDRESS,
                 variant=variant, state='available', shown_state='available',
                 enabled=True, present=True, vendor='10de', device='2330')],
-            [pci.PCIFunction(id='s', address=ADDRESS, vgpu_types=tuple(
-                vgpu_type.VGPUType(name=each, type_id=each)
-                for each in types))],
+            reported.scan([reported.Reported(
+                id='s', address=ADDRESS, vgpu_mechanism='mdev',
+                vgpu_types=tuple(
+                    vgpu_type.VGPUType(name=each, type_id=each)
+                    for each in types))]),
             resource_classes)
 
     def refused(self, *words, **kwargs):
@@ -89,7 +92,8 @@ class ConflictTest(ConflictCase):
                                vendor='10de', device='2330')
         self.assertEqual(
             {},
-            nova_managed_devices.NovaManagedDevices(self.conf).options([wide]),
+            nova_managed_devices.NovaManagedDevices(self.conf).options(
+                reported.scan([wide])),
         )
 
     def test_parent_of_mdevs_that_is_no_pci_function(self):
@@ -98,15 +102,17 @@ class ConflictTest(ConflictCase):
         self.conf.set_override(
             'enabled_mdev_types', ['mbochs-small'], 'devices')
         parents = [
-            pci.PCIFunction(
+            reported.Reported(
                 id=f'/devices/virtual/{name}/{name}', address=name,
-                vendor='1234', device='1111', vgpu_types=(
+                vendor='1234', device='1111', vgpu_mechanism='mdev',
+                vgpu_types=(
                     vgpu_type.VGPUType(name=kind, type_id=kind),))
             for name, kind in (('mbochs', 'mbochs-small'),
                                ('other', 'mbochs-large'))]
         self.assertEqual(
             {'mbochs': '[devices] enabled_mdev_types = mbochs-small'},
-            nova_managed_devices.NovaManagedDevices(self.conf).options(parents))
+            nova_managed_devices.NovaManagedDevices(self.conf).options(
+                reported.scan(parents)))
 
     def test_vfs_of_a_function_that_nova_gives_away(self):
         # Nova looks at the real /sys for it.
@@ -123,7 +129,7 @@ class ConflictTest(ConflictCase):
         self.assertEqual(
             dict.fromkeys((ADDRESS, '0000:21:00.4'), '[pci] device_spec'),
             nova_managed_devices.NovaManagedDevices(self.conf).options(
-                [pf, vf, other]
+                reported.scan([pf, vf, other])
             ),
         )
 
@@ -146,15 +152,14 @@ class MdevOnVFTest(ConflictCase):
 
     def card(self):
         """The first one and its VFs."""
-        functions = [each for each in self.host.scan().functions
+        functions = [each for each in reported.functions(self.host.scan())
                      if pci.can_be_gpu(each.class_code)]
         return [each for each in functions
                 if functions[0].id in (each.id, each.pf)]
 
     def options(self):
         return nova_managed_devices.NovaManagedDevices(self.conf).options(
-            self.card()
-        )
+            reported.scan(self.card()))
 
     def carve(self, vf):
         self.host.prepare(host_base.HostDevice(

@@ -19,7 +19,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import capacity
 from tests.unit.host import vgpu_base
 
@@ -176,5 +176,5 @@ class NvidiaVFTest(PlacementCase):
         # It has a type, and is cleaned like any other VF.
         self.assertTrue(self.host.clean(device).passed)
         self.assertEqual(
-            pci.VGPUMechanism.VF, self.functions()[0].vgpu_mechanism
+            capability.VGPUMechanism.VF, self.functions()[0].vgpu_mechanism
         )

@@ -30,6 +30,7 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import vgpu_driver
+from tests.fixtures import reported
 
 LISTINGS = pathlib.Path(__file__).parents[3] / 'listings'
 
@@ -106,8 +107,8 @@ class ListingCase(base.BaseTestCase):
         return self.gpus()
 
     def gpus(self):
-        return [each for each in scanner.scan(
-            sysfs.Sysfs(str(self.root))).functions
+        return [each for each in reported.functions(scanner.scan(
+            sysfs.Sysfs(str(self.root))))
             if pci.can_be_gpu(each.class_code)]
 
     def vfs_of(self, pf):

@@ -23,6 +23,7 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
+from tests.fixtures import reported
 
 BMC = '1a03'
 
@@ -39,7 +40,7 @@ class MachineTestCase(base.BaseTestCase):
 
     @staticmethod
     def gpus(scan):
-        return [each for each in scan.functions
+        return [each for each in reported.functions(scan)
                 if pci.can_be_gpu(each.class_code)
                 and each.vendor != BMC]
 

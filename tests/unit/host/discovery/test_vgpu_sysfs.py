@@ -19,9 +19,11 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import host as fake_host
+from tests.fixtures import reported
 
 
 class CarvingTestCase(base.BaseTestCase):
@@ -38,7 +40,7 @@ class CarvingTestCase(base.BaseTestCase):
     def scan(self):
         scan = scanner.scan(sysfs.Sysfs(self.root))
         self.assertEqual((), scan.problems)
-        return [each for each in scan.functions
+        return [each for each in reported.functions(scan)
                 if pci.can_be_gpu(each.class_code)]
 
     def read(self, path):
@@ -72,7 +74,9 @@ class MdevTest(CarvingTestCase):
         return name
 
     def test_types(self):
-        self.assertEqual(pci.VGPUMechanism.MDEV, self.card.vgpu_mechanism)
+        self.assertEqual(
+            capability.VGPUMechanism.MDEV, self.card.vgpu_mechanism
+        )
         self.assertEqual(
             {'T4-1Q': ('nvidia-230', 1024, 16),
              'T4-16Q': ('nvidia-234', 16384, 1)},
@@ -137,7 +141,7 @@ class VFTest(CarvingTestCase):
         return [line.split()[0] for line in text.splitlines()[1:]]
 
     def test_types_are_told_of_the_pf(self):
-        self.assertEqual((pci.VGPUMechanism.VF, 8, 23), (
+        self.assertEqual((capability.VGPUMechanism.VF, 8, 23), (
             self.pf.vgpu_mechanism, len(self.vfs), len(self.pf.vgpu_types)))
         self.assertEqual({'L40S-2Q': 8, 'L40S-12Q': 4, 'L40S-48Q': 1}, {
             each.name: each.max_instances for each in self.pf.vgpu_types

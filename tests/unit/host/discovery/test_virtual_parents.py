@@ -19,6 +19,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
@@ -27,6 +28,7 @@ from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.host.fake import vgpu_driver
 from gpgpu_plugin.host.vfio import designation
 from tests.contract import mdev
+from tests.fixtures import reported
 
 MBOCHS = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
     f'mbochs-{name}': {
@@ -59,19 +61,20 @@ class VirtualParentCase(base.BaseTestCase):
     def parents(self, scan=None):
         scan = scan or scanner.scan(self.sysfs)
         self.assertEqual((), scan.problems)
-        return [each for each in scan.functions if ':' not in each.address]
+        return [each for each in reported.functions(scan)
+                if ':' not in each.address]
 
 
 class ScanTest(VirtualParentCase):
 
     def test_samples(self):
-        before = scanner.scan(self.sysfs).functions
+        before = reported.functions(scanner.scan(self.sysfs))
         add(self.root, 'mtty', MTTY)
         add(self.root, 'mbochs', MBOCHS)
         mbochs, mtty = self.parents()
         self.assertEqual(
             ('/devices/virtual/mbochs/mbochs', 'mbochs', '1234', '1111',
-             '038000', pci.VGPUMechanism.MDEV, (), None),
+             '038000', capability.VGPUMechanism.MDEV, (), None),
             (mbochs.id, mbochs.address, mbochs.vendor, mbochs.device,
              mbochs.class_code, mbochs.vgpu_mechanism, mbochs.existing_vgpus,
              mbochs.used_by))
@@ -88,13 +91,13 @@ class ScanTest(VirtualParentCase):
             {each.name: each.max_instances for each in mtty.vgpu_types})
         for each in (mbochs, mtty):
             self.assertEqual(
-                each, scanner.scan_function(self.sysfs, each.address)
+                each, reported.function(self.sysfs, each.address)
             )
             # No function of one card, though neither has a slot.
             self.assertEqual((None, (), ()), (
                 each.part_of, each.companions, each.iommu_foreign_members))
-        self.assertEqual((*before, mbochs, mtty),
-                         scanner.scan(self.sysfs).functions)
+        self.assertEqual([*before, mbochs, mtty],
+                         reported.functions(scanner.scan(self.sysfs)))
 
     def test_parent_that_nobody_knows(self):
         add(self.root, 'matrix', MBOCHS)
@@ -126,20 +129,20 @@ class ScanTest(VirtualParentCase):
         scan = scanner.scan(self.sysfs)
         self.assertEqual(['mbochs: path', 'mtty: vGPU types'], [
             each.partition(' cannot')[0] for each in scan.problems])
-        found = scan.functions[-1]
+        found = reported.functions(scan)[-1]
         self.assertEqual(('mtty', None, ('vGPU types',)), (
             found.address, found.vgpu_mechanism, found.unreadable))
 
     def test_reported_whatever_its_class(self):
         add(self.root, 'mtty', MTTY)
         scan = self.backend.scan()
-        reported = self.backend.discover(scan)
-        self.assertEqual(self.parents(scan), [
-            each for each in reported if not pci.can_be_gpu(each.class_code)])
-        self.assertIn(self.parents(scan)[0], reported)
+        found = self.backend.discover(scan)
+        self.assertEqual([each.function for each in self.parents(scan)], [
+            each for each in found if not pci.can_be_gpu(each.class_code)])
+        self.assertIn(self.parents(scan)[0].function, found)
 
     def test_driver_that_is_loaded_is_noticed(self):
-        seen = watch.Watch(self.sysfs, self.backend.scan().functions)
+        seen = watch.Watch(self.sysfs, self.backend.scan())
         self.addCleanup(seen.close)
         self.assertFalse(seen.changed())
         add(self.root, 'mbochs', MBOCHS)

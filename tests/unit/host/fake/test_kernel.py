@@ -29,6 +29,7 @@ from gpgpu_plugin.host.discovery import watch
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
+from tests.fixtures import reported
 
 
 class KernelTestCase(base.BaseTestCase):
@@ -121,7 +122,7 @@ class SriovTest(KernelTestCase):
             host.prepare(host_base.HostDevice(
                 assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
                 address=vf.address, vgpu_type=next(
-                    kind.name for each in before.functions
+                    kind.name for each in reported.functions(before)
                     for kind in each.vgpu_types)))
             path = f'{root}/bus/pci/devices/{vf.address}/{file}'
             for end, there in (('unbind', False), ('bind', True)):
@@ -151,7 +152,8 @@ class WatchTest(KernelTestCase):
     machine = 'intel-flex170-2'
 
     def watch(self):
-        made = watch.Watch(sysfs.Sysfs(self.root), self.scan())
+        made = watch.Watch(sysfs.Sysfs(self.root), scanner.scan(
+            sysfs.Sysfs(self.root)))
         self.addCleanup(made.close)
         return made
 

@@ -17,11 +17,11 @@ import shutil
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.host.fake import machine
 from tests.contract import mdev
+from tests.fixtures import reported
 from tests.unit.host import test_contract
 
 LAB = 'recorded-qemu-lab'
@@ -33,8 +33,9 @@ class LabCase(base.BaseTestCase):
         super().setUp()
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
         self.backend = fake_host.FakeHost.for_machine(LAB, self.root)
-        self.functions = {each.address: each
-                          for each in self.backend.scan().functions}
+        self.functions = {
+            each.address: each
+            for each in reported.functions(self.backend.scan())}
 
     def write(self, path, value):
         self.backend.kernel.write(path, value)
@@ -92,7 +93,7 @@ class LabMdevContractTest(LabCase, mdev.MdevContract):
         for each in (*self.functions['mbochs'].existing_vgpus,
                      *self.functions['mtty'].existing_vgpus):
             self.write(f'bus/mdev/devices/{each}/remove', '1')
-        self.parent = scanner.scan_function(sysfs.Sysfs(self.root), self.name)
+        self.parent = reported.function(sysfs.Sysfs(self.root), self.name)
 
 
 class LabMttyContractTest(LabMdevContractTest):

@@ -25,6 +25,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
@@ -36,6 +37,7 @@ from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import recording
 from gpgpu_plugin.host.fake import vgpu_driver
+from tests.fixtures import reported
 
 MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
     'mtty-1': {'name': 'Single port serial', 'video_ram': 1, 'max': 24},
@@ -102,14 +104,14 @@ class RecordingCase(base.BaseTestCase):
         tree = sysfs.Sysfs(root)
         parents = os.listdir(f'{root}/{vgpu_sysfs.PARENTS}')
         for number, name in enumerate(sorted(parents)):
-            types = scanner.scan_function(tree, name).vgpu_types
+            types = reported.function(tree, name).vgpu_types
             kernel.write(
                 f'{vgpu_sysfs.PARENTS}/{name}/{vgpu_sysfs.MDEV_TYPES}/'
                 f'{types[0].type_id}/create', str(uuid.UUID(int=100 + number)))
         vfs = [
             each
             for each in self.gpus(root)
-            if each.pf and each.vgpu_mechanism == pci.VGPUMechanism.VF
+            if each.pf and each.vgpu_mechanism == capability.VGPUMechanism.VF
         ]
         for each in vfs[1:3]:
             [kind, *_] = vgpu_sysfs.creatable_vgpu_types(
@@ -119,7 +121,8 @@ class RecordingCase(base.BaseTestCase):
 
     @staticmethod
     def gpus(root):
-        return [each for each in scanner.scan(sysfs.Sysfs(root)).functions
+        return [each for each in reported.functions(
+                    scanner.scan(sysfs.Sysfs(root)))
                 if pci.can_be_gpu(each.class_code) and ':' in each.address]
 
     @staticmethod
@@ -219,7 +222,8 @@ class RoundTripTest(RecordingCase):
     def test_watch_follows_the_same_folders(self):
         root = self.replay(self.text(self.machine('intel-flex170-2')))
         gpu = next(each for each in self.gpus(root) if each.sriov_numvfs)
-        seen = watch.Watch(sysfs.Sysfs(root), self.gpus(root))
+        seen = watch.Watch(
+            sysfs.Sysfs(root), scanner.scan(sysfs.Sysfs(root)))
         self.addCleanup(seen.close)
         self.assertFalse(seen.changed())
         fake_kernel.FakeKernel(root).write(
@@ -439,7 +443,7 @@ class FakeTest(RecordingCase):
         for name, enabled in (('unbind', '0\n'), ('bind', '1\n')):
             kernel.write(f'bus/pci/drivers/{gpu.driver}/{name}', gpu.address)
             self.assertEqual(enabled, (folder / 'enable').read_text())
-        self.assertEqual(gpu, scanner.scan_card(
+        self.assertEqual(gpu.function, scanner.scan_card(
             sysfs.Sysfs(root), gpu.address)[0])
 
     def test_vfs_of_a_host_without_an_iommu(self):
@@ -489,7 +493,7 @@ class FakeTest(RecordingCase):
                 else:
                     host.kernel.write(
                         f'bus/mdev/devices/{uuid_}/remove', '1')
-                self.assertEqual(count, len(scanner.scan_function(
+                self.assertEqual(count, len(reported.function(
                     sysfs.Sysfs(self.root), 'mtty').existing_vgpus))
 
     def test_rule_of_what_is_not_there(self):

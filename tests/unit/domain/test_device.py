@@ -15,7 +15,6 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import device
-from gpgpu_plugin.domain import device_states
 
 LEGAL = {
     ('available', 'claim'): 'provisioning',
@@ -33,36 +32,36 @@ LEGAL = {
 }
 
 
-class DeviceStatesTest(base.BaseTestCase):
+class DeviceTest(base.BaseTestCase):
 
     def test_every_pair(self):
         legal = 0
-        for state in device_states.DeviceState:
-            for event in device_states.DeviceEvent:
+        for state in device.DeviceState:
+            for event in device.DeviceEvent:
                 if (state, event) in LEGAL:
                     legal += 1
                     self.assertEqual(
                         LEGAL[state, event],
-                        device_states.next_state(state, event))
+                        device.next_state(state, event))
                 else:
                     self.assertRaises(
                         exception.InvalidTransition,
-                        device_states.next_state, state, event)
+                        device.next_state, state, event)
         self.assertEqual(len(LEGAL), legal)
 
     def test_table_cannot_be_changed(self):
         with self.assertRaises(TypeError):
-            device_states.TRANSITIONS['a', 'b'] = 'c'
+            device.TRANSITIONS['a', 'b'] = 'c'
 
     def test_only_a_free_healthy_device_is_offered(self):
-        for state in device_states.DeviceState:
+        for state in device.DeviceState:
             for enabled in (True, False):
                 for present in (True, False):
                     for managed in (True, False):
                         self.assertEqual(
                             state == 'available' and enabled and present
                             and managed,
-                            device.offered(state, enabled=enabled,
+                            device.is_claimable(state, enabled=enabled,
                                            present=present,
                                            managed=managed))
 

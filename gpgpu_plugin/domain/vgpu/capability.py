@@ -1,0 +1,80 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPUs that a PCI function offers and has, and what is known after a scan."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection
+
+from gpgpu_plugin.domain.vgpu import vgpu_type
+
+
+class VGPUMechanism(enum.StrEnum):
+    """How a driver exposes the vGPUs of a GPU.
+
+    ``mdev``: a mediated device is created for each vGPU. ``vf``: each vGPU
+    is one of the GPU's SR-IOV virtual functions.
+    """
+
+    MDEV = 'mdev'
+    VF = 'vf'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VGPUCapability:
+    """vGPUs of one PCI function.
+
+    :ivar types: types that the function can be partitioned into; those of
+        VFs are listed at their PF only. None: there are some, but the driver
+        does not list them now
+    :ivar existing_vgpus: UUIDs of the function's mdevs, or the number of the
+        type that a VF has. As stored by the conductor: only those that were
+        not made for an assignment
+    """
+
+    mechanism: VGPUMechanism
+    types: tuple[vgpu_type.VGPUType, ...] | None = ()
+    existing_vgpus: tuple[str, ...] = ()
+
+
+def merge(stored: VGPUCapability | None, observed: VGPUCapability | None, *,
+          in_use: bool, own_vgpus: Collection[str]) -> VGPUCapability | None:
+    """Return what is known of a function's vGPUs after a scan.
+
+    While a guest has the whole function its driver lists nothing, and while
+    a GPU has vGPUs its driver may not list the types, or not how many of each
+    fit on the empty GPU: then what was stored before stays.
+
+    :param in_use: whether the function's own device is not available
+    :param own_vgpus: those of ``observed.existing_vgpus`` that were made for
+        assignments
+    """
+    if observed is None:
+        if stored is None or not in_use:
+            return None
+        return dataclasses.replace(stored, existing_vgpus=())
+    foreign = tuple(name for name in observed.existing_vgpus
+                    if name not in own_vgpus)
+    if stored is None:
+        return dataclasses.replace(observed, existing_vgpus=foreign)
+    if observed.types is None or (in_use and not observed.types):
+        return dataclasses.replace(stored, existing_vgpus=foreign)
+    known = {known.name: known.max_instances for known in stored.types or ()}
+    return dataclasses.replace(
+        observed, existing_vgpus=foreign,
+        types=tuple(
+            dataclasses.replace(
+                listed, max_instances=known.get(listed.name))
+            if listed.max_instances is None else listed
+            for listed in observed.types))

@@ -1,0 +1,103 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which report of a driver counts, and what of it holds now."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain.vgpu import vgpu_type
+
+
+def report(*existing, at=('a', 1), most=None, **available):
+    return driver_capacity.DriverCapacity(
+        existing=existing, available=available, observed_max=most or {},
+        sampled_at=at)
+
+
+class NewerTest(base.BaseTestCase):
+
+    def test_report_sampled_earlier_is_dropped(self):
+        stored = report(at=('a', 2), A=1)
+        self.assertIs(stored, driver_capacity.newer(
+            stored, report(at=('a', 1), A=5), {}))
+
+    def test_report_of_another_start_is_taken(self):
+        newer = driver_capacity.newer(
+            report(at=('a', 9), A=1), report(at=('b', 1), A=5), {})
+        self.assertEqual({'A': 5}, newer.available)
+
+    def test_maximum_is_observed_only_without_other_types(self):
+        self.assertEqual({'A': 4}, driver_capacity.newer(
+            None, report('/1', A=3), {'/1': 'A'}).observed_max)
+        self.assertEqual({}, driver_capacity.newer(
+            None, report('/1', A=3), {'/1': 'B'}).observed_max.get('A', {}))
+        self.assertEqual({'A': 4}, driver_capacity.newer(
+            report(most={'A': 4}), report(A=0), {}).observed_max)
+
+    def test_maximum_that_is_exceeded_is_forgotten(self):
+        self.assertEqual({}, driver_capacity.newer(
+            report(most={'A': 1}), report('/1', A=None),
+            {'/1': 'A'}).observed_max)
+
+
+class MergeTest(base.BaseTestCase):
+
+    def test_scan_that_could_not_ask_changes_nothing(self):
+        stored = report(A=1, most={'A': 2})
+        self.assertIs(stored, driver_capacity.merge(stored, None, {}, {}))
+        self.assertIsNone(driver_capacity.merge(None, None, {}, {}))
+
+    def test_same_report_sampled_later_is_no_news(self):
+        stored = report(A=1, most={'A': 1})
+        self.assertIs(stored, driver_capacity.merge(
+            stored, report(at=('a', 7), A=1), {}, {}))
+
+    def test_uuids_of_own_mdevs_become_stable_ids(self):
+        merged = driver_capacity.merge(
+            None, report('mine', 'other', A=1), {'mine': '/gpu/mdev0'}, {})
+        self.assertEqual(('/gpu/mdev0', 'other'), merged.existing)
+
+
+class TypesTest(base.BaseTestCase):
+
+    def test_observed_maximum_limits_what_the_driver_lists(self):
+        listed = capability.VGPUCapability(
+            mechanism=capability.VGPUMechanism.MDEV, types=tuple(
+                vgpu_type.VGPUType(name=name, type_id=name, max_instances=4)
+                for name in 'AB'))
+        found = driver_capacity.types(listed, report(most={'A': 3, 'C': 1}))
+        self.assertEqual({'A': 3, 'B': 4}, {
+            name: known.max_instances for name, known in found.items()})
+
+    def test_without_capability_there_are_none(self):
+        self.assertEqual({}, driver_capacity.types(None, report(A=1)))
+
+
+class AvailableTest(base.BaseTestCase):
+
+    def test_vgpus_made_since_the_report_are_subtracted(self):
+        self.assertEqual({'A': 1, 'B': 0, 'C': None},
+                         driver_capacity.available(
+            report('/1', A=3, B=0, C=None),
+            {'/1': 'B', '/2': 'A', '/3': 'A'}, ()))
+
+    def test_report_does_not_hold_once_an_existing_vgpu_is_gone(self):
+        self.assertIsNone(driver_capacity.available(
+            report('/1', A=3), {'/2': 'A'}, ()))
+        self.assertEqual({'A': 3}, driver_capacity.available(
+            report('other', A=3), {}, ('other',)))
+
+    def test_driver_that_creates_nothing_on_an_empty_gpu_fails(self):
+        self.assertTrue(report(A=0).fails)
+        self.assertFalse(report(A=None).fails)
+        self.assertFalse(report('/1', A=0).fails)
