@@ -9,16 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which holdings have an allocation in Placement, as Placement says.
+"""Record which assignments a Placement allocation still covers.
 
-Nova takes allocations back of which the devices stay with the instance: after
-a rebuild, a confirmation or a migration that failed. What a group reserves
-must then cover them, or Placement offers what is held.
+After a rebuild, a confirmation or a failed migration Nova removes allocations
+whose devices stay assigned to the instance. What a group reserves must then
+cover these devices, or Placement offers them again.
 """
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 
@@ -29,7 +30,7 @@ from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.objects import inventory as inventory_obj
 
 Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -38,53 +39,60 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 def compare(db: api.Database, host_name: str, allocations: Allocations,
             assignments: Iterable[str]) -> inventory_obj.HostInventory:
-    """Take over what Placement says (ConductorAPI.compare_allocations)."""
+    """Store what Placement says (ConductorAPI.compare_allocations)."""
     known = set(assignments)
     with db.reader() as session:
         host_id = host_db.get(session, host_name).id
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(session, [host_id])
-        for state in capacity.load(session, [host.id])[host.id]:
-            said = allocations.get(state.group.provider_uuid)
-            if said is None:
+        for group in capacity.load(session, [host.id])[host.id]:
+            found = allocations.get(group.value.provider_uuid)
+            if found is None:
                 continue
-            allocated = _allocated(state.held, said)
-            for each in state.held:
-                if (each.uuid not in known
-                        or each.allocated == (each.id in allocated)):
-                    continue
-                each.allocated = each.id in allocated
-                event_db.add(
-                    session, 'allocation_found' if each.allocated
-                    else 'allocation_lost', host.name, each.device, each)
-                host_db.changed(host)
+            covered = covered_by(group.value.assignments, found)
+            for row in group.rows.assignments:
+                if row.uuid in known and row.allocated != (
+                        row.uuid in covered):
+                    row.allocated = row.uuid in covered
+                    event_db.add(
+                        session, 'allocation_found' if row.allocated
+                        else 'allocation_lost', host.name, row.device, row)
+                    host_db.changed(host)
         return inventory.refresh(session, host)
     return db.write(work)
 
 
-def _allocated(held: Iterable[models.Assignment],
-            said: Mapping[str, Mapping[str, int]]) -> set[int]:
-    """Ids of the holdings that have an allocation: by the instance itself, or
-    by somebody who holds nothing here, such as a migration for the side that
-    it leaves."""
-    held = list(held)
+def covered_by(assignments: Collection[group_rules.AssignedDevice],
+               allocations: Mapping[str, Mapping[str, int]]) -> set[str]:
+    """Return the assignments of a group that allocations cover.
+
+    An allocation of the instance itself covers an assignment; so does one of
+    a consumer without assignments here, such as a migration, which has the
+    allocation of the host that the instance leaves.
+
+    :param allocations: on the group's provider: units by consumer UUID and
+        resource class
+    :returns: UUIDs of assignments
+    """
     left = collections.Counter({
         (consumer, resource_class): units
-        for consumer, resources in said.items()
+        for consumer, resources in allocations.items()
         for resource_class, units in resources.items()})
-    allocated = set()
-    for each in held:
-        if left[each.instance_uuid, each.resource_class] > 0:
-            left[each.instance_uuid, each.resource_class] -= 1
-            allocated.add(each.id)
-    holders = {each.instance_uuid for each in held}
+    covered = set()
+    for assigned in assignments:
+        key = assigned.instance_uuid, assigned.resource_class
+        if left[key] > 0:
+            left[key] -= 1
+            covered.add(assigned.uuid)
+    instances = {assigned.instance_uuid for assigned in assignments}
     others: collections.Counter[str] = collections.Counter()
     for (consumer, resource_class), units in left.items():
-        if consumer not in holders:
+        if consumer not in instances:
             others[resource_class] += units
-    for each in held:
-        if each.id not in allocated and others[each.resource_class] > 0:
-            others[each.resource_class] -= 1
-            allocated.add(each.id)
-    return allocated
+    for assigned in assignments:
+        if (assigned.uuid not in covered
+                and others[assigned.resource_class] > 0):
+            others[assigned.resource_class] -= 1
+            covered.add(assigned.uuid)
+    return covered

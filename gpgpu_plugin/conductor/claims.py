@@ -18,10 +18,12 @@ room.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import time
 import uuid
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -29,9 +31,9 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import seats
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -40,9 +42,9 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import allocate
-from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
@@ -56,9 +58,9 @@ _Reason = request_mod.Reason
 
 def claim(db: api.Database, request: objects.ClaimRequest,
           lease: float) -> objects.Claim:
-    """Grant devices, all or none (ConductorAPI.claim).
+    """Assign devices to an instance, all or none (ConductorAPI.claim).
 
-    :param lease: seconds until an unactivated claim may be ended
+    :param lease: seconds until a claim that nobody activated may be aborted
     :raises ClaimDenied: with the reason's name
     """
     def work(session: orm.Session) -> objects.Claim:
@@ -66,7 +68,22 @@ def claim(db: api.Database, request: objects.ClaimRequest,
         if host is None:
             raise _denied(request, _Reason.HOST_UNKNOWN,
                           'the host never reported its devices')
-        return _claim(session, host, request, lease)
+        active = assignment_db.of_hosts(session, [host.id])
+        groups = capacity.load(session, [host.id], active)[host.id]
+        assigned = _assigned_before(request, active)
+        if not assigned:
+            offers = _offers(groups)
+            selected = _choose(
+                request, _own_demands(session, request, offers), offers)
+            assigned = _assign(
+                session, host, request, selected, offers, lease)
+            if assigned:
+                host_db.changed(host)
+                groups = [group.with_assignments(assigned)
+                          for group in groups]
+        return objects.Claim(
+            assignments=tuple(view(row, host) for row in assigned),
+            inventory=inventory.refresh(session, host, groups))
     return db.write(work)
 
 
@@ -81,134 +98,118 @@ def _fingerprint(request: objects.ClaimRequest) -> str:
     return json.dumps(codec.to_primitive(request.request), sort_keys=True)
 
 
-def _claim(session: orm.Session, host: models.Host,
-           request: objects.ClaimRequest, lease: float) -> objects.Claim:
-    active = assignment_db.active(
-        session, models.Assignment.host_id == host.id)
-    found = capacity.load(session, [host.id], active)[host.id]
-    held = [each for each in active
-            if (each.instance_uuid, each.slot) == (
-                request.instance_uuid, request.slot)]
-    if held:
-        if held[0].request != _fingerprint(request):
-            raise _denied(
-                request, _Reason.REQUEST_CHANGED,
-                f'the instance holds devices on this host for another '
-                f'request: {held[0].request}')
-        return objects.Claim(
-            assignments=tuple(view(each, host) for each in held),
-            inventory=inventory.inventory(host, found))
-    offered = {
-        state.resource_class(kind): Offered(state=state, kind=kind)
-        for state in found if state.devices for kind in state.group.types}
-    ours = _ours(session, request, offered)
-    chosen = _choose(request, ours, offered)
-    granted = _grant(session, host, request, chosen, offered, lease)
-    if not granted:
-        return objects.Claim(
-            assignments=(), inventory=inventory.inventory(host, found))
-    host_db.changed(host)
-    return objects.Claim(
-        assignments=tuple(view(each, host) for each in granted),
-        inventory=inventory.refresh(
-            session, host, [_with(state, granted) for state in found]))
+def _assigned_before(request: objects.ClaimRequest,
+                     active: Iterable[models.Assignment],
+                     ) -> list[models.Assignment]:
+    """Return what the same claim got before.
+
+    :raises ClaimDenied: another request was made under the claim's key
+    """
+    found = [row for row in active
+             if (row.instance_uuid, row.slot) == (
+                 request.instance_uuid, request.slot)]
+    if found and found[0].request != _fingerprint(request):
+        raise _denied(
+            request, _Reason.REQUEST_CHANGED,
+            f'the instance holds devices on this host for another '
+            f'request: {found[0].request}')
+    return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Offered:
-    """What one resource class is on the host."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Offer:
+    """One resource class of the host."""
 
-    state: capacity.GroupCapacity
-    kind: models.VGPUType
-
-
-def _with(state: capacity.GroupCapacity,
-          granted: Sequence[models.Assignment]) -> capacity.GroupCapacity:
-    mine = [each for each in granted
-            if each.device.group_id == state.group.id]
-    known = {device.id for device in state.devices}
-    return dataclasses.replace(
-        state, held=[*state.held, *mine],
-        devices=[*state.devices, *(each.device for each in mine
-                                   if each.device.id not in known)])
+    group: capacity.LoadedGroup
+    type: group_rules.OfferedType
 
 
-def _ours(session: orm.Session, request: objects.ClaimRequest,
-          offered: Mapping[str, Offered]) -> request_mod.Request:
-    """The part of the request that is the plugin's to grant.
+def _offers(groups: Iterable[capacity.LoadedGroup]) -> dict[str, _Offer]:
+    return {
+        group.value.resource_class(offered.vgpu_type): _Offer(
+            group=group, type=offered)
+        for group in groups if group.value.devices
+        for offered in group.value.types}
 
-    :raises ClaimDenied: a class that is ours has no group on the host, or is
-        not offered
+
+def _own_demands(session: orm.Session, request: objects.ClaimRequest,
+                 offers: Mapping[str, _Offer]) -> request_mod.Request:
+    """Return the part of the request that asks for the plugin's classes.
+
+    :raises ClaimDenied: such a class has no group on the host, or is disabled
     """
     demands = []
     for demand in request.request.demands:
         name = demand.resource_class
-        if name not in offered and (
-                naming.is_reserved_class(name)
+        if name in offers:
+            if not offers[name].type.enabled:
+                raise _denied(
+                    request, _Reason.TYPE_DISABLED,
+                    f'{name} ({offers[name].type.vgpu_type}) is disabled on '
+                    f'this host; see "gpgpu-manage vgpu-type enable"')
+            demands.append(demand)
+        elif (naming.is_reserved_class(name)
                 or variant_db.has_class(session, name)):
             raise _denied(
                 request, _Reason.NO_SUCH_GROUP,
                 f'no card of {name} on this host, which has '
-                f'{", ".join(sorted(offered)) or "no group"}')
-        if name in offered:
-            if not offered[name].kind.enabled:
-                raise _denied(
-                    request, _Reason.TYPE_DISABLED,
-                    f'{name} ({offered[name].kind.vgpu_type}) is disabled on '
-                    f'this host; see "gpgpu-manage vgpu-type enable"')
-            demands.append(demand)
+                f'{", ".join(sorted(offers)) or "no group"}')
     return dataclasses.replace(request.request, demands=tuple(demands))
 
 
 def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
-            offered: Mapping[str, Offered],
+            offers: Mapping[str, _Offer],
             ) -> allocate.Selections:
     if not ours:
         return {}
-    asked = {demand.resource_class: offered[demand.resource_class]
+    asked = {demand.resource_class: offers[demand.resource_class]
              for demand in ours.demands}
-    policies = {
-        name: request_mod.AllocationPolicy(
-            each.state.group.allocation_policy)
-        for name, each in asked.items()}
     nodes = request.numa_nodes
     try:
         return allocate.allocate(
-            {name: each.state.offer(each.kind)
-             for name, each in asked.items()},
-            ours, policies, None if nodes is None else frozenset(nodes))
+            {name: offer.group.value.offer(offer.type)
+             for name, offer in asked.items()},
+            ours,
+            {name: offer.group.value.allocation_policy
+             for name, offer in asked.items()},
+            None if nodes is None else frozenset(nodes))
     except request_mod.Unsatisfiable as exc:
         raise _denied(request, exc.reason, exc.detail) from None
 
 
-def _grant(session: orm.Session, host: models.Host,
-           request: objects.ClaimRequest,
-           chosen: Mapping[str, Sequence[offer_mod.Selection]],
-           offered: Mapping[str, Offered], lease: float,
-           ) -> list[models.Assignment]:
-    granted: list[models.Assignment] = []
-    for resource_class, units in sorted(chosen.items()):
-        each = offered[resource_class]
-        backed = request.allocated.get(
-            each.state.group.provider_uuid, {}).get(resource_class, 0)
-        for index, device in enumerate(
-                seats.take(session, each.state, units)):
-            device_db.transition(session, device, _Event.CLAIM)
-            granted.append(models.Assignment(
-                uuid=str(uuid.uuid4()), device=device, host_id=host.id,
-                instance_uuid=request.instance_uuid, slot=request.slot,
-                ordinal=len(granted), active=1,
-                vgpu_type=each.kind.vgpu_type, resource_class=resource_class,
-                request=_fingerprint(request), allocated=index < backed,
-                project_id=request.project_id, user_id=request.user_id,
-                claimed_at=event_db.now(),
-                lease_expires_at=time.time() + lease))
-    session.add_all(granted)
-    session.flush()
-    for assignment in granted:
-        event_db.add(session, 'claim', host.name, assignment.device,
-                     assignment)
-    return granted
+def _assign(session: orm.Session, host: models.Host,
+            request: objects.ClaimRequest,
+            selected: allocate.Selections,
+            offers: Mapping[str, _Offer], lease: float,
+            ) -> list[models.Assignment]:
+    units = [(resource_class, unit)
+             for resource_class, chosen in sorted(selected.items())
+             for unit in chosen]
+    devices = device_rows.take(
+        session, ((offers[resource_class].group, unit)
+                  for resource_class, unit in units))
+    allocated = collections.Counter({
+        resource_class: request.allocated.get(
+            offers[resource_class].group.value.provider_uuid, {}).get(
+                resource_class, 0) for resource_class in selected})
+    assigned: list[models.Assignment] = []
+    for (resource_class, _), device in zip(units, devices, strict=True):
+        device_db.transition(session, device, _Event.CLAIM)
+        assigned.append(models.Assignment(
+            uuid=str(uuid.uuid4()), device=device, host_id=host.id,
+            instance_uuid=request.instance_uuid, slot=request.slot,
+            ordinal=len(assigned), active=1,
+            vgpu_type=offers[resource_class].type.vgpu_type,
+            resource_class=resource_class, request=_fingerprint(request),
+            allocated=allocated[resource_class] > 0,
+            project_id=request.project_id, user_id=request.user_id,
+            claimed_at=event_db.now(),
+            lease_expires_at=time.time() + lease))
+        allocated[resource_class] -= 1
+    session.add_all(assigned)
+    for row in assigned:
+        event_db.add(session, 'claim', host.name, row.device, row)
+    return assigned
 
 
 def view(each: models.Assignment, host: models.Host) -> objects.Assignment:
@@ -343,20 +344,19 @@ def _end_one(session: orm.Session, host: models.Host,
 
 def of_host(db: api.Database,
             host_name: str) -> tuple[objects.Assignment, ...]:
-    """All active assignments on a host."""
+    """Return all active assignments on a host."""
     with db.reader() as session:
         host = host_db.find(session, host_name)
         if host is None:
             return ()
-        return tuple(view(each, host) for each in assignment_db.active(
-            session, models.Assignment.host_id == host.id))
+        return tuple(view(row, host)
+                     for row in assignment_db.of_hosts(session, [host.id]))
 
 
 def of_instance(db: api.Database,
                 instance_uuid: str) -> tuple[objects.Assignment, ...]:
-    """All active assignments of an instance."""
+    """Return all active assignments of an instance."""
     with db.reader() as session:
         return tuple(
-            view(each, session.get_one(models.Host, each.host_id))
-            for each in assignment_db.active(
-                session, models.Assignment.instance_uuid == instance_uuid))
+            view(row, session.get_one(models.Host, row.host_id))
+            for row in assignment_db.of_instance(session, instance_uuid))

@@ -9,13 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""From dirty to available or quarantined; the host does the work."""
+"""Cleaning of devices between two assignments; the host does the work."""
 
 from __future__ import annotations
 
 import uuid
 
-import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
@@ -37,17 +36,12 @@ _State = device_rules.DeviceState
 
 
 def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
-    """Present devices of the host that are dirty or cleaning."""
+    """Return the present devices of the host that are dirty or cleaning."""
     with db.reader() as session:
         host = host_db.find(session, host_name)
         if host is None:
             return ()
-        devices = session.scalars(
-            sa.select(models.Device).where(
-                models.Device.host_id == host.id,
-                models.Device.present,
-                models.Device.state.in_([_State.DIRTY, _State.CLEANING]))
-            .order_by(models.Device.stable_id)).all()
+        devices = device_db.to_clean(session, host.id)
         last = assignment_db.last_of(
             session, [device.id for device in devices]) if devices else {}
         return tuple(
@@ -60,22 +54,6 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
             for device in devices)
 
 
-def locked(session: orm.Session, host_id: int,
-           uuid_: str) -> tuple[models.Host, models.Device]:
-    """A device with its host locked, as the transaction's first statement."""
-    [host] = host_db.lock_ids(session, [host_id])
-    return host, device_db.get(session, uuid_)
-
-
-def host_id_of(db: api.Database, device_uuid: str) -> int:
-    """Id of a device's host, which never changes.
-
-    :raises NotFound: no such device
-    """
-    with db.reader() as session:
-        return device_db.get(session, device_uuid).host_id
-
-
 def _check(device: models.Device, token: str,
            states: tuple[device_rules.DeviceState, ...]) -> None:
     if device.state not in states or device.clean_token != token:
@@ -86,14 +64,14 @@ def _check(device: models.Device, token: str,
 
 
 def started(db: api.Database, device_uuid: str, token: str) -> None:
-    """dirty -> cleaning (ConductorAPI.clean_started)."""
-    host_id = host_id_of(db, device_uuid)
+    """Record that a cleaning began (ConductorAPI.clean_started)."""
+    host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
-        host, device = locked(session, host_id, device_uuid)
+        host, device = device_db.lock(session, host_id, device_uuid)
         _check(device, token, (_State.DIRTY, _State.CLEANING))
         if device.state == _State.CLEANING:
-            # A restart of the host broke it off; its steps begin anew.
+            # The host was restarted meanwhile; all steps begin anew.
             device_db.transition(session, device, _Event.CLEAN_INTERRUPTED)
             event_db.add(session, 'clean_interrupted', host.name, device)
         device_db.transition(session, device, _Event.CLEAN)
@@ -107,11 +85,11 @@ def finished(db: api.Database, device_uuid: str, token: str, *,
              passed: bool, evidence: str,
              driver_capacities: report_obj.DriverCapacities | None = None,
              ) -> inventory_obj.HostInventory:
-    """cleaning -> available or quarantined (ConductorAPI.clean_finished)."""
-    host_id = host_id_of(db, device_uuid)
+    """Record how a cleaning ended (ConductorAPI.clean_finished)."""
+    host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
-        host, device = locked(session, host_id, device_uuid)
+        host, device = device_db.lock(session, host_id, device_uuid)
         _check(device, token, (_State.CLEANING,))
         device_db.transition(
             session, device,
@@ -127,11 +105,14 @@ def finished(db: api.Database, device_uuid: str, token: str, *,
 
 
 def operator_release(db: api.Database, device_uuid: str) -> str:
-    """quarantined -> dirty. :returns: the host that must clean"""
-    host_id = host_id_of(db, device_uuid)
+    """Let a quarantined device be cleaned.
+
+    :returns: name of the host that must clean it
+    """
+    host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> str:
-        host, device = locked(session, host_id, device_uuid)
+        host, device = device_db.lock(session, host_id, device_uuid)
         device_db.transition(session, device, _Event.OPERATOR_RELEASE)
         device.clean_token = str(uuid.uuid4())
         device.reason = None

@@ -9,118 +9,87 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a host offers, derived from its rows: for Placement and schedulers."""
+"""Inventory of a host's groups: for Placement, and as stored capacities."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.objects import inventory as objects
 
 
 def refresh(session: orm.Session, host: models.Host,
-            states: Sequence[capacity.GroupCapacity] | None = None,
+            groups: Sequence[capacity.LoadedGroup] | None = None,
             ) -> objects.HostInventory:
-    """Recompute the stored capacities of the (locked) host.
+    """Store the capacities of the (locked) host anew.
 
-    :param states: where the caller has them, as they are now
-    :returns: what the host offers after the transaction
+    :param groups: the host's groups as they are now, where the caller has
+        them
+    :returns: the host's inventory after the transaction
     """
     session.flush()
-    if states is None:
-        states = capacity.load(session, [host.id])[host.id]
-    _store_capacity(states)
-    return inventory(host, states)
+    if groups is None:
+        groups = capacity.load(session, [host.id])[host.id]
+    _store_capacities(groups)
+    return inventory(host, groups)
 
 
 def refresh_all(session: orm.Session, host_ids: Sequence[int]) -> None:
-    """Recompute the stored capacities of (locked) hosts."""
+    """Store the capacities of (locked) hosts anew."""
     session.flush()
-    for states in capacity.load(session, host_ids).values():
-        _store_capacity(states)
+    for groups in capacity.load(session, host_ids).values():
+        _store_capacities(groups)
 
 
-def _store_capacity(states: Sequence[capacity.GroupCapacity]) -> None:
-    for state in states:
-        for kind in state.group.types:
-            limits = state.max_instances(kind)
-            kind.max_vgpu_per_pgpu = max(limits, default=0)
-            kind.max_capacity = sum(limits)
-            kind.remaining_capacity = state.available(kind)
+def _store_capacities(groups: Iterable[capacity.LoadedGroup]) -> None:
+    for group in groups:
+        for row in group.rows.group.types:
+            offered = group.value.by_name[row.vgpu_type]
+            maxima = group.value.max_instances(offered)
+            row.max_vgpu_per_pgpu = max(maxima, default=0)
+            row.max_capacity = sum(maxima)
+            row.remaining_capacity = group.value.available(offered)
 
 
 def of_host(session: orm.Session,
             host: models.Host) -> objects.HostInventory:
-    """What the host offers now."""
+    """Return the host's inventory."""
     return inventory(host, capacity.load(session, [host.id])[host.id])
 
 
-def inventory(host: models.Host, states: Sequence[capacity.GroupCapacity],
+def inventory(host: models.Host, groups: Iterable[capacity.LoadedGroup],
               ) -> objects.HostInventory:
-    """What a host offers, of rows that were read already."""
+    """Return the inventory of a host whose groups are loaded."""
+    found = (of_group(group.value, host.node) for group in groups)
     return objects.HostInventory(
         host=host.name, node_uuid=host.node_uuid,
         generation=host.generation,
-        groups=tuple(
-            _group_inventory(host, state, types) for state in states
-            if (types := _types(state))))
+        groups=tuple(group for group in found if group.types))
 
 
-def _types(state: capacity.GroupCapacity,
-           ) -> tuple[objects.TypeInventory, ...]:
-    return tuple(
-        objects.TypeInventory(
-            resource_class=state.resource_class(kind), total=desired.total,
-            reserved=desired.reserved, max_unit=desired.max_unit)
-        for kind in state.group.types if kind.listed
-        and (desired := state.desired(kind)) is not None)
+def of_group(group: group_rules.GroupCapacity,
+             node: str) -> objects.GroupInventory:
+    """Return the resource provider of a group.
 
-
-def _group_inventory(host: models.Host, state: capacity.GroupCapacity,
-                     types: tuple[objects.TypeInventory, ...],
-                     ) -> objects.GroupInventory:
-    variant = state.group.variant
+    :param node: name of the root provider
+    """
     return objects.GroupInventory(
-        variant=variant.name,
-        provider_name=naming.provider_name(host.node, variant.name),
-        provider_uuid=state.group.provider_uuid,
+        variant=group.variant.name,
+        provider_name=naming.provider_name(node, group.variant.name),
+        provider_uuid=group.provider_uuid,
         traits=tuple(sorted(naming.traits(
-            variant.name, tuple(json.loads(variant.traits))))),
-        types=types)
-
-
-def view(host: models.Host, states: Sequence[capacity.GroupCapacity],
-         ) -> objects.HostMasks:
-    """The host as the scheduler needs it."""
-    kinds = [(state, kind) for state in states
-             for kind in state.group.types if kind.listed]
-    masks = feasibility.masks(
-        [state.offer(kind) for state, kind in kinds])
-    of_group: dict[int, list[tuple[models.VGPUType, feasibility.Masks]]] = {}
-    for (state, kind), mask in zip(kinds, masks, strict=True):
-        of_group.setdefault(state.group.id, []).append((kind, mask))
-    return objects.HostMasks(
-        host=host.name, node_uuid=host.node_uuid,
-        generation=host.generation, deleted=bool(host.deleted),
-        groups=tuple(_group_view(state, of_group[state.group.id])
-                     for state in states if state.group.id in of_group))
-
-
-def _group_view(state: capacity.GroupCapacity,
-                types: Sequence[tuple[models.VGPUType, feasibility.Masks]],
-                ) -> objects.GroupMasks:
-    _, first = types[0]
-    return objects.GroupMasks(
-        variant=state.group.variant.name,
-        provider_uuid=state.group.provider_uuid, numa=first.numa,
-        switches=first.switches, alone=first.alone, states=state.states(),
-        types=tuple(objects.TypeMasks(
-            resource_class=state.resource_class(kind), free=mask.free,
-            available=mask.available) for kind, mask in types))
+            group.variant.name, group.variant.traits))),
+        types=tuple(
+            objects.TypeInventory(
+                resource_class=group.resource_class(offered.vgpu_type),
+                total=desired.total, reserved=desired.reserved,
+                max_unit=desired.max_unit)
+            for offered in group.types if offered.listed
+            and (desired := group.desired(offered)) is not None))

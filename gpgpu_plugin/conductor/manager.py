@@ -33,7 +33,9 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
-from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
@@ -193,41 +195,41 @@ class ConductorManager(conductor_contract.Conductor):
         return types
 
     def host_list(self, ctxt: _Context) -> tuple[admin.HostInfo, ...]:
-        return operators.host_list(self._db)
+        return host_admin.list_all(self._db)
 
     def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
-        return operators.host_list(self._db, host)[0]
+        return host_admin.list_all(self._db, host)[0]
 
     def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
         if not force:
-            operators.check_not_running(
+            host_admin.check_not_running(
                 self._db, host,
                 lambda: self._compute_api.ping(ctxt, host))
-        operators.host_delete(self._db, host)
+        host_admin.delete(self._db, host)
         # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
 
     def group_list(self, ctxt: _Context, *, host: str | None,
                    variant: str | None) -> tuple[admin.GroupInfo, ...]:
-        return operators.group_list(self._db, host, variant)
+        return group_admin.list_all(self._db, host, variant)
 
     def group_set(self, ctxt: _Context, *, host: str, variant: str,
                   allocation_policy: str) -> admin.GroupInfo:
-        return operators.group_set(
+        return group_admin.set_(
             self._db, host, variant, allocation_policy)
 
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
                     used_by: str | None) -> tuple[admin.DeviceInfo, ...]:
-        return operators.device_list(
+        return device_admin.list_all(
             self._db, host, variant, state, used_by)
 
     def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
-        return operators.device_show(self._db, device)
+        return device_admin.show(self._db, device)
 
     def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
                    ) -> admin.DeviceInfo:
-        changed = operators.device_set(self._db, device, enabled=enabled)
+        changed = device_admin.set_(self._db, device, enabled=enabled)
         self._refresh(ctxt, [changed.host])
         return changed
 
@@ -235,4 +237,4 @@ class ConductorManager(conductor_contract.Conductor):
                        ) -> admin.DeviceInfo:
         host = cleaning.operator_release(self._db, device)
         self._refresh(ctxt, [host])
-        return operators.device_show(self._db, device)
+        return device_admin.show(self._db, device)

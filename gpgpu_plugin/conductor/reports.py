@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A host's scan becomes rows: what appeared, changed, went and came back."""
+"""Reports of hosts: a scan becomes rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -41,23 +41,24 @@ from gpgpu_plugin.objects import report as objects
 
 def report(db: api.Database,
            scan: objects.HostReport) -> inventory_obj.HostInventory:
-    """Store a scan (ConductorAPI.report); one that says nothing new writes
-    nothing."""
+    """Store a scan (ConductorAPI.report).
+
+    A scan that found nothing new writes nothing.
+    """
     _check(scan)
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
-        host = host_db.lock(session, scan.host)
-        host = _known(session, host, scan)
+        host = _host(session, scan)
         before = host.generation
         problems = json.dumps(scan.problems)
-        if host.problems != problems:
-            host.problems = problems
+        if (host.node, host.problems) != (scan.node, problems):
+            host.node, host.problems = scan.node, problems
             host_db.changed(host)
         _store(session, host, scan)
         variant_matching.apply(session, [host])
         if host.generation == before:
             return inventory.of_host(session, host)
-        vgpu_type_admin.sync(session, [host.id])
+        type_sync.sync(session, [host.id])
         host.reported_at = event_db.now()
         return inventory.refresh(session, host)
     return db.write(work)
@@ -73,25 +74,26 @@ def _check(scan: objects.HostReport) -> None:
         seen.add(function.id)
 
 
-def _known(session: orm.Session, host: models.Host | None,
-           scan: objects.HostReport) -> models.Host:
-    """The host's row, made when it reports for the first time.
+def _host(session: orm.Session, scan: objects.HostReport) -> models.Host:
+    """Return the host, locked; it is made when it reports the first time.
 
     :raises Conflict: the host and the node UUID do not belong together
     """
-    if host is not None:
-        if host.node_uuid != scan.node_uuid:
-            raise exception.Conflict(
-                kind='host', name=scan.host,
-                reason=f'it reported node {host.node_uuid} before and '
-                       f'{scan.node_uuid} now; delete the host if it was '
-                       f'set up anew')
-        if host.node != scan.node:
-            host.node = scan.node
-            host_db.changed(host)
-        return host
-    other = session.query(models.Host).filter_by(
-        node_uuid=scan.node_uuid, deleted=0).one_or_none()
+    host = host_db.lock(session, scan.host)
+    if host is None:
+        return _insert_host(session, scan)
+    if host.node_uuid != scan.node_uuid:
+        raise exception.Conflict(
+            kind='host', name=scan.host,
+            reason=f'it reported node {host.node_uuid} before and '
+                   f'{scan.node_uuid} now; delete the host if it was '
+                   f'set up anew')
+    return host
+
+
+def _insert_host(session: orm.Session,
+                 scan: objects.HostReport) -> models.Host:
+    other = host_db.by_node_uuid(session, scan.node_uuid)
     if other is not None:
         raise exception.Conflict(
             kind='host', name=scan.host,

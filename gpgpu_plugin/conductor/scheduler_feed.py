@@ -13,57 +13,79 @@
 
 A number that a writer takes may become visible after a greater one, and a
 reader that has seen the greater would skip it for ever. So writers only mark
-a host as changed; numbers are given by the readers, to what is visible, one
-reader at a time.
+a host as changed; readers give numbers to what is visible, one reader at a
+time.
 """
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+from collections.abc import Sequence
+
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import group as group_rules
+from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.objects import inventory as objects
 
 
 def changes_since(db: api.Database, generation: int) -> objects.Changes:
-    """Hosts that changed after a number (ConductorAPI.changes_since)."""
+    """Return hosts that changed after a number (ConductorAPI)."""
     with db.reader() as session:
-        unnumbered = session.scalar(
-            sa.select(models.Host.id)
-            .where(models.Host.change_number.is_(None)).limit(1))
-    if unnumbered is not None:
+        has_unnumbered = host_db.has_unnumbered(session)
+    if has_unnumbered:
         db.write(_number)
     with db.reader() as session:
-        hosts = list(session.scalars(
-            sa.select(models.Host)
-            .where(models.Host.change_number > generation)
-            .order_by(models.Host.change_number)))
-        # The last number read in the same snapshot as the hosts.
-        newest = max((host.change_number or 0 for host in hosts), default=0)
-        if not hosts:
-            newest = session.scalar(
-                sa.select(sa.func.max(models.Host.change_number))) or 0
+        hosts = host_db.changed_since(session, generation)
+        # Read in the same snapshot as the hosts.
+        newest = (hosts[-1].change_number or 0 if hosts
+                  else host_db.last_number(session))
         live = [host.id for host in hosts if not host.deleted]
-        states = capacity.load(session, live) if live else {}
-        return objects.Changes(
-            generation=newest,
-            hosts=tuple(inventory.view(host, states.get(host.id, []))
-                        for host in hosts))
+        groups = capacity.load(session, live) if live else {}
+        return objects.Changes(generation=newest, hosts=tuple(
+            host_masks(host, [
+                group.value for group in groups.get(host.id, [])])
+            for host in hosts))
 
 
 def _number(session: orm.Session) -> None:
     last = host_db.lock_row(session, 'changes')
-    # A host that is being changed right now is passed over: its writer
-    # leaves it unnumbered, and the next reader finds it.
-    hosts = session.scalars(
-        sa.select(models.Host).where(models.Host.change_number.is_(None))
-        .order_by(models.Host.id).with_for_update(skip_locked=True)
-        .execution_options(populate_existing=True))
-    for host in hosts:
+    for host in host_db.lock_unnumbered(session):
         last.value += 1
         host.change_number = last.value
+
+
+def host_masks(host: models.Host,
+               groups: Sequence[group_rules.GroupCapacity],
+               ) -> objects.HostMasks:
+    """Return the host as the scheduler needs it."""
+    offers = [(group, offered) for group in groups
+              for offered in group.types if offered.listed]
+    masks = feasibility.masks(
+        [group.offer(offered) for group, offered in offers])
+    of_group: dict[str, list[tuple[str, feasibility.Masks]]] = {}
+    for (group, offered), mask in zip(offers, masks, strict=True):
+        of_group.setdefault(group.provider_uuid, []).append(
+            (group.resource_class(offered.vgpu_type), mask))
+    return objects.HostMasks(
+        host=host.name, node_uuid=host.node_uuid,
+        generation=host.generation, deleted=bool(host.deleted),
+        groups=tuple(_group_masks(group, of_group[group.provider_uuid])
+                     for group in groups if group.provider_uuid in of_group))
+
+
+def _group_masks(group: group_rules.GroupCapacity,
+                 types: Sequence[tuple[str, feasibility.Masks]],
+                 ) -> objects.GroupMasks:
+    _, first = types[0]
+    return objects.GroupMasks(
+        variant=group.variant.name, provider_uuid=group.provider_uuid,
+        numa=first.numa, switches=first.switches, alone=first.alone,
+        states=group.shown_states(),
+        types=tuple(
+            objects.TypeMasks(resource_class=resource_class, free=mask.free,
+                              available=mask.available)
+            for resource_class, mask in types))

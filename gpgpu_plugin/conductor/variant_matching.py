@@ -9,129 +9,175 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Variants applied to devices: the group of each, or why none.
+"""Variants applied to devices: plan the group of each, then apply the plan.
 
 All hosts of a cloud at once cost as many queries as one host.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
-import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
+from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
+from gpgpu_plugin.domain.allocation import request
 
-_HELD = (device_rules.DeviceState.PROVISIONING,
-         device_rules.DeviceState.ASSIGNED)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Group that a device belongs in.
+
+    :ivar variant: name of the group's variant; None: in no group
+    :ivar reason: why it is in no group
+    """
+
+    variant: str | None = None
+    reason: str | None = None
+
+
+def plan(variants: Sequence[rules.Variant],
+         devices: Iterable[group_rules.Device],
+         current: Mapping[str, str]) -> dict[str, Place]:
+    """Return where each device of a host belongs.
+
+    An assigned device keeps its group, and so does a GPU of which something
+    is assigned. VFs and mdev rows are in the group of their GPU; a VF of a
+    GPU without a variant may have a variant of its own.
+
+    :param current: variants of the devices' present groups, by stable id
+    :returns: by stable id
+    """
+    # GPUs before their VFs and mdev rows.
+    devices = sorted(devices, key=lambda device: device.parent_id is not None)
+    by_id = {device.id: device for device in devices}
+    kept = {stable_id for device in devices
+            if device.state in device_rules.ASSIGNED_STATES
+            for stable_id in (device.id, device.parent_id)}
+    places: dict[str, Place] = {}
+    for device in devices:
+        if device.id in kept and device.id in current:
+            places[device.id] = Place(variant=current[device.id])
+        else:
+            places[device.id] = _place(
+                variants, device, by_id.get(device.parent_id or ''),
+                places.get(device.parent_id or '', Place()))
+    return places
+
+
+def _place(variants: Sequence[rules.Variant], device: group_rules.Device,
+           parent: group_rules.Device | None, of_parent: Place) -> Place:
+    """Return where a device belongs that nothing keeps in its group."""
+    if device.function is None:
+        return of_parent if of_parent.variant else Place(
+            reason='its card is unmanaged')
+    reason = _unassignable_reason(device)
+    if reason is not None:
+        return Place(reason=reason)
+    if of_parent.variant:
+        return of_parent
+    # VFs go with their GPU: to whoever it is assigned by, or to nobody.
+    reason = _unassignable_reason(parent) if parent is not None else None
+    if reason is not None:
+        return Place(reason=f'its card is unmanaged: {reason}')
+    try:
+        variant = rules.match(variants, device.function)
+    except exception.VariantTie as exc:
+        return Place(reason=str(exc))
+    if variant is None:
+        function = device.function
+        return Place(reason=(
+            f'no variant for {function.vendor}:{function.device} '
+            f'(subsystem {function.subsystem_vendor}:{function.subsystem}, '
+            f'revision {function.revision})'))
+    return Place(variant=variant.name)
+
+
+def _unassignable_reason(device: group_rules.Device) -> str | None:
+    if device.function is None:
+        return None
+    return gpu.unassignable_reason(
+        device.function,
+        device.vgpus.mechanism if device.vgpus is not None else None)
 
 
 def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
-    """Bring the (locked) hosts' devices into their groups.
+    """Bring the devices of (locked) hosts into the groups of the plan.
 
-    A held device keeps its group, and so does a card of which something is
-    held. What is carved out of a card is in the card's group; a VF of a card
-    that has no variant may have one of its own. Groups that lost their last
-    device go.
+    Groups that lost their last device are deleted.
     """
-    rows = {row.name: row for row in variant_db.all(session)}
-    variants = [variant_db.to_domain(row) for row in rows.values()]
-    by_id = {host.id: host for host in hosts}
-    groups = {
-        (group.host_id, group.variant.name): group
-        for group in session.scalars(
-            sa.select(models.Group)
-            .where(models.Group.host_id.in_(by_id))
-            .options(orm.selectinload(models.Group.types)))}
-    present = {group.id: group for group in groups.values()}
-    # Cards before what is carved out of them.
-    devices = sorted(device_db.of_hosts(session, by_id),
-                     key=lambda device: device.parent_id is not None)
-    held = {id_ for device in devices if device.state in _HELD
-            for id_ in (device.id, device.parent_id)}
-    cards = {device.id: device for device in devices}
-    placed: dict[int, models.Group | None] = {}
+    variants = {row.name: row for row in variant_db.all(session)}
+    values = [variant_db.to_domain(row) for row in variants.values()]
+    groups: dict[int, dict[str, models.Group]] = {
+        host.id: {} for host in hosts}
+    for group in group_db.of_hosts(session, list(groups)):
+        groups[group.host_id][group.variant.name] = group
+    devices: dict[int, list[models.Device]] = {host.id: [] for host in hosts}
+    for device in device_db.of_hosts(session, list(devices)):
+        devices[device.host_id].append(device)
+    used = {
+        host.id: _apply(session, host, values, variants, groups[host.id],
+                        devices[host.id])
+        for host in hosts}
+    session.flush()
+    for host in hosts:
+        for name, group in groups[host.id].items():
+            if name not in used[host.id]:
+                session.delete(group)
+                host_db.changed(host)
+    session.flush()
+
+
+def _apply(session: orm.Session, host: models.Host,
+           values: Sequence[rules.Variant],
+           variants: Mapping[str, models.Variant],
+           groups: dict[str, models.Group],
+           devices: Sequence[models.Device]) -> set[str | None]:
+    """Bring the devices of a host into their groups.
+
+    :param groups: by variant; gets those that are created
+    :returns: variants whose groups have a device
+    """
+    ids = {device.id: device.stable_id for device in devices}
+    names = {group.id: name for name, group in groups.items()}
+    places = plan(
+        values, [capacity.device(device, ids) for device in devices],
+        {device.stable_id: names[device.group_id] for device in devices
+         if device.group_id in names})
     for device in devices:
-        group = present.get(device.group_id or 0)
-        if device.id not in held or group is None:
-            host = by_id[device.host_id]
-            before = group
-            group, reason = placed.get(device.parent_id or 0), None
-            if group is None:
-                name, reason = _match(
-                    variants, device, cards.get(device.parent_id or 0))
-                if name is not None:
-                    key = host.id, name
-                    if key not in groups:
-                        groups[key] = _create(session, host, rows[name])
-                    group = groups[key]
-            elif unassignable_reason := _unassignable_reason(device):
-                group, reason = None, unassignable_reason
-            _move(host, device, before, group, reason)
-        placed[device.id] = group
-    session.flush()
-    for group in groups.values():
-        if group not in placed.values():
-            session.delete(group)
-            host_db.changed(by_id[group.host_id])
-    session.flush()
+        place = places[device.stable_id]
+        if place.variant is not None and place.variant not in groups:
+            groups[place.variant] = _create(
+                session, host, variants[place.variant])
+        _move(host, device, names.get(device.group_id or 0), place, groups)
+    return {place.variant for place in places.values()}
 
 
-def _match(variants: Sequence[rules.Variant], device: models.Device,
-           parent: models.Device | None) -> tuple[str | None, str | None]:
-    """Name of the device's variant, or the reason why it has none.
-
-    :param parent: its card, which has no group
-    """
-    function = device_db.pci_function(device)
-    if device.kind == 'mdev':
-        return None, 'its card is unmanaged'
-    unassignable_reason = _unassignable_reason(device)
-    if unassignable_reason is not None:
-        return None, unassignable_reason
-    if parent is not None:
-        # VFs go with their card: to whom it is given, or nowhere.
-        unassignable_reason = _unassignable_reason(parent)
-        if unassignable_reason is not None:
-            return None, f'its card is unmanaged: {unassignable_reason}'
-    try:
-        variant = rules.match(variants, function)
-    except exception.VariantTie as exc:
-        return None, str(exc)
-    if variant is None:
-        return None, (f'no variant for {function.vendor}:{function.device} '
-                      f'(subsystem {function.subsystem_vendor}:'
-                      f'{function.subsystem}, revision {function.revision})')
-    return variant.name, None
-
-
-def _unassignable_reason(device: models.Device) -> str | None:
-    vgpus = device_db.vgpu_capability(device)
-    return gpu.unassignable_reason(
-        device_db.pci_function(device),
-        vgpus.mechanism if vgpus is not None else None)
-
-
-def _move(host: models.Host, device: models.Device,
-          before: models.Group | None, group: models.Group | None,
-          reason: str | None) -> None:
-    if before is not group:
-        # Leaving or joining clears the reason; why it is quarantined stays.
-        device.group = group
+def _move(host: models.Host, device: models.Device, before: str | None,
+          place: Place, groups: Mapping[str, models.Group]) -> None:
+    if before != place.variant:
+        # Joining or leaving a group clears the reason, but not the one why
+        # the device is quarantined.
+        device.group = groups[place.variant] if place.variant else None
         if device.state != device_rules.DeviceState.QUARANTINED:
-            device.reason = reason
+            device.reason = place.reason
         host_db.changed(host)
-    elif group is None and device.reason != reason:
-        device.reason = reason
+    elif place.variant is None and device.reason != place.reason:
+        device.reason = place.reason
         host_db.changed(host)
 
 
@@ -140,7 +186,7 @@ def _create(session: orm.Session, host: models.Host,
     group = models.Group(
         host_id=host.id, variant=variant,
         provider_uuid=naming.provider_uuid(host.node_uuid, variant.name),
-        allocation_policy='depth_first',
+        allocation_policy=str(request.AllocationPolicy.DEPTH_FIRST),
         types=[models.VGPUType(
             vgpu_type=naming.PASSTHROUGH, listed=True,
             enabled=naming.PASSTHROUGH in variant_db.enabled_types(variant))])

@@ -22,17 +22,62 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import models
 
 
-def active(session: orm.Session, *where: sa.ColumnElement[bool],
-           ) -> list[models.Assignment]:
-    """Holdings that last, in the order in which they were granted."""
+def of_hosts(session: orm.Session,
+             host_ids: Collection[int]) -> list[models.Assignment]:
+    """Return the active assignments of hosts, in the order of their claims."""
+    return _active(session, models.Assignment.host_id.in_(host_ids))
+
+
+def of_instance(session: orm.Session,
+                instance_uuid: str) -> list[models.Assignment]:
+    """Return the active assignments of an instance, as of ``of_hosts``."""
+    return _active(session, models.Assignment.instance_uuid == instance_uuid)
+
+
+def of_device(session: orm.Session,
+              device_id: int) -> models.Assignment | None:
+    """Return the active assignment of a device."""
+    found = _active(session, models.Assignment.device_id == device_id)
+    return found[0] if found else None
+
+
+def instance_of_variant(session: orm.Session, variant_id: int) -> str | None:
+    """Return an instance that a device of the variant is assigned to."""
+    return session.scalar(
+        sa.select(models.Assignment.instance_uuid)
+        .join(models.Device)
+        .join(models.Group, models.Device.group_id == models.Group.id)
+        .where(models.Assignment.active == 1,
+               models.Group.variant_id == variant_id).limit(1))
+
+
+def counts_by_type(session: orm.Session) -> dict[tuple[int | None, str], int]:
+    """Return the number of active assignments by group id and type."""
+    return {(group_id, vgpu_type): count for group_id, vgpu_type, count
+            in session.execute(
+                sa.select(models.Device.group_id,
+                          models.Assignment.vgpu_type, sa.func.count())
+                .join(models.Device).where(models.Assignment.active == 1)
+                .group_by(models.Device.group_id,
+                          models.Assignment.vgpu_type))}
+
+
+def delete_of_host(session: orm.Session, host_id: int) -> None:
+    """Delete the assignments of a host, ended ones too."""
+    session.execute(sa.delete(models.Assignment).where(
+        models.Assignment.host_id == host_id))
+
+
+def _active(session: orm.Session,
+            where: sa.ColumnElement[bool]) -> list[models.Assignment]:
     return list(session.scalars(
         sa.select(models.Assignment)
-        .where(models.Assignment.active == 1, *where)
+        .where(models.Assignment.active == 1, where)
         .order_by(models.Assignment.id)))
 
 
 def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
-    """Ids of the hosts of assignments, ended ones too."""
+    """Return the ids of the hosts of assignments, ended ones too."""
     return set(session.scalars(
         sa.select(models.Assignment.host_id)
         .where(models.Assignment.uuid.in_(list(uuids)))))
@@ -40,8 +85,12 @@ def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
 
 def places(session: orm.Session, host_id: int,
            names: Collection[str]) -> dict[str, str]:
-    """Stable ids of the devices of those names that are assignments of a
-    host, ended ones too."""
+    """Return the stable ids of the devices of a host's assignments, ended
+    ones too.
+
+    :param names: UUIDs, of which some may be assignments'
+    :returns: by the assignment's UUID
+    """
     if not names:
         return {}
     return dict(session.execute(
@@ -53,7 +102,7 @@ def places(session: orm.Session, host_id: int,
 
 def last_of(session: orm.Session,
             device_ids: Collection[int]) -> dict[int, str]:
-    """UUIDs of the last assignments of devices, by the devices' ids."""
+    """Return the UUIDs of the last assignments of devices, by device id."""
     newest = (sa.select(sa.func.max(models.Assignment.id))
               .where(models.Assignment.device_id.in_(list(device_ids)))
               .group_by(models.Assignment.device_id))
@@ -64,7 +113,7 @@ def last_of(session: orm.Session,
 
 def by_uuid(session: orm.Session,
             uuids: Sequence[str]) -> list[models.Assignment]:
-    """Assignments, ended ones too."""
+    """Return assignments, ended ones too, in the order of their claims."""
     return list(session.scalars(
         sa.select(models.Assignment)
         .where(models.Assignment.uuid.in_(list(uuids)))

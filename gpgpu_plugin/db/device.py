@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of ``devices``: their facts, and compare-and-swap of their state."""
+"""Rows of ``devices``: their values, and compare-and-swap of their state."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
@@ -91,16 +93,16 @@ def set_observed(device: models.Device, function: pci.PCIFunction,
 
 def of_hosts(session: orm.Session,
              host_ids: Iterable[int]) -> list[models.Device]:
-    """All devices of some hosts, by host and stable id."""
+    """Return all devices of hosts, by host and stable id."""
     return list(session.scalars(
         sa.select(models.Device)
         .where(models.Device.host_id.in_(list(host_ids)))
         .order_by(models.Device.host_id, models.Device.stable_id)))
 
 
-def managed_or_carved(session: orm.Session,
-                      host_ids: Iterable[int]) -> list[models.Device]:
-    """Devices of some hosts that are in a group, or that have a vGPU or may
+def managed_or_partitioned(session: orm.Session,
+                           host_ids: Iterable[int]) -> list[models.Device]:
+    """Return the devices of hosts that are in a group, or have a vGPU or may
     have one, by host and stable id."""
     return list(session.scalars(
         sa.select(models.Device)
@@ -110,9 +112,88 @@ def managed_or_carved(session: orm.Session,
         .order_by(models.Device.host_id, models.Device.stable_id)))
 
 
+def children_of(session: orm.Session,
+                parent_ids: Iterable[int]) -> list[models.Device]:
+    """Return the VFs and mdev rows of devices."""
+    return list(session.scalars(
+        sa.select(models.Device)
+        .where(models.Device.parent_id.in_(list(parent_ids)))))
+
+
+def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
+    """Return the present devices of a host that are dirty or cleaning."""
+    return list(session.scalars(
+        sa.select(models.Device)
+        .where(models.Device.host_id == host_id, models.Device.present,
+               models.Device.state.in_([
+                   device_rules.DeviceState.DIRTY,
+                   device_rules.DeviceState.CLEANING]))
+        .order_by(models.Device.stable_id)))
+
+
+def with_users(session: orm.Session, host: str | None, used_by: str | None,
+               ) -> list[tuple[models.Device, str, str | None]]:
+    """Return devices, the names of their hosts, and the instances that they
+    are assigned to, by host and stable id.
+
+    :param host: name of the only host
+    :param used_by: UUID of the only instance
+    """
+    query = (
+        sa.select(models.Device, models.Host.name,
+                  models.Assignment.instance_uuid)
+        .join(models.Host, models.Device.host_id == models.Host.id)
+        .outerjoin(models.Assignment, sa.and_(
+            models.Assignment.device_id == models.Device.id,
+            models.Assignment.active == 1))
+        .options(orm.selectinload(models.Device.group))
+        .order_by(models.Host.name, models.Device.stable_id))
+    if host is not None:
+        query = query.where(models.Host.name == host)
+    if used_by is not None:
+        query = query.where(models.Assignment.instance_uuid == used_by)
+    return [(device, name, instance)
+            for device, name, instance in session.execute(query)]
+
+
+def uuids(session: orm.Session, ids: Iterable[int | None]) -> dict[int, str]:
+    """Return the UUIDs of devices by id."""
+    wanted = {device_id for device_id in ids if device_id is not None}
+    if not wanted:
+        return {}
+    return dict(session.execute(
+        sa.select(models.Device.id, models.Device.uuid)
+        .where(models.Device.id.in_(wanted))).tuples().all())
+
+
+def leave_groups(session: orm.Session, group_ids: Iterable[int]) -> None:
+    """Take all devices out of groups."""
+    session.execute(
+        sa.update(models.Device)
+        .where(models.Device.group_id.in_(list(group_ids)))
+        .values(group_id=None))
+
+
+def delete_of_host(session: orm.Session, host_id: int) -> None:
+    """Delete the devices of a host."""
+    session.execute(sa.update(models.Device).where(
+        models.Device.host_id == host_id).values(parent_id=None))
+    session.execute(sa.delete(models.Device).where(
+        models.Device.host_id == host_id))
+    session.expire_all()
+
+
+def count_by_variant(session: orm.Session) -> dict[int, int]:
+    """Return the number of devices in the groups of each variant, by id."""
+    return dict(session.execute(
+        sa.select(models.Group.variant_id, sa.func.count())
+        .join(models.Device, models.Device.group_id == models.Group.id)
+        .group_by(models.Group.variant_id)).tuples().all())
+
+
 def by_stable_id(session: orm.Session, host_id: int,
                  names: Iterable[str]) -> list[models.Device]:
-    """Devices of a host, by stable id."""
+    """Return devices of a host, by stable id."""
     return list(session.scalars(
         sa.select(models.Device)
         .where(models.Device.host_id == host_id,
@@ -121,7 +202,10 @@ def by_stable_id(session: orm.Session, host_id: int,
 
 
 def in_use(session: orm.Session, host_id: int) -> dict[str, str | None]:
-    """Types of a host's devices that are not available, by stable id."""
+    """Return the types of a host's devices that are not available.
+
+    :returns: by stable id
+    """
     return dict(session.execute(
         sa.select(models.Device.stable_id, models.Device.vgpu_type).where(
             models.Device.host_id == host_id,
@@ -130,7 +214,10 @@ def in_use(session: orm.Session, host_id: int) -> dict[str, str | None]:
 
 
 def get(session: orm.Session, uuid: str) -> models.Device:
-    """One device. :raises NotFound: no such UUID"""
+    """Return one device.
+
+    :raises NotFound: no such UUID
+    """
     device = session.scalar(
         sa.select(models.Device).where(models.Device.uuid == uuid))
     if device is None:
@@ -138,9 +225,28 @@ def get(session: orm.Session, uuid: str) -> models.Device:
     return device
 
 
+def host_id(db: api.Database, uuid: str) -> int:
+    """Return the id of a device's host, which never changes.
+
+    :raises NotFound: no such device
+    """
+    with db.reader() as session:
+        return get(session, uuid).host_id
+
+
+def lock(session: orm.Session, host_id: int,
+         uuid: str) -> tuple[models.Host, models.Device]:
+    """Return a device and its host, locked until the transaction ends.
+
+    Must be the transaction's first statement (see db.api).
+    """
+    [host] = host_db.lock_ids(session, [host_id])
+    return host, get(session, uuid)
+
+
 def transition(session: orm.Session, device: models.Device,
                event: device_rules.DeviceEvent) -> None:
-    """Take the device through one event, if nobody was faster.
+    """Take the device through one event, unless another writer was faster.
 
     :raises InvalidTransition: the state has no such event
     :raises Conflict: another writer changed the row since it was read
@@ -161,7 +267,7 @@ def transition(session: orm.Session, device: models.Device,
     # What was written is known; reading it again would cost a round trip.
     orm.attributes.set_committed_value(device, 'state', str(state))
     if state is device_rules.DeviceState.AVAILABLE:
-        # Nothing is carved there any more.
+        # There is no vGPU any more.
         device.vgpu_type = device.placement_id = None
     orm.attributes.set_committed_value(
         device, 'generation', device.generation + 1)

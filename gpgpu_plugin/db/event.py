@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The ledger: rows are added in the transaction that they tell of."""
+"""Rows of ``events``, added in the transaction that they record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpgpu_plugin.db import models
 
 
 def now() -> datetime.datetime:
-    """UTC without a zone, as all databases store it."""
+    """Return the time in UTC without a zone, as all databases store it."""
     return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
 
 
@@ -29,7 +29,7 @@ def add(session: orm.Session, kind: str, host: str | None = None,
         device: models.Device | None = None,
         assignment: models.Assignment | None = None,
         detail: str | None = None) -> None:
-    """Note what happened, to which device and by whom it was held."""
+    """Record what happened, to which device and assignment."""
     session.add(models.Event(
         at=now(), kind=kind, host=host, detail=detail,
         device_uuid=device.uuid if device else None,

@@ -21,13 +21,13 @@ from gpgpu_plugin.db import models
 
 
 def find(session: orm.Session, name: str) -> models.Host | None:
-    """The live host of a name, not locked."""
+    """Return the live host of a name, not locked."""
     return session.scalar(sa.select(models.Host).where(
         models.Host.name == name, models.Host.deleted == 0))
 
 
 def get(session: orm.Session, name: str) -> models.Host:
-    """The live host of a name, not locked.
+    """Return the live host of a name, not locked.
 
     :raises NotFound: it never reported, or was deleted
     """
@@ -51,7 +51,7 @@ def last_generation(session: orm.Session, name: str, node_uuid: str) -> int:
 
 
 def lock(session: orm.Session, name: str) -> models.Host | None:
-    """The live host, locked until the transaction ends.
+    """Return the live host, locked until the transaction ends.
 
     Must be the transaction's first statement (see db.api).
     """
@@ -63,7 +63,7 @@ def lock(session: orm.Session, name: str) -> models.Host | None:
 
 def lock_ids(session: orm.Session,
              ids: list[int]) -> list[models.Host]:
-    """Hosts by id, locked in the order that all writers keep."""
+    """Return hosts by id, locked in the order that all writers keep."""
     return list(session.scalars(
         sa.select(models.Host).where(models.Host.id.in_(ids))
         .order_by(models.Host.id).with_for_update()
@@ -71,21 +71,66 @@ def lock_ids(session: orm.Session,
 
 
 def lock_all(session: orm.Session) -> list[models.Host]:
-    """All live hosts, locked in the order that all writers keep."""
+    """Return all live hosts, locked in the order that all writers keep."""
     return list(session.scalars(
         sa.select(models.Host).where(models.Host.deleted == 0)
         .order_by(models.Host.id).with_for_update()
         .execution_options(populate_existing=True)))
 
 
+def by_node_uuid(session: orm.Session, node_uuid: str) -> models.Host | None:
+    """Return the live host of a compute node, not locked."""
+    return session.scalar(sa.select(models.Host).where(
+        models.Host.node_uuid == node_uuid, models.Host.deleted == 0))
+
+
+def all(session: orm.Session) -> list[models.Host]:
+    """Return all live hosts by name, not locked."""
+    return list(session.scalars(
+        sa.select(models.Host).where(models.Host.deleted == 0)
+        .order_by(models.Host.name)))
+
+
+def has_unnumbered(session: orm.Session) -> bool:
+    """Return whether a change of some host has no number yet."""
+    return session.scalar(
+        sa.select(models.Host.id)
+        .where(models.Host.change_number.is_(None)).limit(1)) is not None
+
+
+def lock_unnumbered(session: orm.Session) -> list[models.Host]:
+    """Return hosts whose change has no number, deleted ones too, locked.
+
+    A host that is being changed right now is passed over: its writer leaves
+    it without a number, and the next reader finds it.
+    """
+    return list(session.scalars(
+        sa.select(models.Host).where(models.Host.change_number.is_(None))
+        .order_by(models.Host.id).with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)))
+
+
+def changed_since(session: orm.Session, number: int) -> list[models.Host]:
+    """Return hosts that changed after a number, deleted ones too, in order."""
+    return list(session.scalars(
+        sa.select(models.Host).where(models.Host.change_number > number)
+        .order_by(models.Host.change_number)))
+
+
+def last_number(session: orm.Session) -> int:
+    """Return the highest number of a change; 0 if there is none."""
+    return session.scalar(
+        sa.select(sa.func.max(models.Host.change_number))) or 0
+
+
 def changed(host: models.Host) -> None:
-    """Note that something of the (locked) host changes."""
+    """Record that something of the (locked) host changes."""
     host.generation += 1
     host.change_number = None
 
 
 def lock_row(session: orm.Session, name: str) -> models.Lock:
-    """One row of ``locks``, locked until the transaction ends."""
+    """Return one row of ``locks``, locked until the transaction ends."""
     return session.scalars(
         sa.select(models.Lock).where(models.Lock.name == name)
         .with_for_update()).one()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of ``variants``, to and from the domain's value."""
+"""Rows of ``variants``: from and to values of the domain."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
 
 
 def to_domain(row: models.Variant) -> rules.Variant:
-    """The value that decides."""
+    """Return the value of a row."""
     return rules.Variant(
         name=row.name, traits=tuple(json.loads(row.traits)),
         **{name: getattr(row, name) for name in _IDS})
 
 
 def fill(row: models.Variant, value: rules.Variant) -> models.Variant:
-    """Write the value into the row."""
+    """Write a value into a row, and return the row."""
     row.name = value.name
     row.normalized_name = naming.normalize(value.name)
     row.traits = json.dumps(value.traits)
@@ -45,13 +45,16 @@ def fill(row: models.Variant, value: rules.Variant) -> models.Variant:
 
 
 def all(session: orm.Session) -> list[models.Variant]:
-    """All variants, by name."""
+    """Return all variants, by name."""
     return list(session.scalars(
         sa.select(models.Variant).order_by(models.Variant.name)))
 
 
 def get(session: orm.Session, name: str) -> models.Variant:
-    """One variant. :raises NotFound: no such name"""
+    """Return one variant.
+
+    :raises NotFound: no such name
+    """
     row = session.scalar(
         sa.select(models.Variant).where(models.Variant.name == name))
     if row is None:
@@ -60,7 +63,7 @@ def get(session: orm.Session, name: str) -> models.Variant:
 
 
 def has_class(session: orm.Session, resource_class: str) -> bool:
-    """Whether some variant has the resource class."""
+    """Return whether some variant has the resource class."""
     return session.scalar(
         sa.select(models.Variant.id)
         .where(models.Variant.resource_class == resource_class)
@@ -68,5 +71,5 @@ def has_class(session: orm.Session, resource_class: str) -> bool:
 
 
 def enabled_types(row: models.Variant) -> set[str]:
-    """vGPU types that groups to come offer, ``passthrough`` among them."""
+    """Return the types that new groups offer, ``passthrough`` among them."""
     return set(json.loads(row.enabled_types))

@@ -53,6 +53,12 @@ class Variant:
         """How many of the optional ids it names."""
         return sum(getattr(self, name) is not None for name in _OPTIONAL)
 
+    def class_of(self, vgpu_type: str) -> str:
+        """Return the resource class of one of the variant's types."""
+        if vgpu_type == naming.PASSTHROUGH:
+            return self.resource_class
+        return naming.resource_class(self.name, vgpu_type)
+
     def matches(self, function: pci.PCIFunction) -> bool:
         """Whether all ids that the variant names are the function's.
 

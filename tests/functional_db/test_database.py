@@ -22,10 +22,14 @@ from tests.fixtures import database
 from tests.fixtures import services
 from tests.unit.conductor import base
 from tests.unit.conductor import test_claims
-from tests.unit.conductor import test_creatable
-from tests.unit.conductor import test_operators
-from tests.unit.conductor import test_report
+from tests.unit.conductor import test_driver_capacity
+from tests.unit.conductor import test_reports
+from tests.unit.conductor import test_scheduler_feed
 from tests.unit.conductor import test_vgpus
+from tests.unit.conductor.admin import test_device
+from tests.unit.conductor.admin import test_group
+from tests.unit.conductor.admin import test_host
+from tests.unit.conductor.admin import test_variant
 from tests.unit.db import test_migration
 
 
@@ -95,10 +99,12 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
     globals().update(_on(
         _mixin, test_claims.ClaimTest, test_claims.EndTest,
         test_claims.CleaningTest, test_claims.UniqueKeyTest,
-        test_report.ReportTest, test_operators.VariantTest,
-        test_operators.OperatorTest, test_operators.ChangesTest,
+        test_reports.ReportTest, test_variant.VariantTest,
+        test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
+        test_scheduler_feed.ChangesTest,
         test_vgpus.TypesTest, test_vgpus.CapacityTest, test_vgpus.SeatTest,
-        test_vgpus.VFTest, test_creatable.ToldTest, LateCommit, Migration))
+        test_vgpus.VFTest, test_driver_capacity.ToldTest, LateCommit,
+        Migration))
 del LateCommit, Migration, _mixin
 
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Variants are data: created, changed and deleted at run time.
+"""Variants: created, changed and deleted by operators at run time.
 
 One transaction changes a variant and applies it to every host it concerns,
 so that no crash leaves a host behind. It locks the row ``variants`` first,
@@ -18,20 +18,21 @@ then the hosts in the order of their ids.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import json
 from collections.abc import Sequence
 
-import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
@@ -47,41 +48,43 @@ def _to_domain(view: objects.VariantInfo) -> rules.Variant:
         **{name: getattr(view, name) for name in _FIELDS}))
 
 
-def _views(session: orm.Session,
+def _infos(session: orm.Session,
            rows: list[models.Variant]) -> tuple[objects.VariantInfo, ...]:
-    counts: collections.Counter[int] = collections.Counter(dict(
-        session.execute(
-            sa.select(models.Group.variant_id, sa.func.count())
-            .join(models.Device, models.Device.group_id == models.Group.id)
-            .group_by(models.Group.variant_id)).all()))
+    counts = device_db.count_by_variant(session)
     return tuple(
         objects.VariantInfo(
-            devices=counts[row.id],
+            devices=counts.get(row.id, 0),
             **{name: getattr(variant_db.to_domain(row), name)
                for name in _FIELDS})
         for row in rows)
 
 
 def list_all(db: api.Database) -> tuple[objects.VariantInfo, ...]:
-    """All variants, by name."""
+    """Return all variants, by name."""
     with db.reader() as session:
-        return _views(session, variant_db.all(session))
+        return _infos(session, variant_db.all(session))
 
 
 def show(db: api.Database, name: str) -> objects.VariantInfo:
-    """One variant. :raises NotFound: no such name"""
+    """Return one variant.
+
+    :raises NotFound: no such name
+    """
     with db.reader() as session:
-        return _views(session, [variant_db.get(session, name)])[0]
+        return _infos(session, [variant_db.get(session, name)])[0]
 
 
 def _apply(session: orm.Session,
            hosts: Sequence[models.Host]) -> list[str]:
-    """Regroup all devices. :returns: names of the hosts that changed"""
+    """Bring all devices into their groups.
+
+    :returns: names of the hosts that changed
+    """
     session.flush()
     before = {host.id: host.generation for host in hosts}
     variant_matching.apply(session, hosts)
     changed = [host for host in hosts if host.generation != before[host.id]]
-    vgpu_type_admin.sync(session, [host.id for host in changed])
+    type_sync.sync(session, [host.id for host in changed])
     inventory.refresh_all(session, [host.id for host in changed])
     return [host.name for host in changed]
 
@@ -105,7 +108,7 @@ def create(db: api.Database, view: objects.VariantInfo,
         event_db.add(session, 'variant_create', detail=json.dumps(
             dataclasses.asdict(value)))
         changed = _apply(session, hosts)
-        return _views(session, [row])[0], changed
+        return _infos(session, [row])[0], changed
     return db.write(work)
 
 
@@ -127,12 +130,15 @@ def set_(db: api.Database, view: objects.VariantInfo,
         variant_db.fill(row, value)
         event_db.add(session, 'variant_set', detail=json.dumps(
             dataclasses.asdict(value)))
-        touched = {by_id[group.host_id] for group in _groups(session, row)}
+        touched = {
+            by_id[group.host_id]
+            for group in group_db.of_variant(session, row.id)
+        }
         for host in touched:
             host_db.changed(host)
         changed = {host.name for host in touched} | set(
             _apply(session, hosts))
-        return _views(session, [row])[0], sorted(changed)
+        return _infos(session, [row])[0], sorted(changed)
     return db.write(work)
 
 
@@ -147,11 +153,8 @@ def delete(db: api.Database, name: str) -> list[str]:
         by_id = {host.id: host for host in hosts}
         row = variant_db.get(session, name)
         _check_unused(session, row)
-        groups = _groups(session, row)
-        session.execute(
-            sa.update(models.Device)
-            .where(models.Device.group_id.in_([each.id for each in groups]))
-            .values(group_id=None))
+        groups = group_db.of_variant(session, row.id)
+        device_db.leave_groups(session, [group.id for group in groups])
         changed = set()
         for group in groups:
             host_db.changed(by_id[group.host_id])
@@ -164,21 +167,9 @@ def delete(db: api.Database, name: str) -> list[str]:
     return db.write(work)
 
 
-def _groups(session: orm.Session,
-            row: models.Variant) -> list[models.Group]:
-    return list(session.scalars(
-        sa.select(models.Group).where(models.Group.variant_id == row.id)
-        .options(orm.selectinload(models.Group.types))))
-
-
 def _check_unused(session: orm.Session, row: models.Variant) -> None:
-    holder = session.scalar(
-        sa.select(models.Assignment.instance_uuid)
-        .join(models.Device).join(
-            models.Group, models.Device.group_id == models.Group.id)
-        .where(models.Assignment.active == 1,
-               models.Group.variant_id == row.id).limit(1))
-    if holder is not None:
+    instance = assignment_db.instance_of_variant(session, row.id)
+    if instance is not None:
         raise exception.Conflict(
             kind='variant', name=row.name,
-            reason=f'instance {holder} holds a device of it')
+            reason=f'instance {instance} holds a device of it')

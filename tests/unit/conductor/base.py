@@ -21,7 +21,7 @@ from oslotest import base
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import reports
-from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
@@ -111,7 +111,7 @@ class ConductorTestCase(base.BaseTestCase):
                               passed=passed, evidence='looked at')
 
     def states(self):
-        return operators.host_list(self.db)[0].devices
+        return host_admin.list_all(self.db)[0].devices
 
     def offered(self, inventory):
         """(total, reserved) of the only group."""

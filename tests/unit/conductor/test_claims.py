@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.allocation import request
@@ -100,8 +100,8 @@ class ClaimTest(base.ConductorTestCase):
         self.assertEqual((8, 1), self.offered(granted.inventory))
 
     def test_disabled_missing_and_unmanaged_are_never_given(self):
-        devices = operators.device_list(self.db)
-        operators.device_set(self.db, devices[0].uuid, enabled=False)
+        devices = device_admin.list_all(self.db)
+        device_admin.set_(self.db, devices[0].uuid, enabled=False)
         base.reports.report(self.db, base.scan(
             each for each in base.EIGHT if each.id != devices[1].stable_id))
         given = {each.device_uuid for each in self.claim(6).assignments}
@@ -112,7 +112,7 @@ class ClaimTest(base.ConductorTestCase):
 
     def test_topology_is_kept(self):
         granted = self.claim(4, topology=request.Topology.SAME_NUMA)
-        rows = {each.uuid: each for each in operators.device_list(self.db)}
+        rows = {each.uuid: each for each in device_admin.list_all(self.db)}
         self.assertEqual(1, len({
             rows[each.device_uuid].numa_node
             for each in granted.assignments}))
@@ -179,7 +179,7 @@ class EndTest(base.ConductorTestCase):
         granted = self.claim(1, instance='i3')
         claims.abort(self.db, base.uuids(granted), touched=True,
                      fault='bind failed')
-        [device] = operators.device_list(self.db, state='quarantined')
+        [device] = device_admin.list_all(self.db, state='quarantined')
         self.assertEqual('bind failed', device.reason)
 
     def test_late_end_never_touches_the_next_owner(self):
@@ -225,7 +225,7 @@ class CleaningTest(base.ConductorTestCase):
     def test_failed_is_quarantine_until_the_operator_says(self):
         self._dirty()
         self.clean_all(passed=False)
-        [device] = operators.device_list(self.db, state='quarantined')
+        [device] = device_admin.list_all(self.db, state='quarantined')
         self.assertIn('looked at', device.reason)
         self.assertEqual(
             'h1', cleaning.operator_release(self.db, device.uuid))
@@ -251,7 +251,7 @@ class CleaningTest(base.ConductorTestCase):
         self.assertEqual({'cleaning': 1, 'available': 7}, self.states())
 
     def test_only_quarantined_can_be_released_by_hand(self):
-        device = operators.device_list(self.db)[0]
+        device = device_admin.list_all(self.db)[0]
         self.assertRaises(
             exception.InvalidTransition, cleaning.operator_release,
             self.db, device.uuid)

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import reports
-from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
 from tests.unit.conductor import base
 
 
@@ -27,25 +28,25 @@ class ReportTest(base.ConductorTestCase):
 
         def note(conn, cursor, statement, *args):
             statements.append(statement.split()[0])
-        before = operators.host_list(self.db)
+        before = host_admin.list_all(self.db)
         sa.event.listen(self.db.engine, 'before_cursor_execute', note)
         reports.report(self.db, base.scan(base.EIGHT))
         sa.event.remove(self.db.engine, 'before_cursor_execute', note)
         self.assertEqual(set(), set(statements) & {
             'INSERT', 'UPDATE', 'DELETE'})
-        self.assertEqual(before, operators.host_list(self.db))
+        self.assertEqual(before, host_admin.list_all(self.db))
 
     def test_unmatched_is_listed_and_never_offered(self):
         other = base.function(9, device='1234')
         inventory = reports.report(self.db, base.scan((*base.EIGHT, other)))
         self.assertEqual((8, 0), self.offered(inventory))
-        [device] = operators.device_list(self.db, state='unmanaged')
+        [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertIn('10de:1234', device.reason)
 
     def test_broken_card_is_unmanaged_with_the_reason(self):
         reports.report(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, fault='reads all ones'))))
-        [device] = operators.device_list(self.db, state='unmanaged')
+        [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertEqual('reads all ones', device.reason)
 
     def test_assigned_card_that_vanishes_keeps_its_holder(self):
@@ -54,7 +55,7 @@ class ReportTest(base.ConductorTestCase):
         self.assertEqual((8, 0), self.offered(inventory))
         self.assertEqual({'assigned': 8}, self.states())
         self.assertEqual({False}, {
-            each.present for each in operators.device_list(self.db)})
+            each.present for each in device_admin.list_all(self.db)})
         inventory = claims.release(self.db, base.uuids(granted))
         self.assertEqual((8, 8), self.offered(inventory))
         self.assertEqual({'missing': 8}, self.states())
@@ -67,19 +68,19 @@ class ReportTest(base.ConductorTestCase):
 
     def test_renumbered_card_is_the_same_device(self):
         before = {each.stable_id: each.uuid
-                  for each in operators.device_list(self.db)}
+                  for each in device_admin.list_all(self.db)}
         reports.report(self.db, base.scan(
             base.replace(number, address=f'0000:{number + 64:02x}:00.0')
             for number in range(8)))
         self.assertEqual(before, {
             each.stable_id: each.uuid
-            for each in operators.device_list(self.db)})
+            for each in device_admin.list_all(self.db)})
         self.assertEqual({'available': 8}, self.states())
 
     def test_swapped_card_is_quarantined(self):
         reports.report(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, dsn='ff-00'))))
-        [device] = operators.device_list(self.db, state='quarantined')
+        [device] = device_admin.list_all(self.db, state='quarantined')
         self.assertIn('dsn', device.reason)
 
     def test_swapped_card_keeps_its_holder(self):
@@ -100,7 +101,7 @@ class ReportTest(base.ConductorTestCase):
             base.scan(base.EIGHT, host='h2'))
         self.assertIn('h1', str(exc))
         self.assertEqual(['h1'], [
-            each.host for each in operators.host_list(self.db)])
+            each.host for each in host_admin.list_all(self.db)])
 
     def test_same_id_twice_writes_nothing(self):
         self.assertRaises(
@@ -112,4 +113,4 @@ class ReportTest(base.ConductorTestCase):
         reports.report(self.db, base.scan(
             base.EIGHT, problems=('slot 1 cannot be read',)))
         self.assertEqual(('slot 1 cannot be read',),
-                         operators.host_list(self.db)[0].problems)
+                         host_admin.list_all(self.db)[0].problems)

@@ -20,7 +20,8 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
-from gpgpu_plugin.conductor.admin import operators
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
@@ -211,7 +212,7 @@ class CapacityTest(vgpu_base.VGPUTestCase):
         self.assertEqual(16, self.remaining()['1Q'])
         self.clean_all(passed=False)
         self.assertEqual(7, self.remaining()['4Q'])
-        [seat] = [each for each in operators.device_list(self.db)
+        [seat] = [each for each in device_admin.list_all(self.db)
                   if each.state == 'quarantined']
         self.assertEqual(('mdev', 'T4-4Q'), (seat.kind, seat.vgpu_type))
         cleaning.operator_release(self.db, seat.uuid)
@@ -225,8 +226,8 @@ class CapacityTest(vgpu_base.VGPUTestCase):
                          self.remaining())
 
     def test_a_disabled_or_missing_card(self):
-        [first, _] = operators.device_list(self.db)
-        operators.device_set(self.db, first.uuid, enabled=False)
+        [first, _] = device_admin.list_all(self.db)
+        device_admin.set_(self.db, first.uuid, enabled=False)
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
         reports.report(self.db, base.scan(CARDS[:1]))
@@ -268,7 +269,7 @@ class SeatTest(vgpu_base.VGPUTestCase):
              for each in claim.assignments})
         claims.activate(self.db, base.uuids(claim))
         shown = {each.stable_id: each
-                 for each in operators.device_list(self.db)}
+                 for each in device_admin.list_all(self.db)}
         card = shown[CARDS[0].id]
         self.assertEqual(('assigned', None), (card.shown_state,
                                               card.used_by))
@@ -282,7 +283,7 @@ class SeatTest(vgpu_base.VGPUTestCase):
                          again.assignments[0].device_uuid)
         self.assertNotEqual(claim.assignments[0].uuid,
                             again.assignments[0].uuid)
-        self.assertEqual(4, len(operators.device_list(self.db)))
+        self.assertEqual(4, len(device_admin.list_all(self.db)))
 
     def test_buses_are_numbered_anew(self):
         claim = self.ask(Q4=1)
@@ -296,9 +297,9 @@ class SeatTest(vgpu_base.VGPUTestCase):
     def test_a_seat_is_neither_enabled_nor_disabled(self):
         claim = self.ask(Q4=1)
         exc = self.assertRaises(
-            exception.Conflict, operators.device_set, self.db,
+            exception.Conflict, device_admin.set_, self.db,
             claim.assignments[0].device_uuid, enabled=False)
-        self.assertIn('disable the card', str(exc))
+        self.assertIn('the parent GPU 0000:00:00.0 of h1', str(exc))
 
     def test_the_same_request_again(self):
         self.assertEqual(base.uuids(self.ask(Q4=2)),
@@ -347,7 +348,7 @@ class SeatTest(vgpu_base.VGPUTestCase):
             'type_conflict', Q1=1, Q4=1))
 
     def test_breadth_first(self):
-        operators.group_set(self.db, 'h1', 'T4', 'breadth_first')
+        group_admin.set_(self.db, 'h1', 'T4', 'breadth_first')
         claim = self.ask(Q4=2)
         self.assertEqual(
             [f'{each.id}/mdev0' for each in CARDS],
@@ -495,11 +496,11 @@ class VFTest(vgpu_base.VGPUTestCase):
             vf(PF, 3, owner='Cyborg', existing_vgpus=('234',))]))
         with self.db.reader() as session:
             host, = session.query(models.Host)
-            [state] = capacity.load(session, [host.id])[host.id]
+            [group] = capacity.load(session, [host.id])[host.id]
         self.assertEqual(
             ([PF.id], [f'{PF.id}/vf3']),
-            ([each.stable_id for each in state.devices],
-             [each.stable_id for each in state.foreign_vgpus]))
+            ([device.id for device in group.value.devices],
+             [device.id for device in group.value.foreign_vgpus]))
 
 
 class SameIDTest(vgpu_base.VGPUTestCase):
@@ -516,7 +517,7 @@ class SameIDTest(vgpu_base.VGPUTestCase):
             self.assertEqual({'unmanaged': 4}, self.states())
             self.denied('no_such_group', whole=1)
         shown = {each.stable_id: each.reason
-                 for each in operators.device_list(self.db)}
+                 for each in device_admin.list_all(self.db)}
         self.assertEqual('it does not answer', shown[PF.id])
         self.assertEqual('its card is unmanaged: it does not answer',
                          shown[self.cards[1].id])

@@ -1,0 +1,118 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Hosts: what operators see and delete."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.objects import admin as objects
+
+LOG = logging.getLogger(__name__)
+
+
+def list_all(db: api.Database,
+             name: str | None = None) -> tuple[objects.HostInfo, ...]:
+    """Return all hosts, or the named one.
+
+    :raises NotFound: it never reported
+    """
+    with db.reader() as session:
+        hosts = (host_db.all(session) if name is None
+                 else [host_db.get(session, name)])
+        devices = device_db.of_hosts(session, [host.id for host in hosts])
+        children = device_admin.children(devices)
+        states: dict[int, collections.Counter[str]] = (
+            collections.defaultdict(collections.Counter))
+        for device in devices:
+            if device.kind == device_rules.DeviceKind.PCI:
+                states[device.host_id][device_admin.shown_state(
+                    device, children.get(device.id, ()))] += 1
+        return tuple(_info(host, states[host.id]) for host in hosts)
+
+
+def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
+    return objects.HostInfo(
+        host=host.name, node=host.node, node_uuid=host.node_uuid,
+        generation=host.generation, devices=dict(sorted(states.items())),
+        reported_at=(host.reported_at.isoformat(timespec='seconds') + 'Z'
+                     if host.reported_at else None),
+        problems=tuple(json.loads(host.problems)))
+
+
+def check_not_running(db: api.Database, name: str,
+                      answers: Callable[[], bool]) -> None:
+    """Refuse a host whose nova-compute runs, or may be running.
+
+    :param answers: asks nova-compute; raises where that is not known
+    :raises NotFound: the host never reported
+    :raises Conflict: nova-compute answered, or it could not be asked
+    """
+    with db.reader() as session:
+        host_db.get(session, name)
+    try:
+        running = answers()
+    except Exception as exc:
+        # Whatever it is, it is no proof that nova-compute ended.
+        LOG.exception('nova-compute of %s could not be asked whether it '
+                      'runs', name)
+        raise exception.Conflict(
+            kind='host', name=name,
+            reason=f'nova-compute could not be asked whether it is running '
+                   f'({type(exc).__name__}: {str(exc).partition(chr(10))[0]})'
+                   f'; try again, or give --force to delete the host all '
+                   f'the same') from exc
+    if running:
+        raise exception.Conflict(
+            kind='host', name=name,
+            reason='its nova-compute is running; stop nova-compute there and '
+                   'delete the host again, or give --force to delete it now '
+                   'and have it report its devices anew')
+
+
+def delete(db: api.Database, name: str) -> None:
+    """Forget a host (ConductorAPI.host_delete)."""
+    def work(session: orm.Session) -> None:
+        host = host_db.lock(session, name)
+        if host is None:
+            raise exception.NotFound(kind='host', name=name)
+        assigned = assignment_db.of_hosts(session, [host.id])
+        if assigned:
+            raise exception.Conflict(
+                kind='host', name=name,
+                reason=f'instance {assigned[0].instance_uuid} holds a device '
+                       f'of it')
+        assignment_db.delete_of_host(session, host.id)
+        device_db.delete_of_host(session, host.id)
+        for group in group_db.of_hosts(session, [host.id]):
+            session.delete(group)
+        event_db.add(session, 'host_delete', host.name)
+        # A tombstone: schedulers see the deletion as they see any change.
+        host.deleted = host.id
+        host_db.changed(host)
+    db.write(work)

@@ -1,0 +1,91 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows that a claim gets: of a GPU, of a VF, or of an mdev."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Collection
+from collections.abc import Iterable
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import group as group_rules
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.allocation import offer
+
+
+def take(session: orm.Session,
+         units: Iterable[tuple[capacity.LoadedGroup,
+                               offer.Selection]],
+         ) -> list[models.Device]:
+    """Return a row for each unit that a claim selected, no row twice.
+
+    A row for an mdev is made where its GPU has none that is free.
+
+    :param units: of groups that were loaded under the host's lock
+    """
+    taken: dict[str, models.Device] = {}
+    for group, unit in units:
+        row = _row(session, group, unit, taken)
+        if unit.vgpu_type != naming.PASSTHROUGH:
+            row.vgpu_type, row.placement_id = (
+                unit.vgpu_type, unit.placement_id)
+        taken[row.stable_id] = row
+    session.flush()
+    return list(taken.values())
+
+
+def _row(session: orm.Session, group: capacity.LoadedGroup,
+         unit: offer.Selection,
+         taken: Collection[str]) -> models.Device:
+    rows = {row.stable_id: row for row in group.rows.devices}
+    gpu_row = rows[unit.gpu_id]
+    if unit.vgpu_type == naming.PASSTHROUGH:
+        return gpu_row
+    gpu = next(gpu for gpu in group.value.gpus if gpu.id == unit.gpu_id)
+    free = (group.value.free_vfs(gpu) if gpu.has_vf_vgpus
+            else group.value.free_mdev_rows(gpu))
+    for device in free:
+        if device.id not in taken:
+            return rows[device.id]
+    return _new_mdev_row(session, gpu_row, free_number(gpu, {
+        *taken, *(child.id for child in group.value.children[gpu.id])}))
+
+
+def free_number(gpu: group_rules.Device, stable_ids: Collection[str]) -> str:
+    """Return the stable id of a new mdev row of a GPU.
+
+    :param stable_ids: those that exist
+    """
+    return next(
+        stable_id for number in itertools.count()
+        if (stable_id := pci.mdev_row_id(gpu.id, number)) not in stable_ids)
+
+
+def _new_mdev_row(session: orm.Session, gpu: models.Device,
+                  stable_id: str) -> models.Device:
+    row = models.Device(
+        uuid=str(uuid.uuid4()), host_id=gpu.host_id, parent_id=gpu.id,
+        group_id=gpu.group_id, kind=str(device_rules.DeviceKind.MDEV),
+        stable_id=stable_id, address=gpu.address,
+        state=str(device_rules.DeviceState.AVAILABLE), enabled=True,
+        present=True, generation=0, pci_function=device_db.dump(
+            pci.PCIFunction(id=stable_id, address=gpu.address)))
+    session.add(row)
+    return row

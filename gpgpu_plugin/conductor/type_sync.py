@@ -1,0 +1,57 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Types of groups, brought to what the drivers of their GPUs list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import naming
+
+PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',
+              'max_resolution_y')
+"""Properties of a type that are shown to operators."""
+
+
+def sync(session: orm.Session, host_ids: Sequence[int]) -> None:
+    """Bring the types of (locked) hosts' groups to those of their GPUs.
+
+    A type that no GPU has any more stays while Placement may know it.
+    """
+    for groups in capacity.load(session, host_ids).values():
+        for group in groups:
+            _sync(group)
+    session.flush()
+
+
+def _sync(group: capacity.LoadedGroup) -> None:
+    found = group.value.found_types()
+    row = group.rows.group
+    rows = {known.vgpu_type: known for known in row.types}
+    if found.keys() - rows.keys():
+        enabled = variant_db.enabled_types(row.variant)
+        for name in sorted(found.keys() - rows.keys()):
+            rows[name] = models.VGPUType(
+                vgpu_type=name, enabled=name in enabled,
+                listed=name in enabled)
+            row.types.append(rows[name])
+    for name, listed in found.items():
+        for field in PROPERTIES:
+            setattr(rows[name], field, getattr(listed, field))
+    for name in rows.keys() - found.keys() - {naming.PASSTHROUGH}:
+        if not rows[name].listed:
+            row.types.remove(rows[name])

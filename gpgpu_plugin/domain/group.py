@@ -1,0 +1,295 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A GPU group with its devices and assignments: what can be claimed of it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import gpu as gpu_rules
+from gpgpu_plugin.domain import inventory
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import variant as variant_mod
+from gpgpu_plugin.domain.allocation import offer as offer_mod
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain.vgpu import vgpu_type as vgpu_type_mod
+
+_AVAILABLE = device_rules.DeviceState.AVAILABLE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device as the conductor knows it.
+
+    :ivar id: stable id
+    :ivar parent_id: stable id of a VF's PF or of an mdev row's GPU
+    :ivar is_managed: whether it is in a group
+    :ivar vgpu_type: type of the vGPU that is there, or may be; None: there is
+        none
+    :ivar function: None for an mdev row
+    :ivar vgpus: vGPUs that the function's driver offers and has
+    :ivar driver: what the GPU's driver reported
+    """
+
+    id: str
+    parent_id: str | None = None
+    kind: device_rules.DeviceKind = device_rules.DeviceKind.PCI
+    state: device_rules.DeviceState = _AVAILABLE
+    enabled: bool = True
+    present: bool = True
+    is_managed: bool = True
+    vgpu_type: str | None = None
+    placement_id: int | None = None
+    function: pci.PCIFunction | None = None
+    vgpus: capability.VGPUCapability | None = None
+    driver: driver_capacity.DriverCapacity | None = None
+
+    @property
+    def is_claimable(self) -> bool:
+        """Whether a claim may take the device or a part of it, as far as its
+        own state says."""
+        return device_rules.is_claimable(
+            self.state, enabled=self.enabled, present=self.present,
+            managed=self.is_managed)
+
+    @property
+    def may_have_vgpu(self) -> bool:
+        """Whether there is a vGPU, or may be one."""
+        return self.state != _AVAILABLE or self.vgpu_type is not None
+
+    @property
+    def foreign_vgpus(self) -> tuple[str, ...]:
+        """vGPUs of the function that were not made for an assignment."""
+        return self.vgpus.existing_vgpus if self.vgpus is not None else ()
+
+    @functools.cached_property
+    def types(self) -> Mapping[str, vgpu_type_mod.VGPUType]:
+        """Types that the GPU can be partitioned into, by name."""
+        return driver_capacity.types(self.vgpus, self.driver)
+
+    @property
+    def has_vf_vgpus(self) -> bool:
+        """Whether each vGPU is one of the GPU's VFs."""
+        return (self.vgpus is not None
+                and self.vgpus.mechanism == capability.VGPUMechanism.VF)
+
+    def shown_state(self, children: Collection[Device] = ()) -> str:
+        """Return the one word that an operator reads.
+
+        :param children: the device's vGPUs
+        """
+        return device_rules.shown_state(
+            self.state, enabled=self.enabled, present=self.present,
+            managed=self.is_managed,
+            children=[child.state for child in children])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfferedType:
+    """A type of a group; ``passthrough`` is the whole GPU.
+
+    :ivar enabled: whether an operator lets it be claimed
+    :ivar listed: whether Placement may know its resource class
+    """
+
+    vgpu_type: str
+    enabled: bool = True
+    listed: bool = True
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether it is the whole GPU."""
+        return self.vgpu_type == naming.PASSTHROUGH
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AssignedDevice:
+    """An active assignment of a device of a group.
+
+    :ivar allocated: whether an allocation in Placement covers it
+    """
+
+    uuid: str
+    instance_uuid: str
+    vgpu_type: str
+    resource_class: str
+    allocated: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupCapacity:
+    """A GPU group: one variant on one host.
+
+    :ivar devices: its GPUs, and their VFs and mdev rows
+    :ivar foreign_vgpus: VFs of its GPUs that are not in the group, such as
+        those that Nova assigns, and have a vGPU or may have one
+    :ivar assignments: active ones, in the order of their claims
+    """
+
+    variant: variant_mod.Variant
+    provider_uuid: str
+    allocation_policy: request.AllocationPolicy
+    types: tuple[OfferedType, ...]
+    devices: tuple[Device, ...] = ()
+    foreign_vgpus: tuple[Device, ...] = ()
+    assignments: tuple[AssignedDevice, ...] = ()
+
+    @functools.cached_property
+    def gpus(self) -> tuple[Device, ...]:
+        """The GPUs; a VF whose PF is not in the group is one itself."""
+        ids = {device.id for device in self.devices}
+        return tuple(device for device in self.devices
+                     if device.parent_id not in ids)
+
+    @functools.cached_property
+    def children(self) -> Mapping[str, Sequence[Device]]:
+        """VFs and mdev rows by the id of their GPU.
+
+        VFs of others use a part of the GPU, too.
+        """
+        gpus = {gpu.id for gpu in self.gpus}
+        found: dict[str, list[Device]] = {gpu: [] for gpu in gpus}
+        for device in (*self.devices, *self.foreign_vgpus):
+            if device.id not in gpus and device.parent_id in found:
+                found[device.parent_id].append(device)
+        return found
+
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, OfferedType]:
+        """The types by name."""
+        return {offered.vgpu_type: offered for offered in self.types}
+
+    def resource_class(self, vgpu_type: str) -> str:
+        """Return the resource class of one of the types."""
+        return self.variant.class_of(vgpu_type)
+
+    # -- what a claim may take ----------------------------------------------
+
+    def _is_whole(self, gpu: Device) -> bool:
+        if not gpu.is_claimable or gpu.function is None:
+            return False
+        if any(child.kind == device_rules.DeviceKind.PCI
+               or child.state != _AVAILABLE
+               for child in self.children[gpu.id]):
+            return False
+        # A GPU that has vGPUs, or may have some, is somebody else's.
+        return not (gpu.foreign_vgpus or gpu.function.sriov_numvfs
+                    or pci.VGPU_TYPES in gpu.function.unreadable
+                    or gpu_rules.passthrough_refusal(gpu.function))
+
+    @functools.cached_property
+    def gpu_capacities(self) -> tuple[capacity.GPUCapacity, ...]:
+        """Capacity of each GPU, in the order of ``gpus``."""
+        return tuple(self._gpu_capacity(gpu) for gpu in self.gpus)
+
+    def _gpu_capacity(self, gpu: Device) -> capacity.GPUCapacity:
+        used = [child for child in self.children[gpu.id]
+                if child.may_have_vgpu]
+        vgpus = [capacity.VGPU(vgpu_type=child.vgpu_type or capacity.UNKNOWN,
+                               placement_id=child.placement_id)
+                 for child in used]
+        vgpus += [capacity.VGPU(vgpu_type=capacity.UNKNOWN)] * len(
+            gpu.foreign_vgpus)
+        function = gpu.function
+        return capacity.GPUCapacity(
+            id=gpu.id, offered=gpu.is_claimable,
+            passthrough=self._is_whole(gpu), types=gpu.types,
+            mix_policy=capacity.VGPUMixPolicy(self.variant.mix_policy),
+            vgpus=tuple(vgpus),
+            driver_available=driver_capacity.available(
+                gpu.driver, {child.id: child.vgpu_type for child in used},
+                gpu.foreign_vgpus),
+            numa_node=function.numa_node if function is not None else None,
+            switch=(function.switch_path[-1]
+                    if function is not None and function.switch_path
+                    else None),
+            free_vfs=len(self.free_vfs(gpu)) if gpu.has_vf_vgpus else None)
+
+    def free_vfs(self, gpu: Device) -> list[Device]:
+        """Return the VFs of a GPU that a claim may take, by number."""
+        has_plain_vfs = any(map(vgpu_type_mod.is_of_plain_vfs, gpu.types))
+        return sorted(
+            (child for child in self.children[gpu.id]
+             if child.function is not None and child.is_claimable
+             and child.vgpu_type is None
+             # Else the vendor's driver, which makes vGPUs, is not there.
+             and (has_plain_vfs or child.vgpus is not None)),
+            key=_vf_index)
+
+    def free_mdev_rows(self, gpu: Device) -> list[Device]:
+        """Return the mdev rows of a GPU that no vGPU uses, by id."""
+        return sorted(
+            (child for child in self.children[gpu.id]
+             if child.kind == device_rules.DeviceKind.MDEV
+             and child.state == _AVAILABLE), key=lambda row: row.id)
+
+    def offer(self, offered: OfferedType) -> offer_mod.TypeOffer:
+        """Return what the group offers of one of its types."""
+        return offer_mod.TypeOffer(
+            vgpu_type=offered.vgpu_type, gpus=self.gpu_capacities,
+            enabled=offered.enabled)
+
+    # -- how much of it -----------------------------------------------------
+
+    def available(self, offered: OfferedType) -> int:
+        """Return how many of a type the GPUs can take now."""
+        return self.offer(offered).available()
+
+    def max_instances(self, offered: OfferedType) -> list[int]:
+        """Return how many of a type each GPU takes if it has nothing else."""
+        return [gpu.max_instances(offered.vgpu_type)
+                for gpu in self.gpu_capacities]
+
+    def desired(self, offered: OfferedType) -> inventory.Desired | None:
+        """Return the inventory of one of the types in Placement."""
+        allocated = collections.Counter(
+            assigned.instance_uuid for assigned in self.assignments
+            if assigned.allocated
+            and assigned.vgpu_type == offered.vgpu_type)
+        return inventory.desired(
+            max_instances=sum(self.max_instances(offered)),
+            available=self.available(offered),
+            allocated=allocated.total(),
+            largest_allocation=max(allocated.values(), default=0))
+
+    def assigned(self, offered: OfferedType) -> int:
+        """Return how many of a type are assigned."""
+        return sum(assigned.vgpu_type == offered.vgpu_type
+                   for assigned in self.assignments)
+
+    def shown_states(self) -> dict[str, int]:
+        """Return the number of GPUs by shown state."""
+        return dict(sorted(collections.Counter(
+            gpu.shown_state(self.children[gpu.id])
+            for gpu in self.gpus).items()))
+
+    def found_types(self) -> dict[str, vgpu_type_mod.VGPUType]:
+        """Return the types that the GPUs can be partitioned into, by name."""
+        found: dict[str, vgpu_type_mod.VGPUType] = {}
+        for gpu in self.gpus:
+            for name, known in gpu.types.items():
+                found.setdefault(name, known)
+        return found
+
+
+def _vf_index(vf: Device) -> int:
+    return vf.function.vf_index or 0 if vf.function is not None else 0

@@ -1,0 +1,43 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Devices as operators see and change them."""
+
+
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from tests.unit.conductor import base
+
+
+class DeviceTest(base.ConductorTestCase):
+
+    def test_filters(self):
+        self.boot(3)
+        for filters, count in (
+                ({}, 8), ({'state': 'assigned'}, 3), ({'used_by': 'i1'}, 3),
+                ({'variant': 'H100'}, 8), ({'variant': 'L4'}, 0),
+                ({'host': 'h1', 'state': 'available'}, 5)):
+            self.assertEqual(count, len(
+                device_admin.list_all(self.db, **filters)), filters)
+        exc = self.assertRaises(
+            exception.Invalid, device_admin.list_all, self.db, state='free')
+        self.assertIn('available', str(exc))
+        self.assertRaises(
+            exception.NotFound, device_admin.list_all, self.db, host='h9')
+
+    def test_disabled_device(self):
+        device = device_admin.list_all(self.db)[0]
+        self.assertEqual('disabled', device_admin.set_(
+            self.db, device.uuid, enabled=False).shown_state)
+        [group] = group_admin.list_all(self.db)
+        self.assertEqual((1, 7), (group.reserved, group.remaining))

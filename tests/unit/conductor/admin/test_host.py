@@ -1,0 +1,91 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Hosts as operators see and delete them."""
+
+
+import oslo_messaging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from tests.unit.conductor import base
+
+
+class HostTest(base.ConductorTestCase):
+
+    def test_host_delete(self):
+        granted = self.boot(1)
+        self.assertRaises(
+            exception.Conflict, host_admin.delete, self.db, 'h1')
+        claims.release(self.db, base.uuids(granted))
+        host_admin.delete(self.db, 'h1')
+        self.assertEqual((), host_admin.list_all(self.db))
+        self.assertRaises(
+            exception.NotFound, host_admin.delete, self.db, 'h1')
+        # Set up anew, under another UUID too.
+        reports.report(self.db, base.scan(
+            base.EIGHT, node_uuid='22222222-2222-2222-2222-222222222222'))
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_host_made_again_begins_above_every_tombstone(self):
+        # Trackers compare generations by host name, schedulers by node.
+        other = '22222222-2222-2222-2222-222222222222'
+        host_admin.delete(self.db, 'h1')
+        for host, node_uuid in (
+                ('h1', base.NODE), ('h1', base.NODE), ('h1', other),
+                ('h2', other), ('h1', base.NODE), ('h2', base.NODE)):
+            before = [
+                each.generation
+                for each in scheduler_feed.changes_since(self.db, 0).hosts
+                if host == each.host or node_uuid == each.node_uuid
+            ]
+            inventory = reports.report(self.db, base.scan(
+                base.EIGHT, host=host, node_uuid=node_uuid))
+            with self.subTest(host=host, node_uuid=node_uuid):
+                self.assertGreater(inventory.generation, max(before))
+            # Changes, so that no two hosts have the same generation by chance.
+            for device in device_admin.list_all(self.db, variant='H100'):
+                device_admin.set_(self.db, device.uuid, enabled=False)
+            host_admin.delete(self.db, host)
+
+    def test_host_that_does_not_answer_may_be_deleted(self):
+        host_admin.check_not_running(self.db, 'h1', lambda: False)
+
+    def test_host_that_answers_may_not_be_deleted(self):
+        exc = self.assertRaises(
+            exception.Conflict, host_admin.check_not_running, self.db, 'h1',
+            lambda: True)
+        self.assertIn('its nova-compute is running', str(exc))
+        self.assertIn('--force', str(exc))
+
+    def test_host_that_cannot_be_asked_may_not_be_deleted(self):
+        for cause in (
+                exception.BrokerUnavailable(hosts='b:5672', reason='refused'),
+                oslo_messaging.MessageDeliveryFailure('no route\nto it'),
+                OSError(5, 'what nobody foresaw')):
+            def ask(cause=cause):
+                raise cause
+            with self.subTest(cause=cause):
+                exc = self.assertRaises(
+                    exception.Conflict, host_admin.check_not_running, self.db,
+                    'h1', ask)
+                self.assertIn(type(cause).__name__, str(exc))
+                self.assertIn('--force', str(exc))
+                self.assertNotIn('\n', str(exc))
+
+    def test_unknown_host_is_not_asked(self):
+        self.assertRaises(
+            exception.NotFound, host_admin.check_not_running, self.db, 'h9',
+            lambda: self.fail('asked'))

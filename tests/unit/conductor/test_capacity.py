@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows become values, in a number of statements that does not grow."""
+
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.db import host as host_db
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+
+class LoadTest(vgpu_base.VGPUTestCase):
+
+    def load(self):
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            [group] = capacity.load(session, [host.id])[host.id]
+            return group.value
+
+    def test_values_are_those_of_the_rows(self):
+        claim = self.ask(Q4=1)
+        value = self.load()
+        self.assertEqual('T4', value.variant.name)
+        self.assertEqual([card.id for card in self.cards], [
+            gpu.id for gpu in value.gpus])
+        [row] = value.children[claim.assignments[0].stable_id.partition(
+            '/mdev')[0]]
+        self.assertEqual(('provisioning', 'T4-4Q', True), (
+            row.state, row.vgpu_type, row.is_managed))
+        self.assertEqual(base.uuids(claim), [
+            assigned.uuid for assigned in value.assignments])
+
+    def test_loading_costs_three_statements(self):
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            with self.statements() as found:
+                capacity.load(session, [host.id])
+        self.assertEqual(3, len(found), found)
+
+
+class StatementsTest(base.ConductorTestCase):
+    """The number of statements is what a claim and a report cost."""
+
+    def test_claim_of_a_gpu(self):
+        with self.statements() as found:
+            self.claim()
+        self.assertEqual(10, len(found), found)
+
+    def test_report_of_nothing_new(self):
+        with self.statements() as found:
+            reports.report(self.db, base.scan(base.EIGHT))
+        self.assertLessEqual(len(found), 9, found)

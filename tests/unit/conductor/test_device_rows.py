@@ -1,0 +1,69 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Each unit of a claim gets a row of its own."""
+
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import device_rows
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import offer
+from tests.fixtures import group as make
+from tests.unit.conductor import vgpu_base
+
+PF = vgpu_base.t4(0, vgpu_mechanism='vf', sriov_totalvfs=16, sriov_numvfs=3)
+
+
+class TakeCase(vgpu_base.VGPUTestCase):
+
+    def take(self, *types):
+        with self.db.writer() as session:
+            host = host_db.lock(session, 'h1')
+            [group] = capacity.load(session, [host.id])[host.id]
+            rows = device_rows.take(session, [
+                (group, offer.Selection(
+                    gpu_id=self.cards[0].id, vgpu_type=name, placement_id=None
+                )) for name in types])
+            return [(row.stable_id.removeprefix(self.cards[0].id),
+                     row.vgpu_type) for row in rows]
+
+
+class MdevTest(TakeCase):
+
+    def test_rows_of_several_types_are_different_ones(self):
+        self.assertEqual(
+            [('/mdev0', 'T4-4Q'), ('/mdev1', 'T4-4Q'), ('/mdev2', 'T4-1Q')],
+            self.take('T4-4Q', 'T4-4Q', 'T4-1Q'))
+
+    def test_free_rows_come_before_new_ones(self):
+        self.end(self.ask(Q4=2))
+        self.ask(Q4=1)
+        self.assertEqual([('/mdev1', 'T4-4Q'), ('/mdev2', 'T4-4Q')],
+                         self.take('T4-4Q', 'T4-4Q'))
+
+    def test_whole_gpu_is_its_own_row(self):
+        self.assertEqual([('', None)], self.take(naming.PASSTHROUGH))
+
+    def test_new_row_takes_the_lowest_free_number(self):
+        gpu = make.gpu()
+        self.assertEqual('/gpu0/mdev1', device_rows.free_number(
+            gpu, {'/gpu0/mdev0', '/gpu0/mdev2'}))
+
+
+class VFTest(TakeCase):
+
+    cards = (PF, *(vgpu_base.vf(PF, index, device='1eb8')
+                   for index in range(3)))
+
+    def test_no_vf_is_taken_twice(self):
+        self.assertEqual(
+            [('/vf0', 'T4-4Q'), ('/vf1', 'T4-4Q'), ('/vf2', 'T4-1Q')],
+            self.take('T4-4Q', 'T4-4Q', 'T4-1Q'))

@@ -1,0 +1,50 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The resource provider of a group, made without a database."""
+
+from oslotest import base
+
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.domain import group
+from gpgpu_plugin.domain import naming
+from tests.fixtures import group as make
+
+
+class OfGroupTest(base.BaseTestCase):
+
+    def test_provider_has_the_groups_names_and_traits(self):
+        found = inventory.of_group(make.t4s(make.gpu()), 'node')
+        self.assertEqual(('T4', 'node_gpu_T4', 'p'), (
+            found.variant, found.provider_name, found.provider_uuid))
+        self.assertIn('CUSTOM_GPU_T4', found.traits)
+
+    def test_types_that_are_listed_and_fit_have_an_inventory(self):
+        types = (
+            group.OfferedType(vgpu_type=naming.PASSTHROUGH),
+            group.OfferedType(vgpu_type='T4-4Q', enabled=False),
+            group.OfferedType(vgpu_type='T4-16Q', listed=False))
+        found = inventory.of_group(
+            make.t4s(make.gpu(mechanism='mdev'), types=()), 'node')
+        self.assertEqual((), found.types)
+        found = inventory.of_group(group.GroupCapacity(
+            variant=make.T4, provider_uuid='p', types=types,
+            allocation_policy='depth_first',
+            devices=(make.gpu(mechanism='mdev'),)), 'node')
+        self.assertEqual(
+            [('CUSTOM_GPU_T4', 1, 0, 1), ('CUSTOM_VGPU_T4_T4_4Q', 4, 4, 4)],
+            [(each.resource_class, each.total, each.reserved, each.max_unit)
+             for each in found.types])
+
+    def test_type_without_gpus_and_allocations_is_left_out(self):
+        self.assertEqual([naming.resource_class('T4')], [
+            each.resource_class for each in inventory.of_group(
+                make.t4s(make.gpu()), 'node').types])

@@ -1,0 +1,43 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What schedulers learn of changes."""
+
+
+
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor.admin import host as host_admin
+from tests.unit.conductor import base
+
+
+class ChangesTest(base.ConductorTestCase):
+
+    def test_everything_then_what_changed_then_nothing(self):
+        reports.report(self.db, base.scan(
+            (), host='h2', node_uuid='22222222-2222-2222-2222-222222222222'))
+        first = scheduler_feed.changes_since(self.db, 0)
+        self.assertEqual({'h1', 'h2'}, {each.host for each in first.hosts})
+        nothing = scheduler_feed.changes_since(self.db, first.generation)
+        self.assertEqual((first.generation, ()),
+                         (nothing.generation, nothing.hosts))
+        self.claim(2)
+        second = scheduler_feed.changes_since(self.db, first.generation)
+        [host] = second.hosts
+        self.assertEqual(6, host.groups[0].types[0].free.bit_count())
+        self.assertEqual({'available': 6, 'provisioning': 2},
+                         host.groups[0].states)
+
+    def test_deleted_host_is_told(self):
+        before = scheduler_feed.changes_since(self.db, 0).generation
+        host_admin.delete(self.db, 'h1')
+        [host] = scheduler_feed.changes_since(self.db, before).hosts
+        self.assertTrue(host.deleted)
