@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Claims and what becomes of them: the only code that grants a device.
+"""Claims and the assignments that they make.
 
-Each function is one transaction that locks its host first. A claim is the
-truth about who holds what; Placement's allocation is a hint that there was
-room.
+Each function is one transaction that locks its host first. An assignment is
+the truth about who uses a device; an allocation in Placement only says that
+there was capacity.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _own_demands(session: orm.Session, request: objects.ClaimRequest,
                 or variant_db.has_class(session, name)):
             raise _denied(
                 request, _Reason.NO_SUCH_GROUP,
-                f'no card of {name} on this host, which has '
+                f'no GPU of {name} on this host, which has '
                 f'{", ".join(sorted(offers)) or "no group"}')
     return dataclasses.replace(request.request, demands=tuple(demands))
 
@@ -212,25 +212,26 @@ def _assign(session: orm.Session, host: models.Host,
     return assigned
 
 
-def view(each: models.Assignment, host: models.Host) -> objects.Assignment:
-    """An assignment as it crosses RPC."""
-    variant = (each.device.group.variant.name if each.device.group else '')
+def view(row: models.Assignment, host: models.Host) -> objects.Assignment:
+    """Return an assignment as it crosses RPC."""
+    device = row.device
     return objects.Assignment(
-        uuid=each.uuid, instance_uuid=each.instance_uuid, host=host.name,
-        slot=each.slot, device_uuid=each.device.uuid,
-        stable_id=each.device.stable_id, address=each.device.address,
-        variant=variant, resource_class=each.resource_class,
-        vgpu_type=each.vgpu_type, placement_id=each.device.placement_id,
-        state=each.device.state,
-        lease_expires_at=each.lease_expires_at)
+        uuid=row.uuid, instance_uuid=row.instance_uuid, host=host.name,
+        slot=row.slot, device_uuid=device.uuid, stable_id=device.stable_id,
+        address=device.address,
+        variant=device.group.variant.name if device.group else '',
+        resource_class=row.resource_class, vgpu_type=row.vgpu_type,
+        placement_id=device.placement_id, state=device.state,
+        lease_expires_at=row.lease_expires_at)
 
 
-def _lock_host_of(db: api.Database,
-                  uuids: Sequence[str]) -> int | None:
-    """Id of the one host of the assignments; None if none ever existed.
+def _host_id(db: api.Database, uuids: Sequence[str]) -> int | None:
+    """Return the id of the assignments' host; None if none ever existed.
 
-    Read before the writing transaction, which must begin with its lock; an
-    assignment's host never changes.
+    Read before the writing transaction, whose first statement must lock the
+    host; an assignment's host never changes.
+
+    :raises Invalid: they are on several hosts
     """
     with db.reader() as session:
         ids = assignment_db.host_ids(session, uuids)
@@ -244,32 +245,33 @@ def _lock_host_of(db: api.Database,
 def activate(db: api.Database, uuids: Sequence[str],
              driver_capacities: report_obj.DriverCapacities | None = None,
              ) -> inventory_obj.HostInventory:
-    """The guest runs (ConductorAPI.activate)."""
-    host_id = _lock_host_of(db, uuids)
+    """Record that the guest runs (ConductorAPI.activate)."""
+    host_id = _host_id(db, uuids)
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(
             session, [host_id] if host_id is not None else [])
-        found = {each.uuid: each
-                 for each in assignment_db.by_uuid(session, uuids)
-                 if each.active}
-        for each_uuid in uuids:
-            if each_uuid not in found:
-                raise exception.NotFound(
-                    kind='active assignment', name=each_uuid)
-        for each in found.values():
-            if each.device.state == _State.ASSIGNED:
-                continue
-            device_db.transition(session, each.device, _Event.ACTIVATE)
-            each.lease_expires_at = None
-            event_db.add(session, 'activate', host.name, each.device, each)
-            host_db.changed(host)
+        rows = [row for row in assignment_db.by_uuid(session, uuids)
+                if row.active]
+        missing = set(uuids) - {row.uuid for row in rows}
+        if missing:
+            raise _not_active(missing)
+        for row in rows:
+            if row.device.state != _State.ASSIGNED:
+                device_db.transition(session, row.device, _Event.ACTIVATE)
+                row.lease_expires_at = None
+                event_db.add(session, 'activate', host.name, row.device, row)
+                host_db.changed(host)
         driver_capacity.store(session, host, driver_capacities)
         return inventory.refresh(session, host)
     if host_id is None:
-        raise exception.NotFound(
-            kind='active assignment', name=', '.join(uuids))
+        raise _not_active(uuids)
     return db.write(work)
+
+
+def _not_active(uuids: Iterable[str]) -> exception.NotFound:
+    return exception.NotFound(
+        kind='active assignment', name=', '.join(sorted(uuids)))
 
 
 def abort(
@@ -305,40 +307,47 @@ def _end(
     fault: str | None,
     driver_capacities: report_obj.DriverCapacities | None = None,
 ) -> inventory_obj.HostInventory | None:
-    host_id = _lock_host_of(db, uuids)
+    """End assignments; those that ended before stay as they are.
+
+    :param kind: of the events that record it
+    :param events: what happens to the device, by its state
+    :returns: None if no such assignment ever existed
+    :raises Conflict: a device is in another state
+    """
+    host_id = _host_id(db, uuids)
     if host_id is None:
         return None
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(session, [host_id])
-        for each in assignment_db.by_uuid(session, uuids):
-            # An ended one is passed over whoever holds the device now.
-            if not each.active:
+        for row in assignment_db.by_uuid(session, uuids):
+            # The device of one that ended may be another instance's now.
+            if not row.active:
                 continue
-            state = device_rules.DeviceState(each.device.state)
+            state = device_rules.DeviceState(row.device.state)
             if state not in events:
                 raise exception.Conflict(
-                    kind='assignment', name=each.uuid,
+                    kind='assignment', name=row.uuid,
                     reason=f'{kind} is not for a device that is {state}')
-            _end_one(session, host, each, events[state], kind, fault)
+            _end_one(session, host, row, events[state], kind, fault)
         driver_capacity.store(session, host, driver_capacities)
         return inventory.refresh(session, host)
     return db.write(work)
 
 
 def _end_one(session: orm.Session, host: models.Host,
-             each: models.Assignment, event: device_rules.DeviceEvent,
+             row: models.Assignment, event: device_rules.DeviceEvent,
              kind: str, fault: str | None) -> None:
-    device = each.device
+    device = row.device
     device_db.transition(session, device, event)
     if device.state == _State.DIRTY:
-        device.clean_token = each.uuid
+        device.clean_token = row.uuid
     if fault is not None:
         device.reason = fault
-    each.active = None
-    each.lease_expires_at = None
-    each.ended_at = event_db.now()
-    event_db.add(session, kind, host.name, device, each, fault)
+    row.active = None
+    row.lease_expires_at = None
+    row.ended_at = event_db.now()
+    event_db.add(session, kind, host.name, device, row, fault)
     host_db.changed(host)
 
 

@@ -84,7 +84,7 @@ def _place(variants: Sequence[rules.Variant], device: group_rules.Device,
     """Return where a device belongs that nothing keeps in its group."""
     if device.function is None:
         return of_parent if of_parent.variant else Place(
-            reason='its card is unmanaged')
+            reason='its GPU is unmanaged')
     reason = _unassignable_reason(device)
     if reason is not None:
         return Place(reason=reason)
@@ -93,7 +93,7 @@ def _place(variants: Sequence[rules.Variant], device: group_rules.Device,
     # VFs go with their GPU: to whoever it is assigned by, or to nobody.
     reason = _unassignable_reason(parent) if parent is not None else None
     if reason is not None:
-        return Place(reason=f'its card is unmanaged: {reason}')
+        return Place(reason=f'its GPU is unmanaged: {reason}')
     try:
         variant = rules.match(variants, device.function)
     except exception.VariantTie as exc:

@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which functions go to a guest together, and what stands in the way.
+"""PCI functions that go to a guest together, and reasons why they cannot.
 
-A card is what sits in one slot. Its sound or USB function goes with its GPU;
-two GPUs of a slot are cards of their own unless they share an IOMMU group,
-which VFIO gives to one user only (Linux, Documentation/driver-api/vfio.rst).
+A card is all functions in one slot. Its sound or USB function goes with its
+GPU; two GPUs in a slot are separate unless they share an IOMMU group, which
+VFIO gives to one user only (Linux, Documentation/driver-api/vfio.rst).
 """
 
 from __future__ import annotations
@@ -31,23 +31,27 @@ from gpgpu_plugin.domain.vgpu import capability
 
 def relate(functions: Iterable[pci.PCIFunction | None],
            ) -> list[pci.PCIFunction]:
-    """The functions with what they are to each other.
+    """Return the functions with their relations to each other.
 
-    :param functions: by address; None for what could not be looked at
+    :param functions: by address; None for one that could not be read
     """
-    found = [each for each in functions if each is not None]
+    found = [function for function in functions if function is not None]
     slots: dict[str, list[pci.PCIFunction]] = collections.defaultdict(list)
     groups: dict[int, list[pci.PCIFunction]] = collections.defaultdict(list)
-    for each in found:
-        # A VF is a card of its own, wherever its number places it.
-        if each.pf is None:
-            slots[each.address.rpartition('.')[0]].append(each)
-        if each.iommu_group is not None:
-            groups[each.iommu_group].append(each)
+    for function in found:
+        # A VF stands alone, in whichever slot its number places it.
+        if function.pf is None:
+            slots[_slot(function)].append(function)
+        if function.iommu_group is not None:
+            groups[function.iommu_group].append(function)
     part_of = {
         address: lead for slot in slots.values() if len(slot) > 1
         for address, lead in _leads(slot).items()}
-    return [_related(each, part_of, slots, groups) for each in found]
+    return [_related(function, part_of, slots, groups) for function in found]
+
+
+def _slot(function: pci.PCIFunction) -> str:
+    return function.address.rpartition('.')[0]
 
 
 def unassignable_reason(function: pci.PCIFunction,
@@ -87,27 +91,31 @@ def _excluded_reason(function: pci.PCIFunction) -> str | None:
     if function.fault:
         return function.fault
     if function.owner:
-        return f'it is given away by {function.owner}'
+        return f'it is managed by {function.owner}'
     if function.part_of:
-        return f'it is a function of the card {function.part_of}'
+        return f'it goes to guests together with {function.part_of}'
     return None
 
 
 def _leads(slot: Sequence[pci.PCIFunction]) -> dict[str, str]:
-    """By the address of a companion, that of the function it goes with."""
-    gpus = [each for each in slot if pci.can_be_gpu(each.class_code)]
+    """Return the function that each companion in a slot goes with.
+
+    :returns: addresses by the companion's address
+    """
+    gpus = [function for function in slot
+            if pci.can_be_gpu(function.class_code)]
     first = (gpus or slot)[0]
     leads = {}
-    for each in slot:
-        if each not in gpus:
+    for function in slot:
+        if function not in gpus:
             lead = first
-        elif each.iommu_group is None:
-            lead = each
+        elif function.iommu_group is None:
+            lead = function
         else:
             lead = next(gpu for gpu in gpus
-                        if gpu.iommu_group == each.iommu_group)
-        if lead is not each:
-            leads[each.address] = lead.address
+                        if gpu.iommu_group == function.iommu_group)
+        if lead is not function:
+            leads[function.address] = lead.address
     return leads
 
 
@@ -115,30 +123,30 @@ def _related(function: pci.PCIFunction, part_of: Mapping[str, str],
              slots: Mapping[str, Sequence[pci.PCIFunction]],
              groups: Mapping[int, Sequence[pci.PCIFunction]],
              ) -> pci.PCIFunction:
-    slot: Sequence[pci.PCIFunction] = ()
-    if function.pf is None:
-        slot = slots[function.address.rpartition('.')[0]]
+    slot = slots[_slot(function)] if function.pf is None else ()
     group = function.iommu_group
     members = groups[group] if group is not None else ()
     if len(slot) < 2 and len(members) < 2:
         return function
-    companions = [each for each in slot
-                  if part_of.get(each.address) == function.address]
+    companions = [other for other in slot
+                  if part_of.get(other.address) == function.address]
     return dataclasses.replace(
         function, part_of=part_of.get(function.address),
-        companions=tuple(each.address for each in companions),
-        iommu_group_members=tuple(each.address for each in members
-                                  if each is not function),
-        iommu_foreign_members=_foreign([function, *companions], groups)
+        companions=tuple(other.address for other in companions),
+        iommu_group_members=tuple(member.address for member in members
+                                  if member is not function),
+        iommu_foreign_members=_foreign_members(
+            [function, *companions], groups)
         if pci.can_be_gpu(function.class_code) else ())
 
 
-def _foreign(card: Sequence[pci.PCIFunction],
-             groups: Mapping[int, Sequence[pci.PCIFunction]],
-             ) -> tuple[str, ...]:
-    own = {each.address for each in card}
+def _foreign_members(card: Sequence[pci.PCIFunction],
+                     groups: Mapping[int, Sequence[pci.PCIFunction]],
+                     ) -> tuple[str, ...]:
+    own = {function.address for function in card}
     return tuple(sorted({
-        member.address for each in card if each.iommu_group is not None
-        for member in groups[each.iommu_group]
+        member.address for function in card
+        if function.iommu_group is not None
+        for member in groups[function.iommu_group]
         if member.address not in own
         and not pci.is_bridge(member.class_code)}))

@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Every name the plugin gives to something outside itself, made in one place.
+"""Names that the plugin gives to things outside itself.
 
 Resource classes and traits follow the normalisation rules of
 os-resource-classes and os-traits; provider UUIDs are derived, so that a
-compute host that lost its memory finds its providers again.
+compute host that lost its state finds its providers again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import os_traits
 from gpgpu_plugin import exception
 
 PASSTHROUGH = 'passthrough'
-"""The vGPU type that means the whole card."""
+"""Name of the vGPU type that is the whole GPU."""
 
 TRAIT_GPU = 'CUSTOM_GPU'
 TRAIT_OWNER = os_traits.OWNER_NOVA
@@ -53,20 +53,20 @@ def check_variant_name(name: str) -> str:
 
 
 def normalize(name: str) -> str:
-    """The form in which two names are the same to Placement."""
+    """Return the form in which equal names are equal in Placement."""
     normalized: str = os_resource_classes.normalize_name(name)
     return normalized.removeprefix('CUSTOM_')
 
 
 def resource_class(variant: str, vgpu_type: str = PASSTHROUGH) -> str:
-    """Default resource class of a variant's type."""
+    """Return the default resource class of a variant's type."""
     if vgpu_type == PASSTHROUGH:
         return f'CUSTOM_GPU_{normalize(variant)}'
     return f'CUSTOM_VGPU_{normalize(variant)}_{normalize(vgpu_type)}'
 
 
 def is_reserved_class(name: str) -> bool:
-    """Whether the class can only be the plugin's, known to it or not."""
+    """Return whether only the plugin uses such a class, known to it or not."""
     return name.startswith(('CUSTOM_GPU_', 'CUSTOM_VGPU_'))
 
 
@@ -100,17 +100,17 @@ def check_trait(name: str) -> str:
 
 
 def traits(variant: str, extra: tuple[str, ...] = ()) -> frozenset[str]:
-    """Traits of the provider of a group of the variant."""
+    """Return the traits of the resource provider of a variant's group."""
     return frozenset(
         {TRAIT_GPU, TRAIT_OWNER, f'CUSTOM_GPU_{normalize(variant)}', *extra})
 
 
 def provider_name(node: str, variant: str) -> str:
-    """Name of a group's resource provider; never parsed, only shown."""
+    """Return the name of a group's resource provider; it is only shown."""
     return f'{node}_gpu_{normalize(variant)}'
 
 
 def provider_uuid(node_uuid: str, variant: str) -> str:
-    """UUID of a group's resource provider, the same on every start."""
+    """Return the UUID of a group's resource provider, equal on every start."""
     return str(uuid.uuid5(
         _PROVIDER_NAMESPACE, f'{node_uuid}/{normalize(variant)}'))

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""PCI addresses and what one scan says of a PCI function."""
+"""PCI addresses and ids, and PCI functions as a scan finds them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ADDRESS = re.compile(
 
 @dataclasses.dataclass(frozen=True, order=True)
 class PCIAddress:
-    """Where a function sits now; a place, not an identity.
+    """Present address of a function, which may change with each boot.
 
     The domain may be wider than four hex digits (Intel VMD, Hyper-V).
     """
@@ -65,37 +65,42 @@ class PCIAddress:
 
 
 def find_addresses(text: str) -> list[str]:
-    """All PCI addresses within a text, in the form used everywhere."""
+    """Return all PCI addresses in a text, in the form used everywhere."""
     return [str(PCIAddress.parse(match.group()))
             for match in _ADDRESS.finditer(text)]
 
 
 VF = '/vf'
-"""What a VF's number follows in its stable id, which begins with its PF's."""
+"""Separator of a VF's stable id: between its PF's id and its number."""
 
-_MDEV_SEAT = '/mdev'
+_MDEV = '/mdev'
 
 
-def mdev_row_id(card: str, number: int) -> str:
-    """Stable id of a place for an mdev on a card."""
-    return f'{card}{_MDEV_SEAT}{number}'
+def mdev_row_id(gpu: str, number: int) -> str:
+    """Return the stable id of an mdev row of a GPU."""
+    return f'{gpu}{_MDEV}{number}'
 
 
 def function_id_of(stable_id: str) -> str:
-    """Stable id of the function that a scan finds: of the card that a place
-    for an mdev is on, else itself."""
-    return stable_id.partition(_MDEV_SEAT)[0]
+    """Return the stable id of the PCI function that a device is or is on.
+
+    An mdev row is on the function that its mdev is made on; any other device
+    is a function itself.
+    """
+    return stable_id.partition(_MDEV)[0]
 
 
 def pf_of(stable_id: str) -> str | None:
-    """Stable id of the PF of a VF, or of a place for an mdev on one; None:
-    it is no VF's."""
+    """Return the stable id of the PF of a VF, or of an mdev row on a VF.
+
+    None for other devices.
+    """
     pf, found, _ = function_id_of(stable_id).rpartition(VF)
     return pf if found else None
 
 
 def normalize_id(field: str, value: str, digits: int = 4) -> str:
-    """A PCI id in the one form used everywhere: lower-case hex, no ``0x``.
+    """Return a PCI id as lower-case hex without ``0x``.
 
     :param field: name used in the error
     :param digits: 4 for ids, 2 for a revision, 6 for a class
@@ -117,35 +122,35 @@ def normalize_id(field: str, value: str, digits: int = 4) -> str:
 
 
 def can_be_gpu(class_code: str | None) -> bool:
-    """Whether the plugin has to look at the function; unknown ones too."""
+    """Return whether a function is a GPU, or its class is unknown."""
     return class_code is None or class_code.startswith(_GPU_CLASSES)
 
 
 def is_bridge(class_code: str | None) -> bool:
-    """Whether it is surely a bridge, which goes to no guest."""
+    """Return whether a function is a bridge, which no guest gets."""
     return class_code is not None and class_code.startswith(_BRIDGE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PCIFunction:
-    """One PCI function as one scan saw it.
+    """Identity and topology of one PCI function, as one scan found it.
 
-    ``None`` is *unknown or none*; ``unreadable`` tells which of them were
-    there but could not be read. Ids are lower-case hex without ``0x``
+    ``None`` is *unknown or none*; ``unreadable`` names those that
+    exist but could not be read. Ids are lower-case hex without ``0x``
     (four digits; revision two, class six).
 
     :ivar id: stable id: sysfs path below ``/devices`` with bus numbers left
         out below the root bus, ``/devices/pci0000:7b/03.0/00.0``; a VF is its
         PF's id plus ``/vfN``
-    :ivar address: present place, ``0000:3b:00.0``; the name of a parent of
-        mdevs that is no PCI function, ``mbochs``
+    :ivar address: present address, ``0000:3b:00.0``, or the name of a parent
+        of mdevs that is no PCI function, ``mbochs``
     :ivar class_code: PCI class, subclass and programming interface
     :ivar numa_node: None also where the kernel says -1
     :ivar iommu_group_members: addresses of the other functions of the group
     :ivar switch_path: stable ids of the upstream ports of the PCIe switches
         between the root port and the function, outermost first
-    :ivar companions: addresses of the functions that go wherever this one
-        goes: those of the same card that are no GPU of their own
+    :ivar companions: addresses of the functions that go to the same guest:
+        those of the same card that are no separate GPU
         (gpgpu_plugin.domain.gpu)
     :ivar part_of: address of the function whose companion this one is
     :ivar iommu_foreign_members: addresses in the card's IOMMU groups that are
@@ -154,7 +159,8 @@ class PCIFunction:
     :ivar serial: vendor's serial number (VPD), dsn: PCIe Device Serial Number
     :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
     :ivar sriov_totalvfs: None if not SR-IOV capable
-    :ivar owner: who else gives the function away, and how that is known
+    :ivar owner: other service that manages the function, and how that is
+        known: ``Nova ([pci] device_spec)``, ``Cyborg``
     :ivar fault: why the function cannot be trusted (config space reads ff)
     """
 
@@ -195,5 +201,6 @@ def swap_reason(before: PCIFunction, now: PCIFunction) -> str | None:
     for name in _IDENTITY:
         old, new = getattr(before, name), getattr(now, name)
         if None not in (old, new) and old != new:
-            return f'the card was swapped: {name} was {old}, is {new}'
+            return (f'another device is in its place: {name} was {old}, is '
+                    f'{new}')
     return None

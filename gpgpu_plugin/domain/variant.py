@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Variants: the one place where PCI ids become a name."""
+"""Variants: names for devices with certain PCI ids."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _IDS = ('vendor', 'device', *_OPTIONAL)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A name for all devices with the given ids; None = any.
+    """Name for all devices with the given ids; None matches any.
 
-    :ivar resource_class: of the whole card
-    :ivar traits: what its providers get beside the plugin's own traits
-    :ivar sharing: which vGPUs may be on one card together, a
-        domain.mix_policy.VGPUMixPolicy
+    :ivar resource_class: resource class of the whole GPU
+    :ivar traits: traits of its resource providers beside the plugin's own
+    :ivar mix_policy: which vGPUs may be on one GPU together, a
+        domain.vgpu.capacity.VGPUMixPolicy
     """
 
     name: str
@@ -50,7 +50,7 @@ class Variant:
 
     @property
     def specificity(self) -> int:
-        """How many of the optional ids it names."""
+        """Number of optional ids that it names."""
         return sum(getattr(self, name) is not None for name in _OPTIONAL)
 
     def class_of(self, vgpu_type: str) -> str:
@@ -60,7 +60,7 @@ class Variant:
         return naming.resource_class(self.name, vgpu_type)
 
     def matches(self, function: pci.PCIFunction) -> bool:
-        """Whether all ids that the variant names are the function's.
+        """Return whether the function has all ids that the variant names.
 
         An unknown id of the function never matches one that is named.
         """
@@ -70,9 +70,9 @@ class Variant:
 
 
 def check(variant: Variant) -> Variant:
-    """The variant in its one form: ids normalised, the class filled in.
+    """Return the variant with normalised ids and its resource class.
 
-    :raises Invalid: naming the field and what would be right
+    :raises Invalid: naming the field and what is expected
     """
     naming.check_variant_name(variant.name)
     if variant.type not in TYPES:
@@ -82,8 +82,8 @@ def check(variant: Variant) -> Variant:
     if variant.subsystem and not variant.subsystem_vendor:
         raise exception.Invalid(
             field='subsystem', value=variant.subsystem,
-            expected='a subsystem vendor beside it: subsystem ids are each '
-                     "vendor's own")
+            expected='a subsystem vendor, too: each vendor has subsystem ids '
+                     'of its own')
     if variant.mix_policy not in list(capacity.VGPUMixPolicy):
         raise exception.Invalid(
             field='mix_policy', value=variant.mix_policy,
@@ -102,7 +102,7 @@ def check(variant: Variant) -> Variant:
 
 def match(variants: Iterable[Variant],
           function: pci.PCIFunction) -> Variant | None:
-    """The most specific variant of a function; None if there is none.
+    """Return the most specific variant of a function; None if none matches.
 
     A function that cannot be trusted (``fault``) has no variant.
 
@@ -123,13 +123,13 @@ def match(variants: Iterable[Variant],
 
 
 def check_beside(variant: Variant, others: Iterable[Variant]) -> None:
-    """Refuse a variant that cannot exist beside the others.
+    """Refuse a variant that conflicts with the others.
 
     :raises Conflict: the same name to Placement, a possible tie, or the same
         resource class
     """
     others = list(others)
-    same = collides(variant.name, [each.name for each in others])
+    same = collides(variant.name, [other.name for other in others])
     reasons = []
     if same is not None:
         reasons.append('it exists already' if same == variant.name else
@@ -148,7 +148,7 @@ def check_beside(variant: Variant, others: Iterable[Variant]) -> None:
 
 
 def overlaps(one: Variant, other: Variant) -> bool:
-    """Whether some device would be a tie between the two."""
+    """Return whether some device would match both equally well."""
     return one.specificity == other.specificity and all(
         None in (mine, theirs) or mine == theirs
         for mine, theirs in (
@@ -156,7 +156,7 @@ def overlaps(one: Variant, other: Variant) -> bool:
 
 
 def collides(name: str, others: Iterable[str]) -> str | None:
-    """The one of the names that is the same as this to Placement."""
+    """Return the one of the names that is equal to this in Placement."""
     normalized = naming.normalize(name)
     return next((other for other in others
                  if naming.normalize(other) == normalized), None)

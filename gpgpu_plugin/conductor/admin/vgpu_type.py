@@ -132,7 +132,7 @@ def _unknown(variant: str, vgpu_type: str, host: str | None,
     return exception.NotFound(
         kind='vGPU type',
         name=f'{vgpu_type} of {variant}{where} (there are: '
-             f'{", ".join(known) or "none, no host has such a card"})')
+             f'{", ".join(known) or "none, no host has such a GPU"})')
 
 
 def _check_class(session: orm.Session, row: models.Variant,

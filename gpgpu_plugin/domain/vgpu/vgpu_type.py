@@ -46,15 +46,15 @@ _GIGABYTE = 1024
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VGPUType:
-    """One type of one card; ``None`` is unknown.
+    """One vGPU type of one GPU; ``None`` is unknown.
 
-    :ivar name: the one name that operators see, the same for all cards and
-        releases of a driver
-    :ivar type_id: what this card's driver calls it: the name of a folder
+    :ivar name: name that operators see, the same for all GPUs and releases
+        of a driver
+    :ivar type_id: id that this GPU's driver uses: the name of a folder
         below ``mdev_supported_types``, or a number of
         ``creatable_vgpu_types``
     :ivar video_ram: MiB
-    :ivar max_instances: so many of it fit on a card that has nothing else
+    :ivar max_instances: how many fit on a GPU without any other vGPU
     """
 
     name: str
@@ -68,10 +68,10 @@ class VGPUType:
 
 def from_mdev(type_id: str, name: str | None, description: str | None,
               available: int | None) -> VGPUType:
-    """A type below ``mdev_supported_types``.
+    """Return a type below ``mdev_supported_types``.
 
-    :param available: ``available_instances`` while the card has no mdev;
-        what the vendor's description says goes before it
+    :param available: ``available_instances`` while the GPU has no mdev; a
+        number in the vendor's description takes precedence
     """
     text = description or ''
     numbers = {field: int(match.group(1)) if (match := pattern.search(text))
@@ -92,10 +92,10 @@ def from_mdev(type_id: str, name: str | None, description: str | None,
 
 
 def from_creatable(text: str) -> tuple[VGPUType, ...]:
-    """The types that ``creatable_vgpu_types`` of a VF lists, by name.
+    """Return the types that ``creatable_vgpu_types`` of a VF lists, by name.
 
-    It says no more than numbers and names. How many fit follows from the
-    framebuffer of the largest, which is the card's.
+    It lists only numbers and names. How many fit is computed from the
+    framebuffer of the largest type, which is that of the GPU.
     """
     found = {}
     for line in text.splitlines():
@@ -112,18 +112,18 @@ def from_creatable(text: str) -> tuple[VGPUType, ...]:
 
 
 def of_plain_vfs(count: int) -> VGPUType:
-    """The only type of VFs that know none: each is one of so many."""
+    """Return the type of VFs whose driver has no types: one of so many."""
     return VGPUType(
         name=f'vf{count}', type_id=str(count), max_instances=count)
 
 
 def is_of_plain_vfs(name: str) -> bool:
-    """Whether it is a type of VFs that know none."""
+    """Return whether it is a type of VFs whose driver has no types."""
     return _PLAIN_VF.fullmatch(name) is not None
 
 
 def _profile_name(name: str | None) -> str | None:
-    """NVIDIA's name without the brand; None for what is no such name.
+    """Return NVIDIA's name without the brand; None for other names.
 
     The brand changed with releases (GRID T4-1Q, NVIDIA T4-1Q).
     """

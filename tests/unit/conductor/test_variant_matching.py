@@ -66,7 +66,7 @@ class PlanTest(base.BaseTestCase):
     def test_vf_of_a_gpu_that_no_guest_can_have_is_in_no_group(self):
         gpu = make.gpu(mechanism='vf', function={'owner': 'Cyborg'})
         _, place = self.plan(gpu, make.vf(gpu, 0), variants=[VF])
-        self.assertIn('its card is unmanaged', place.reason)
+        self.assertIn('its GPU is unmanaged', place.reason)
         self.assertIn('Cyborg', place.reason)
 
     def test_vf_that_no_guest_can_have_leaves_its_gpus_group(self):
@@ -77,7 +77,7 @@ class PlanTest(base.BaseTestCase):
     def test_mdev_row_of_an_unmanaged_gpu_is_in_no_group(self):
         gpu = make.gpu()
         _, place = self.plan(gpu, make.mdev_row(gpu, 0), variants=[])
-        self.assertEqual('its card is unmanaged', place.reason)
+        self.assertEqual('its GPU is unmanaged', place.reason)
 
     def test_assigned_device_keeps_its_group(self):
         gpu = make.gpu(state=device_rules.DeviceState.ASSIGNED)

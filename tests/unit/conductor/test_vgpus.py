@@ -519,7 +519,7 @@ class SameIDTest(vgpu_base.VGPUTestCase):
         shown = {each.stable_id: each.reason
                  for each in device_admin.list_all(self.db)}
         self.assertEqual('it does not answer', shown[PF.id])
-        self.assertEqual('its card is unmanaged: it does not answer',
+        self.assertEqual('its GPU is unmanaged: it does not answer',
                          shown[self.cards[1].id])
         reports.report(self.db, base.scan(self.cards))
         self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},

@@ -91,8 +91,8 @@ class ObstacleTest(base.BaseTestCase):
         for facts, words in (
                 ({'fault': 'it is dead'}, 'it is dead'),
                 ({'used_by': 'boot_vga'}, 'booted with'),
-                ({'owner': 'Nova (an option)'}, 'away by Nova (an option)'),
-                ({'part_of': '0000:21:00.0'}, 'the card 0000:21:00.0'),
+                ({'owner': 'Nova (an option)'}, 'managed by Nova (an option)'),
+                ({'part_of': '0000:21:00.0'}, 'together with 0000:21:00.0'),
                 ({'iommu_foreign_members': ('0000:22:00.0',), 'group': 7},
                  'IOMMU group 7 also holds 0000:22:00.0')):
             refused = function('21:00.1', **facts)
