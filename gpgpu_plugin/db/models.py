@@ -147,11 +147,11 @@ class Variant(Base):
 
 
 class Group(Base):
-    """The cards of one variant on one host: one resource provider.
+    """The GPUs of one variant on one host: one resource provider.
 
-    ``host_id``, ``variant_id``: of which host and variant.
-    ``provider_uuid``: that provider. ``allocation_policy``: which GPUs a
-    claim takes if the flavor does not say.
+    ``host_id``, ``variant_id``: the host and the variant. ``provider_uuid``:
+    the resource provider. ``allocation_policy``: which GPUs a claim takes if
+    the flavor does not say.
 
     Unique key: one group for each host and variant. Index ``variant_id``: a
     variant is changed and deleted together with its groups.
@@ -173,7 +173,7 @@ class Group(Base):
 
 
 class VGPUType(Base):
-    """What a group offers; ``passthrough`` is the whole card.
+    """A type that a group offers; ``passthrough`` is the whole GPU.
 
     ``gpu_group_id``: the group. ``vgpu_type``: the driver's name of the type.
     ``video_ram`` (MiB), ``max_heads``, ``max_resolution_x``,
@@ -211,15 +211,16 @@ class VGPUType(Base):
 
 
 class Device(Base):
-    """A function that a host reported, or a seat for an mdev on it; without a
-    group it is unmanaged.
+    """A PCI function that a host reported, or a row for an mdev on it.
+
+    Without a group it is unmanaged.
 
     ``uuid``: what operators and events call it. ``host_id``: the host that
     reports it. ``group_id``: the group that offers it.
-    ``parent_id``: the PF of a VF, the card of a seat. ``kind``: ``pci`` or
-    ``mdev``. ``vgpu_type`` and ``placement_id``: what is carved there, or may
-    be, until it is available again. ``stable_id``: its place in the host's
-    PCI topology, which survives reboots. ``address``: its PCI address at the
+    ``parent_id``: the PF of a VF, the GPU of an mdev row. ``kind``: ``pci`` or
+    ``mdev``. ``vgpu_type`` and ``placement_id``: the vGPU that is there, or
+    may be, until the device is available again. ``stable_id``: its place in
+    the host's PCI topology, which survives reboots. ``address``: its PCI address at the
     last scan. ``state``: where it is in its life cycle; a row inserted
     without one is quarantined, so that nobody gets a device of which nothing
     is known. ``enabled``: the operator offers it. ``present``: the last scan
