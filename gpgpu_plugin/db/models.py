@@ -216,21 +216,20 @@ class Device(Base):
     Without a group it is unmanaged.
 
     ``uuid``: what operators and events call it. ``host_id``: the host that
-    reports it. ``group_id``: the group that offers it.
-    ``parent_id``: the PF of a VF, the GPU of an mdev row. ``kind``: ``pci`` or
-    ``mdev``. ``vgpu_type`` and ``placement_id``: the vGPU that is there, or
-    may be, until the device is available again. ``stable_id``: its place in
-    the host's PCI topology, which survives reboots. ``address``: its PCI address at the
-    last scan. ``state``: where it is in its life cycle; a row inserted
-    without one is quarantined, so that nobody gets a device of which nothing
-    is known. ``enabled``: the operator offers it. ``present``: the last scan
-    saw it. ``reason``: why it is quarantined or unmanaged. ``clean_token``:
-    which cleaning may end; a verdict on an earlier one is refused.
-    ``pci_function``: JSON of the PCI function that the last scan read.
-    ``vgpu_capability``, ``driver_capacity``: JSON of what is known of its
-    vGPUs, NULL where its driver has none or reports nothing; a scan that
-    cannot see it does not overwrite it. ``generation``: compare-and-swap of
-    ``state``.
+    reports it. ``group_id``: the group that offers it. ``parent_id``: the PF
+    of a VF, the GPU of an mdev row. ``kind``: ``pci`` or ``mdev``.
+    ``vgpu_type`` and ``placement_id``: the vGPU that is there, or may be,
+    until the device is available again. ``stable_id``: its place in the host's
+    PCI topology, which survives reboots. ``address``: its PCI address at the
+    last scan. ``state``: where it is in its life cycle; a row inserted without
+    one is quarantined, so that nobody gets a device of which nothing is known.
+    ``enabled``: the operator offers it. ``present``: the last scan saw it.
+    ``reason``: why it is quarantined or unmanaged. ``clean_token``: which
+    cleaning may end; a verdict on an earlier one is refused. ``pci_function``:
+    JSON of the PCI function that the last scan read. ``vgpu_capability``,
+    ``driver_capacity``: JSON of what is known of its vGPUs, NULL where its
+    driver has none or reports nothing; a scan that cannot see it does not
+    overwrite it. ``generation``: compare-and-swap of ``state``.
 
     Unique keys: a device is found by UUID, and by its place on its host.
     Indexes: the devices of a variant's groups, when it changes; the VFs and

@@ -1,0 +1,51 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Types of groups follow what the drivers of their GPUs list."""
+
+import dataclasses
+
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+
+class SyncTest(vgpu_base.VGPUTestCase):
+
+    def report(self, *types):
+        reports.report(self.db, base.scan([
+            dataclasses.replace(card, vgpu_types=types)
+            for card in self.cards]))
+
+    def types(self):
+        return {info.vgpu_type: (info.enabled, info.video_ram)
+                for info in vgpu_type_admin.list_all(self.db)}
+
+    def test_type_that_was_never_enabled_goes_with_its_driver(self):
+        self.assertIn('T4-2Q', self.types())
+        self.report(vgpu_base.TYPES[0])
+        self.assertNotIn('T4-2Q', self.types())
+
+    def test_type_that_placement_may_know_stays(self):
+        self.enable('T4-4Q', enabled=False)
+        self.report(vgpu_base.TYPES[0])
+        self.assertEqual((False, 4096), self.types()['T4-4Q'])
+
+    def test_new_type_is_disabled_and_has_its_properties(self):
+        self.report(*vgpu_base.TYPES, vgpu_type.VGPUType(
+            name='T4-2B', type_id='x', video_ram=2048, max_instances=8))
+        self.assertEqual((False, 2048), self.types()['T4-2B'])
+
+    def test_properties_follow_the_driver(self):
+        self.report(dataclasses.replace(vgpu_base.TYPES[0], video_ram=1000))
+        self.assertEqual((True, 1000), self.types()['T4-1Q'])

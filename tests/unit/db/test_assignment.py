@@ -1,0 +1,55 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of assignments: active ones, and what is known of ended ones."""
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import host as host_db
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+
+class AssignmentRowTest(vgpu_base.VGPUTestCase):
+
+    def test_only_active_ones_of_hosts_and_instances_are_found(self):
+        ended = base.uuids(self.ask('i1', Q4=1))
+        claims.release(self.db, ended)
+        active = base.uuids(self.ask('i2', Q4=2))
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            self.assertEqual(active, [
+                row.uuid for row in assignment_db.of_hosts(
+                    session, [host.id])])
+            self.assertEqual([], assignment_db.of_instance(session, 'i1'))
+            self.assertEqual(active, [
+                row.uuid for row in assignment_db.of_instance(
+                    session, 'i2')])
+
+    def test_stable_ids_are_known_of_ended_ones_too(self):
+        ended = self.ask('i1', Q4=1)
+        claims.release(self.db, base.uuids(ended))
+        [assignment] = ended.assignments
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            self.assertEqual(
+                {assignment.uuid: assignment.stable_id},
+                assignment_db.places(
+                    session, host.id, [assignment.uuid, 'other']))
+            self.assertEqual({}, assignment_db.places(session, host.id, []))
+
+    def test_active_ones_are_counted_by_group_and_type(self):
+        self.ask('i1', Q4=2)
+        claims.release(self.db, base.uuids(self.ask('i2', Q4=1)))
+        with self.db.reader() as session:
+            counts = assignment_db.counts_by_type(session)
+        self.assertEqual([('T4-4Q', 2)], [
+            (vgpu_type, count) for (_, vgpu_type), count in counts.items()])

@@ -1,0 +1,82 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of devices: values in JSON columns, and compare-and-swap."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from tests.unit.conductor import base
+
+
+class DeviceRowTest(base.ConductorTestCase):
+
+    def first(self, session):
+        return session.scalars(sa.select(models.Device).order_by(
+            models.Device.stable_id)).first()
+
+    def test_observed_values_come_back(self):
+        vgpus = capability.VGPUCapability(
+            mechanism=capability.VGPUMechanism.MDEV,
+            existing_vgpus=('other',))
+        driver = driver_capacity.DriverCapacity(
+            existing=('other',), available={'A': None, 'B': 2},
+            sampled_at=('start', 3))
+        with self.db.writer() as session:
+            row = self.first(session)
+            function = device_db.pci_function(row)
+            self.assertTrue(
+                device_db.set_observed(row, function, vgpus, driver))
+        with self.db.writer() as session:
+            row = self.first(session)
+            self.assertEqual(vgpus, device_db.vgpu_capability(row))
+            found = device_db.driver_capacity(row)
+            self.assertEqual((driver, driver.sampled_at),
+                             (found, found.sampled_at))
+            self.assertFalse(
+                device_db.set_observed(row, function, vgpus, driver))
+            self.assertTrue(
+                device_db.set_observed(row, function, None, None))
+            self.assertIsNone(device_db.vgpu_capability(row))
+            self.assertIsNone(device_db.driver_capacity(row))
+
+    def test_transition_after_another_writer_is_refused(self):
+        with self.db.writer() as session:
+            row = self.first(session)
+            session.execute(
+                sa.update(models.Device).values(generation=7)
+                .execution_options(synchronize_session=False))
+            self.assertRaises(
+                exception.Conflict, device_db.transition, session, row,
+                device_rules.DeviceEvent.CLAIM)
+
+    def test_transition_that_the_state_does_not_have_is_refused(self):
+        with self.db.writer() as session:
+            self.assertRaises(
+                exception.InvalidTransition, device_db.transition, session,
+                self.first(session), device_rules.DeviceEvent.RELEASE)
+
+    def test_available_device_has_no_vgpu(self):
+        with self.db.writer() as session:
+            row = self.first(session)
+            device_db.transition(session, row, device_rules.DeviceEvent.CLAIM)
+            row.vgpu_type, row.placement_id = 'A', 3
+            device_db.transition(
+                session, row, device_rules.DeviceEvent.ABORT_UNTOUCHED)
+        with self.db.reader() as session:
+            row = self.first(session)
+            self.assertEqual(('available', None, None), (
+                row.state, row.vgpu_type, row.placement_id))
