@@ -343,7 +343,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
 
     def test_mixed_sizes_are_where_they_are_reckoned(self) -> None:
         for address in self.pfs():
-            self.kernel().mixed_size(address)
+            self.kernel().enable_mixed_size(address)
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-24Q')
         self.manage('variant', 'set', 'L40S', '--mix-policy', 'mixed_size')
         # Of 4Q there are eight places on a card, and not twelve.

@@ -9,44 +9,46 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Serial numbers, made anonymous.
+"""Anonymous serial numbers for recordings.
 
-Each number is replaced by a count of the different ones so far: what was
-equal stays equal, what differed differs, and nothing can be guessed back, as
-it could from a hash of a vendor's consecutive numbers.
+A serial number is replaced by a count of the different ones so far. Equal
+numbers stay equal and different ones stay different. The original cannot be
+guessed, as it could be from a hash of a vendor's consecutive numbers.
 """
 
 from __future__ import annotations
 
 from gpgpu_plugin.host.discovery import config_space
 
-# Of the read-only part of VPD: what kind of card it is. Others may name this
-# very card, or whom it belongs to.
+# Keywords of the read-only part of VPD that say which product it is. Others
+# may identify the very card, or its owner.
 _KEPT = (b'PN', b'EC', b'MN')
 _SERIAL = b'SN'
 
 
 class SerialNumbers:
-    """Masks what one recording has."""
+    """The serial numbers of one recording, and what replaces them."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
 
     def config(self, config: bytes) -> bytes:
-        """Configuration space with another Device Serial Number."""
+        """Return configuration space with another Device Serial Number."""
         at = config_space.serial_number_at(config)
         if at is None:
             return config
         serial = config[at:at + 8]
-        # "None": they identify nothing.
+        # These mean "no number" and identify nothing.
         if serial in (bytes(8), b'\xff' * 8):
             return config
         return (config[:at] + self._number(serial).to_bytes(8, 'little')
                 + config[at + 8:])
 
     def vpd(self, vpd: bytes) -> bytes:
-        """Vital Product Data with the product's name, the keywords of
-        _KEPT and another serial number, and nothing else."""
+        """Return Vital Product Data with another serial number.
+
+        Only the product's name and the keywords of _KEPT remain beside it.
+        """
         made = bytearray()
         for tag, content in config_space.vpd_resources(vpd):
             if tag == config_space.VPD_R:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Fake machines as hosts: real scanner, real backends, fake kernel."""
+"""Fake hosts: the real scanner and backends on a fake kernel."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from gpgpu_plugin.host.vfio import designation
 
 
 class FakeHost(local.LocalHost):
-    """Hands out the functions of a tree of gpgpu_plugin.host.fake.machine.
+    """A host whose sysfs is a tree of gpgpu_plugin.host.fake.machine.
 
-    :ivar kernel: to make the machine fail, in tests
+    :ivar kernel: lets tests make writes fail
     """
 
     def __init__(self, root: str,
@@ -52,12 +52,12 @@ class FakeHost(local.LocalHost):
     @classmethod
     def for_machine(cls, name: str, folder: str,
                     numvfs: Mapping[str, int] | None = None) -> FakeHost:
-        """The machine in a folder, built there if it is not yet.
+        """Return a host for the machine in a folder.
 
-        A tree that is there is kept as it is, as hardware outlives a
-        restart of nova-compute.
+        The machine is built if the folder has none. An existing one is kept
+        as it is, as hardware outlives a restart of nova-compute.
 
-        :param name: as of gpgpu_plugin.host.fake.machine.load
+        :param name: see gpgpu_plugin.host.fake.machine.load
         :raises NotFound: no such machine
         :raises Invalid: it is a file that is no machine
         """

@@ -9,11 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A small kernel for fake machines: it reacts to writes as Linux does.
+"""Kernel of fake machines: it reacts to writes as Linux does.
 
-Covers what the plugin writes: bind, unbind, driver_override, drivers_probe,
-reset and sriov_numvfs, and remove, which unplugs a card, with errors of
-drivers/pci (Linux 6.x); mdevs and types of VFs through fake_carving.
+It supports what the plugin writes: bind, unbind, driver_override,
+drivers_probe, reset and sriov_numvfs, and remove, which unplugs a device, with
+the errors of drivers/pci (Linux 6.x). vGPUs are those of
+gpgpu_plugin.host.fake.vgpu_driver.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gpgpu_plugin.host.fake import vgpu_driver
 
 
 def add_driver(root: pathlib.Path, name: str) -> None:
-    """A driver that is loaded, if it is not yet."""
+    """Load a driver, if it is not loaded yet."""
     folder = root / 'bus/pci/drivers' / name
     folder.mkdir(exist_ok=True)
     for file in ('bind', 'unbind'):
@@ -41,12 +42,12 @@ def _error(number: int, path: str) -> OSError:
 
 
 class FakeKernel:
-    """Writes to a tree of gpgpu_plugin.host.fake.machine.
+    """The kernel of one tree of gpgpu_plugin.host.fake.machine.
 
-    :ivar faults: errno by the end of a path, raised instead of the write
-    :ivar ignored: ends of paths of which writes have no effect, and no error
-    :ivar late: likewise, until ``catch_up``
-    :ivar written: paths that were written, in their order
+    :ivar faults: errno by the end of a path; a write there raises it
+    :ivar ignored: ends of paths; writes there have no effect and no error
+    :ivar late: ends of paths; writes there take effect in ``catch_up``
+    :ivar written: paths that were written, in order
     """
 
     def __init__(self, root: str) -> None:
@@ -58,13 +59,14 @@ class FakeKernel:
         self.late: set[str] = set()
         self._waiting: list[tuple[str, str]] = []
         self.written: list[str] = []
-        # Drivers of the host by the ids that they were seen bound to.
+        # Drivers by the ids of devices that they were bound to.
         self._native: dict[str, str] = {}
 
     def write(self, path: str, value: str) -> None:
-        """Write to an attribute, given relative to the root.
+        """Write to an attribute.
 
-        :raises OSError: with the errno that Linux gives
+        :param path: relative to the root
+        :raises OSError: with the errno of Linux
         """
         for end, number in self.faults.items():
             if path.endswith(end):
@@ -76,7 +78,7 @@ class FakeKernel:
             'drivers_probe': self._probe, 'remove': self._remove,
             'sriov_numvfs': self._numvfs, 'create': self._create_mdev,
             'current_vgpu_type': self._set_type,
-            'placement_id': self._place}
+            'placement_id': self._set_placement}
         if name not in actions or not os.path.lexists(self._root / folder):
             raise _error(errno.ENOENT, path)
         self.written.append(path)
@@ -89,7 +91,7 @@ class FakeKernel:
             actions[name](self._root / folder, value.strip())
 
     def catch_up(self) -> None:
-        """Do what late writes asked for."""
+        """Let late writes take effect."""
         self.late.clear()
         while self._waiting:
             self.write(*self._waiting.pop(0))
@@ -97,7 +99,7 @@ class FakeKernel:
     # -- drivers ------------------------------------------------------------
 
     def load_vfio(self) -> None:
-        """``modprobe vfio-pci``"""
+        """Load vfio-pci, as ``modprobe vfio-pci``."""
         add_driver(self._root, 'vfio-pci')
 
     def _device(self, address: str) -> pathlib.Path:
@@ -111,13 +113,13 @@ class FakeKernel:
         if (device / 'driver').is_symlink():
             raise _error(errno.EBUSY, address)
         override = self._overridden(device)
-        # vfio-pci has no ids of its own: it takes what is overridden to it.
+        # vfio-pci has no ids of its own: it needs an override.
         if (override and override != driver.name) or (
                 driver.name == 'vfio-pci' and not override):
             raise _error(errno.ENODEV, address)
         self._attach(driver, device)
-        if self._is_carved_by(driver, device):
-            vgpu_driver.equip_vfs(
+        if self._has_vgpus(driver, device):
+            vgpu_driver.add_vfs(
                 self._root, (device / 'physfn').resolve(), [device])
 
     def _attach(self, driver: pathlib.Path, device: pathlib.Path) -> None:
@@ -127,7 +129,7 @@ class FakeKernel:
         (driver / device.name).symlink_to(os.path.relpath(device, driver))
 
     @staticmethod
-    def _is_carved_by(driver: pathlib.Path, device: pathlib.Path) -> bool:
+    def _has_vgpus(driver: pathlib.Path, device: pathlib.Path) -> bool:
         return driver.name == 'nvidia' and (device / 'physfn').exists()
 
     def _unbind(self, driver: pathlib.Path, address: str) -> None:
@@ -139,21 +141,21 @@ class FakeKernel:
         self._enable(device, False)
         (device / 'driver').unlink()
         (driver.resolve() / address).unlink()
-        if self._is_carved_by(driver, device):
-            self._forget_vgpus(device)
+        if self._has_vgpus(driver, device):
+            self._remove_vgpus(device)
 
-    def _forget_vgpus(self, vf: pathlib.Path) -> None:
-        vgpu_driver.drop_vf(self._root, vf)
+    def _remove_vgpus(self, vf: pathlib.Path) -> None:
+        vgpu_driver.remove_vf(self._root, vf)
         for folder in (
                 *(path.parent for path in vf.glob('*/mdev_type')),
                 vf / 'nvidia', vf / 'mdev_supported_types'):
             shutil.rmtree(folder, ignore_errors=True)
-        # The card has their room again.
-        vgpu_driver.equip_vfs(self._root, (vf / 'physfn').resolve(), [])
+        # Other VFs can be given types in their stead.
+        vgpu_driver.add_vfs(self._root, (vf / 'physfn').resolve(), [])
 
     @staticmethod
     def _enable(device: pathlib.Path, enabled: bool) -> None:
-        # Most machines that are modelled do not have it.
+        # Most modelled machines lack the attribute.
         path = device / 'enable'
         if path.exists():
             path.write_text(f'{enabled:d}\n')
@@ -166,7 +168,7 @@ class FakeKernel:
     @staticmethod
     def _overridden(device: pathlib.Path) -> str:
         text = (device / 'driver_override').read_text().strip()
-        # What the kernel shows where nothing was ever written.
+        # The kernel shows this where nothing was ever written.
         return '' if text == '(null)' else text
 
     def _override(self, device: pathlib.Path, value: str) -> None:
@@ -193,25 +195,25 @@ class FakeKernel:
 
     def _remove(self, device: pathlib.Path, value: str) -> None:
         try:
-            # As kstrtoul does, nearly: 0x1 is a number, too.
-            wanted = int(value, 0)
+            # Much as kstrtoul does: 0x1 is a number, too.
+            number = int(value, 0)
         except ValueError:
             raise _error(errno.EINVAL, str(device)) from None
-        if not wanted:
+        if not number:
             return
         if device.parent == self._mdevs:
             vgpu_driver.VGPUDriver(device.resolve().parent).remove_mdev(
                 device.name, self._mdevs)
         else:
-            self._drop(device.name)
+            self._unplug(device.name)
 
-    def _drop(self, address: str) -> None:
+    def _unplug(self, address: str) -> None:
         link = self._root / 'bus/pci/devices' / address
         device = link.resolve()
         driver = device / 'driver'
         if driver.is_symlink():
             (driver.resolve() / address).unlink()
-        vgpu_driver.drop_vf(self._root, device)
+        vgpu_driver.remove_vf(self._root, device)
         # Without an IOMMU there are no groups.
         (device / 'iommu_group' / 'devices' / address).unlink(
             missing_ok=True)
@@ -232,15 +234,15 @@ class FakeKernel:
         vf = folder.resolve().parent
         vgpu_driver.VGPUDriver((vf / 'physfn').resolve()).set_type(vf, value)
 
-    def mixed_size(self, address: str) -> None:
-        """``nvidia-smi vgpu -shm 1`` for a card."""
-        vgpu_driver.VGPUDriver(self._device(address).resolve()).mixed_size()
+    def enable_mixed_size(self, address: str) -> None:
+        """Switch a GPU to mixed-size mode, as ``nvidia-smi vgpu -shm 1``."""
+        vgpu_driver.VGPUDriver(self._device(address)).enable_mixed_size()
 
-    def _place(self, folder: pathlib.Path, value: str) -> None:
+    def _set_placement(self, folder: pathlib.Path, value: str) -> None:
         vgpu = folder.resolve().parent
         function = vgpu.parent if (
             vgpu / 'mdev_type').is_symlink() else vgpu
-        vgpu_driver.VGPUDriver(function).place(vgpu, value)
+        vgpu_driver.VGPUDriver(function).set_placement(vgpu, value)
 
     # -- SR-IOV -------------------------------------------------------------
 
@@ -258,36 +260,36 @@ class FakeKernel:
             return
         if (pf / 'driver').exists() and (
                 (pf / 'driver').resolve().name == 'nvidia'):
-            # It has no sriov_configure.
+            # That driver has no sriov_configure.
             raise _error(errno.ENOENT, str(pf))
         if wanted and now:
             raise _error(errno.EBUSY, str(pf))
         self.set_vfs(pf.name, wanted)
 
     def sriov_manage(self, address: str) -> None:
-        """NVIDIA's ``sriov-manage -e``: all VFs that a card can have."""
+        """Create all VFs of a GPU, as NVIDIA's ``sriov-manage -e``."""
         self.written.append('sriov-manage')
         self.set_vfs(address, int(
             (self._device(address) / 'sriov_totalvfs').read_text()))
 
-    def set_vfs(self, address: str, wanted: int) -> None:
-        """So many VFs, whoever makes them; none, as after a reboot."""
+    def set_vfs(self, address: str, count: int) -> None:
+        """Replace all VFs of a PF by a number of new ones."""
         pf = self._device(address).resolve()
         now = int((pf / 'sriov_numvfs').read_text())
         for number in range(now):
-            self._drop(self._vf_address(pf, number))
+            self._unplug(self._vf_address(pf, number))
             (pf / f'virtfn{number}').unlink()
-        vfs = [self._add_vf(pf, number) for number in range(wanted)]
-        vgpu_driver.equip_vfs(self._root, pf, vfs)
-        (pf / 'sriov_numvfs').write_text(f'{wanted}\n')
+        vfs = [self._add_vf(pf, number) for number in range(count)]
+        vgpu_driver.add_vfs(self._root, pf, vfs)
+        (pf / 'sriov_numvfs').write_text(f'{count}\n')
         driver = (pf / 'driver').resolve()
         for vf in vfs:
-            if self._is_carved_by(driver, vf):
+            if self._has_vgpus(driver, vf):
                 self._attach(driver, vf)
 
     def _vf_address(self, pf: pathlib.Path, number: int) -> str:
-        domain, bus, place = pf.name.split(':')
-        slot, function = place.split('.')
+        domain, bus, rest = pf.name.split(':')
+        slot, function = rest.split('.')
         routing = (int(bus, 16) << 8 | int(slot, 16) << 3 | int(function))
         routing += int((pf / 'sriov_offset').read_text())
         routing += number * int((pf / 'sriov_stride').read_text())
@@ -303,10 +305,11 @@ class FakeKernel:
                      'irq', 'reset_method'):
             if (pf / name).exists():
                 shutil.copy(pf / name, folder / name)
-        # The kernel pads the one and not the other.
+        # The kernel pads "device" with zeros, but not "sriov_vf_device".
         device = int((pf / 'sriov_vf_device').read_text(), 16)
         (folder / 'device').write_text(f'0x{device:04x}\n')
-        # A VF has no ids of its own there; the kernel takes the PF's.
+        # Ids in the configuration space of a VF read ffff; attributes have
+        # those of the PF.
         config = (pf / 'config').read_bytes()
         (folder / 'config').write_bytes(b'\xff' * 4 + config[4:256])
         for name in ('driver_override', 'reset'):

@@ -9,12 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Fake machines: a description becomes a /sys tree on a plain disk.
+"""Fake machines: descriptions from which /sys trees are built on a disk.
 
-The tree has what the kernel shows of PCI: one folder a function below
+A tree has what the kernel shows of PCI: a folder for every function below
 ``devices``, links from ``bus/pci/devices``, drivers, slots and IOMMU groups,
-and configuration space. A description either models it (``roots``), following
-a public listing, or has it as it was recorded (``tree``, see
+and configuration space. A description either models these (``roots``), after
+a public listing, or has them as they were recorded (``tree``, see
 gpgpu_plugin.host.fake.recording). Descriptions are package data
 (``machines/*.yaml``) or an operator's files.
 """
@@ -44,6 +44,9 @@ from gpgpu_plugin.host.fake import vgpu_rule
 
 _MACHINES = importlib.resources.files('gpgpu_plugin.host.fake') / 'machines'
 
+# A function of a modelled machine, as its file has it.
+Node = Mapping[str, typing.Any]
+
 _PORT_TYPES = {'root_port': 4, 'upstream': 5, 'downstream': 6, 'endpoint': 0}
 _FILES = {'vendor': 'vendor', 'device': 'device',
           'subsystem_vendor': 'subsystem_vendor',
@@ -53,31 +56,30 @@ _FILES = {'vendor': 'vendor', 'device': 'device',
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A description.
+    """Description of a machine.
 
     :ivar source: ``recorded`` or ``modelled``
     :ivar reference: the public listing it follows, or what was recorded
-    :ivar facts: what that says, to be compared with a scan
-    :ivar roots: if modelled: host bridges, each with its tree of functions
-    :ivar tree: if recorded: what sysfs had
-    :ivar vgpu: if recorded: rules of what can be carved
-        (gpgpu_plugin.host.fake.vgpu_driver), by the name of a function or
-        parent of mdevs; without one, vGPUs are seen and none can be made
+    :ivar facts: facts of the listing, for tests that compare them with a scan
+    :ivar roots: of modelled machines: host bridges, with trees of functions
+    :ivar tree: of recorded machines: the recording
+    :ivar vgpu: of recorded machines: rules for vGPUs by the name of a function
+        or an mdev parent; without a rule, vGPUs exist but none can be created
     """
 
     name: str
     title: str
     source: str
     reference: str
-    facts: Mapping[str, typing.Any]
-    roots: tuple[Mapping[str, typing.Any], ...] = ()
+    facts: Node
+    roots: tuple[Node, ...] = ()
     tree: tree_mod.Tree | None = None
-    vgpu: Mapping[str, Mapping[str, typing.Any]] = dataclasses.field(
+    vgpu: Mapping[str, vgpu_rule.VGPURule] = dataclasses.field(
         default_factory=dict)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines are shown as such."""
+    """A dumper that writes texts of several lines as such."""
 
 
 _Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(
@@ -85,17 +87,17 @@ _Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(
 
 
 def names() -> list[str]:
-    """Names of all machines."""
-    return sorted(each.name.removesuffix('.yaml')
-                  for each in _MACHINES.iterdir()
-                  if each.name.endswith('.yaml'))
+    """Return the names of the package's machines."""
+    return sorted(file.name.removesuffix('.yaml')
+                  for file in _MACHINES.iterdir()
+                  if file.name.endswith('.yaml'))
 
 
 def load(name: str) -> Machine:
     """Read a description.
 
     :param name: one of ``names``, or the path of a recording
-    :raises NotFound: no such machine; the message names those there are
+    :raises NotFound: no such machine; the message lists the machines
     :raises Invalid: the file is no machine
     """
     if name in names():
@@ -111,7 +113,7 @@ def load(name: str) -> Machine:
         raise _invalid(name, f'it cannot be read: {exc}') from None
     machine = _parse(name, text)
     if machine.tree is None:
-        # What is modelled may be written anywhere, and a file is anyone's.
+        # The names in a model are not checked, and could lead anywhere.
         raise _invalid(name, 'it is no recording')
     return machine
 
@@ -131,13 +133,12 @@ def _parse(name: str, text: str) -> Machine:
     if not isinstance(vgpu, dict):
         raise exception.Invalid(field='vgpu', value=vgpu,
                                 expected='a mapping of rules')
-    for device, rule in vgpu.items():
-        vgpu_rule.check(device, rule)
     return Machine(
         name=name, title=data['title'], source=data['source'],
         reference=data['reference'], facts=data.get('facts', {}),
         roots=tuple(data.get('roots', ())), tree=data.get('tree'),
-        vgpu=vgpu)
+        vgpu={device: vgpu_rule.check(device, rule)
+              for device, rule in vgpu.items()})
 
 
 def _invalid(name: str, reason: str) -> exception.Invalid:
@@ -148,7 +149,7 @@ def _invalid(name: str, reason: str) -> exception.Invalid:
 
 
 def dump(tree: tree_mod.Tree, reference: str) -> str:
-    """A recording as a description, for ``load``."""
+    """Return a recording as a description that ``load`` reads."""
     return yaml.dump(
         {'title': f'Recorded by gpgpu_plugin {version.VERSION}',
          'source': 'recorded', 'reference': reference, 'facts': {},
@@ -158,13 +159,13 @@ def dump(tree: tree_mod.Tree, reference: str) -> str:
 
 def build(machine: Machine, root: str | os.PathLike[str],
           bus_step: int = 1) -> None:
-    """Make the machine's tree in an empty or missing folder.
+    """Build the machine's tree in an empty or missing folder.
 
-    :param bus_step: how far the bus numbers below a host bridge are apart;
-        another value gives the same machine after a renumbering; one that
-        was recorded has the numbers that it had
-    :raises Invalid: what was recorded is not a tree, or a rule is of another
-        machine; nothing was made then
+    :param bus_step: step between bus numbers below a host bridge; another
+        value gives the same machine after a renumbering; recorded machines
+        keep their numbers
+    :raises Invalid: the recording is no tree, or a rule does not fit the
+        machine; nothing was built then
     """
     top = pathlib.Path(root)
     if machine.tree is not None:
@@ -178,16 +179,15 @@ def build(machine: Machine, root: str | os.PathLike[str],
         for name, rule in machine.vgpu.items():
             vgpu_driver.set_rule(_device(top, name), rule)
     except exception.Invalid:
-        # Whoever comes next would take it for a machine.
+        # A later start would take the rest for a machine.
         shutil.rmtree(top)
         raise
 
 
 def _device(root: pathlib.Path, name: str) -> pathlib.Path:
-    """The folder of a function, or of a parent of mdevs.
+    """Return the folder of a PCI function or an mdev parent.
 
-    :param name: as of gpgpu_plugin.host.fake.vgpu_rule.check
-    :raises Invalid: it has no such one
+    :raises Invalid: the machine has none of that name
     """
     parent = root / vgpu_sysfs.PARENTS / name
     folder = (parent if parent.is_symlink()
@@ -199,6 +199,8 @@ def _device(root: pathlib.Path, name: str) -> pathlib.Path:
 
 @dataclasses.dataclass
 class _Builder:
+    """Builds the tree of a modelled machine."""
+
     root: pathlib.Path
     bus_step: int
     _next_group: int = 0
@@ -221,9 +223,8 @@ class _Builder:
             bus += self.bus_step
             yield bus
 
-    def _children(self, parent: Mapping[str, typing.Any],
-                  folder: pathlib.Path, domain: str, bus: int,
-                  buses: Iterator[int], numa: int) -> None:
+    def _children(self, parent: Node, folder: pathlib.Path, domain: str,
+                  bus: int, buses: Iterator[int], numa: int) -> None:
         groups: dict[str, int] = {}
         for node in parent.get('children', ()):
             address = f'{domain}:{bus:02x}:{node["at"]}'
@@ -233,8 +234,7 @@ class _Builder:
                 self._children(node, folder / address, domain, next(buses),
                                buses, numa)
 
-    def _group(self, node: Mapping[str, typing.Any],
-               groups: dict[str, int]) -> int:
+    def _group(self, node: Node, groups: dict[str, int]) -> int:
         # Functions of one device share a group, as without ACS on it.
         device = node.get('iommu_with', node['at']).partition('.')[0]
         if device not in groups:
@@ -243,8 +243,7 @@ class _Builder:
         return groups[device]
 
     def _function(self, folder: pathlib.Path, address: str,
-                  node: Mapping[str, typing.Any], numa: int,
-                  group: int) -> None:
+                  node: Node, numa: int, group: int) -> None:
         folder.mkdir()
         (self.root / 'bus/pci/devices' / address).symlink_to(
             os.path.relpath(folder, self.root / 'bus/pci/devices'))
@@ -265,11 +264,11 @@ class _Builder:
         (folder / 'config').write_bytes(
             b'\xff' * 256 if node.get('dead') else config(node))
         if 'vgpu' in node:
-            vgpu_driver.equip(self.root, folder, node['vgpu'])
+            vgpu_driver.add_types(self.root, folder, node['vgpu'])
         self._links(folder, address, node, group)
 
     def _links(self, folder: pathlib.Path, address: str,
-               node: Mapping[str, typing.Any], group: int) -> None:
+               node: Node, group: int) -> None:
         if 'driver' in node:
             fake_kernel.add_driver(self.root, node['driver'])
             driver = self.root / 'bus/pci/drivers' / node['driver']
@@ -293,9 +292,11 @@ class _Builder:
             path.write_text(text + '\n')
 
 
-def config(node: Mapping[str, typing.Any]) -> bytes:
-    """Configuration space with ids, a PCIe capability and, if there is one,
-    the Device Serial Number."""
+def config(node: Node) -> bytes:
+    """Return the configuration space of a function.
+
+    It has the ids, a PCIe capability and the Device Serial Number, if any.
+    """
     kind = node.get('kind', 'endpoint')
     space = bytearray(4096 if 'dsn' in node else 256)
     struct.pack_into('<HH', space, 0, int(node['vendor'], 16),
@@ -319,9 +320,10 @@ def config(node: Mapping[str, typing.Any]) -> bytes:
 
 
 def synthetic(pfs: int = 8, vfs: int = 32) -> Machine:
-    """A machine of SR-IOV GPUs, to measure a scan of many functions.
+    """Return a machine of SR-IOV GPUs, for measurements of large scans.
 
-    VFs are made by the fake kernel (``sriov_numvfs``), as on a real host.
+    :param pfs: number of GPUs
+    :param vfs: number of VFs that the fake kernel can create on a GPU
     """
     gpu = {'at': '00.0', 'vendor': '1002', 'device': '74a1',
            'class': '120000', 'subsystem_vendor': '1002',

@@ -9,31 +9,31 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Descriptions of machines as YAML, ours and an operator's.
+"""Files with descriptions of machines, in YAML.
 
-A file may come from a stranger. Aliases make more data of a few hundred bytes
-than there is memory, and the parser's stack takes some thousand levels; what
-gpgpu_plugin.host.fake.machine.dump writes has no alias and few levels. Ours
-are written by hand, with aliases.
+An operator's file may come from a stranger. YAML's aliases can expand a few
+hundred bytes to more data than there is memory, and deep nesting exhausts the
+parser's stack. gpgpu_plugin.host.fake.machine.dump writes neither, so neither
+is accepted. The package's own files are written by hand, with aliases.
 """
 
 from __future__ import annotations
 
 import yaml
 
-# A recording of 256 VFs has 0.5 MB and is read in 0.3 s with it, where it is
-# built, in 3 s without.
+# A recording of 256 VFs has 0.5 MB: it takes 0.3 s with the C loader, which
+# not every PyYAML has, and 3 s without.
 _Loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 _MAX_SIZE = 16 * 1024 * 1024
 _MAX_LEVELS = 16
 
 
 def read(path: str) -> str:
-    """The text of an operator's file.
+    """Return the text of an operator's file.
 
     :raises OSError: it cannot be read
-    :raises ValueError: it is no YAML, too large, or would be when it is
-        parsed; the message says which
+    :raises ValueError: it is no YAML, too large, or would be once parsed; the
+        message says which
     """
     with open(path, 'rb') as file:
         data = file.read(_MAX_SIZE + 1)
@@ -43,25 +43,25 @@ def read(path: str) -> str:
     try:
         _check(text)
     except yaml.YAMLError as exc:
-        raise ValueError(_no_yaml(exc)) from None
+        raise ValueError(_explain(exc)) from None
     return text
 
 
 def parse(text: str) -> object:
-    """What a text says.
+    """Return the data of a text.
 
     :raises ValueError: it is no YAML; the message says why
     """
     try:
         return yaml.load(text, _Loader)
-    # The latter of what has the form of a date and is none.
+    # ValueError: a value looks like a date and is none.
     except (yaml.YAMLError, ValueError) as exc:
-        raise ValueError(_no_yaml(exc)) from None
+        raise ValueError(_explain(exc)) from None
 
 
 def _check(text: str) -> None:
     levels = 0
-    # One after the other; nothing is made of them yet.
+    # Events are parsed one by one, before any data is built from them.
     for event in yaml.parse(text, _Loader):
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent):
@@ -72,6 +72,6 @@ def _check(text: str) -> None:
             raise ValueError(f'line {line} has too many levels')
 
 
-def _no_yaml(exc: Exception) -> str:
-    said = ' '.join(str(exc).split())
-    return f'it is no YAML: {said:.200}'
+def _explain(exc: Exception) -> str:
+    text = ' '.join(str(exc).split())
+    return f'it is no YAML: {text:.200}'

@@ -9,12 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the plugin reads of /sys, recorded as a tree
-(gpgpu_plugin.host.fake.tree).
+"""Recordings: the part of a host's /sys that the plugin reads, as a tree.
 
-The lists below are all that is recorded; what is in none of them is not even
-opened. Reading some attributes of sysfs is slow, large or changes the device
-(``rom``, ``resource*``), and a recording leaves the house.
+Only what the lists below name is recorded (gpgpu_plugin.host.fake.tree); no
+other file is opened. Reading some attributes of sysfs is slow, large or
+changes the device (``rom``, ``resource*``), and operators send recordings to
+others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpgpu_plugin.host.fake import tree as tree_mod
 class How(enum.Enum):
     """How a name in a folder is recorded.
 
-    :cvar WRITTEN: is written only, and not read: an empty file
+    :cvar WRITTEN: the plugin only writes it: recorded as an empty file
     :cvar CONFIG: configuration space
     :cvar VPD: Vital Product Data
     """
@@ -46,7 +46,8 @@ class How(enum.Enum):
     VPD = enum.auto()
 
 
-# Patterns of names; a list stands for a folder, empty: that it is there.
+# Entries by pattern of their names. A listing stands for a folder; an empty
+# one records that the folder exists.
 Listing = Mapping[str, 'How | Listing']
 
 _ADDRESS = '*:??:??.?'
@@ -80,7 +81,7 @@ FUNCTION: Listing = {
 _DEVICES = 'bus/pci/devices'
 _PARENTS = 'class/mdev_bus'
 
-PLACES: Mapping[str, Listing] = {
+FOLDERS: Mapping[str, Listing] = {
     _DEVICES: {_ADDRESS: How.LINK},
     'bus/pci/drivers': {'*': {
         'bind': How.WRITTEN, 'unbind': How.WRITTEN, _ADDRESS: How.LINK}},
@@ -92,26 +93,26 @@ PLACES: Mapping[str, Listing] = {
 
 def record(sysfs: sysfs_mod.Sysfs, *,
            with_serials: bool = False) -> tree_mod.Tree:
-    """What a host has now.
+    """Record a host as it is now.
 
-    :param with_serials: with the serial numbers of the devices; else others
-        are in their place (gpgpu_plugin.host.fake.anonymize)
-    :raises HostError: the root has no PCI bus at all
+    :param with_serials: keep serial numbers of devices, instead of replacing
+        them (gpgpu_plugin.host.fake.anonymize)
+    :raises HostError: the root has no PCI bus
     """
-    # Not for the addresses, but for the error.
+    # Called for the error; the addresses are not needed.
     sysfs.addresses()
     recorder = _Recorder(
         sysfs, None if with_serials else anonymize.SerialNumbers())
     recorder.record()
-    # A folder of folders need not be said.
-    said = {folder.rpartition('/')[0] for folder in recorder.tree}
+    # The parent of a recorded folder need not be recorded.
+    parents = {folder.rpartition('/')[0] for folder in recorder.tree}
     return {folder: entries
             for folder, entries in sorted(recorder.tree.items())
-            if entries or folder not in said}
+            if entries or folder not in parents}
 
 
 class _Recorder:
-    """One recording."""
+    """A recording in progress."""
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
                  serials: anonymize.SerialNumbers | None) -> None:
@@ -120,26 +121,27 @@ class _Recorder:
         self._serials = serials
 
     def record(self) -> None:
-        for folder, listing in PLACES.items():
+        for folder, listing in FOLDERS.items():
             self._folder(folder, listing, {})
-        functions = dict(self._behind(_DEVICES))
+        functions = dict(self._linked(_DEVICES))
         classes = {address: self._class(folder)
                    for address, folder in functions.items()}
-        cards = {address.rpartition('.')[0]
-                 for address, code in classes.items() if pci.can_be_gpu(code)}
+        gpu_slots = {
+            address.rpartition('.')[0]
+            for address, code in classes.items() if pci.can_be_gpu(code)}
         for address, folder in functions.items():
             self._folder(folder, FUNCTION, _limits(
-                classes[address], address.rpartition('.')[0] in cards))
-        for _, folder in self._behind(_PARENTS):
+                classes[address], address.rpartition('.')[0] in gpu_slots))
+        for _, folder in self._linked(_PARENTS):
             if folder not in self.tree:
                 self._folder(folder, PARENT, {})
 
-    def _behind(self, folder: str) -> Iterator[tuple[str, str]]:
-        """Name and place of each device that a folder links to."""
+    def _linked(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Yield name and folder of every device that a folder links to."""
         for name, entry in self.tree[folder].items():
-            place = tree_mod.target(folder, entry)
-            if place is not None and place.startswith('devices/'):
-                yield name, place
+            target = tree_mod.target(folder, entry)
+            if target is not None and target.startswith('devices/'):
+                yield name, target
 
     def _class(self, folder: str) -> str | None:
         try:
@@ -152,7 +154,7 @@ class _Recorder:
                 limits: Mapping[How, int]) -> None:
         entries = self.tree.setdefault(folder, {})
         for name in sorted(self._sysfs.names(f'{self._sysfs.root}/{folder}')):
-            how = next((each for pattern, each in listing.items()
+            how = next((rule for pattern, rule in listing.items()
                         if fnmatch.fnmatchcase(name, pattern)), None)
             if isinstance(how, Mapping):
                 self._folder(f'{folder}/{name}', how, limits)
@@ -165,12 +167,12 @@ class _Recorder:
 
     def _entry(self, path: str, how: How,
                limit: int) -> tree_mod.Entry | None:
-        """None: there is nothing to record, or no more."""
+        """Return the entry for a file; None: it is not recorded, or gone."""
         if how is How.WRITTEN:
             return ''
         try:
             if how is How.LINK:
-                # Raises for what is no link.
+                # Raises if it is no link.
                 return tree_mod.link(self._sysfs.target(path))
             if how is How.TEXT:
                 return self._sysfs.read(path)
@@ -185,15 +187,17 @@ class _Recorder:
         return tree_mod.binary(data)
 
 
-def _limits(class_code: str | None, is_card: bool) -> dict[How, int]:
-    """How many bytes are read: as few as the plugin does, since there are
-    devices that do not like to be asked (lspci(8), -xxx).
+def _limits(class_code: str | None, is_in_gpu_slot: bool) -> dict[How, int]:
+    """Return how many bytes to read, by kind of entry.
 
-    :param is_card: it can be a GPU, or is in one slot with such a one
+    They are as few as the plugin reads, since some devices fail when more is
+    read (lspci(8), -xxx).
+
+    :param is_in_gpu_slot: the function can be a GPU, or shares its slot
     """
     return {
         How.CONFIG: (
-            config_space.SIZE if is_card
+            config_space.SIZE if is_in_gpu_slot
             else config_space.CONVENTIONAL if pci.is_bridge(class_code)
             else config_space.HEADER),
         How.VPD: config_space.VPD_READ if pci.can_be_gpu(class_code) else 0}

@@ -9,57 +9,67 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A part of /sys as plain data, and back on a disk.
+"""Trees: parts of /sys as plain data, and written to a disk again.
 
 A tree is ``{folder: {name: entry}}``, folders relative to the root. An entry
-is a file's text, a file's bytes, a link or a file that cannot be read; the
-functions below make them, and ``write`` alone takes them apart. A tree may
-come from a stranger: nothing in it leads out of the folder it is written to.
+is the text of a file, the bytes of a file, a link or a file that cannot be
+read; the functions below make entries, and only ``write`` parses them. A tree
+may come from a stranger: none of its files is written outside the folder that
+``write`` is given, and none of its links leads out of it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import pathlib
-import typing
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
 
-Entry = str | dict[str, typing.Any]
+Entry = str | dict[str, str | int]
 Tree = Mapping[str, Mapping[str, Entry]]
 
-# Configuration space is the largest there is.
+# The largest file is a configuration space.
 _MAX = 4096
 _ROW = 16
 _EXPECTED = ('a text in quotes, {link: TARGET}, {unreadable: ERRNO} or '
              '{size: BYTES, hex: "OFFSET: BYTES"}')
 
 
+@dataclasses.dataclass(frozen=True)
+class _Link:
+    """A link to make; without a target, an unreadable file."""
+
+    target: str | None
+
+
 def link(target: str) -> Entry:
-    """A link, as it is written in its folder."""
+    """Return an entry for a link, whose target is relative to its folder."""
     return {'link': target}
 
 
 def unreadable(error: OSError) -> Entry:
-    """A file that is there and cannot be read."""
+    """Return an entry for a file that exists and cannot be read."""
     number = error.errno or errno.EIO
     return {'unreadable': errno.errorcode.get(number, str(number))}
 
 
 def binary(data: bytes) -> Entry:
-    """A file of bytes: rows as ``lspci -x`` prints them, without those that
-    are all zeroes."""
+    """Return an entry for a file of bytes.
+
+    It has rows as ``lspci -x`` prints them, without those of zeroes.
+    """
     rows = ((at, data[at:at + _ROW]) for at in range(0, len(data), _ROW))
     return {'size': len(data), 'hex': '\n'.join(
         f'{at:03x}: {row.hex(" ")}' for at, row in rows if any(row))}
 
 
 def target(folder: str, entry: Entry) -> str | None:
-    """Where an entry of a folder leads, below the root, by its name alone.
+    """Return the target of a link relative to the root, by its text alone.
 
-    :returns: None: it is no link
+    :returns: None: the entry is no link
     """
     if isinstance(entry, str) or 'link' not in entry:
         return None
@@ -67,61 +77,61 @@ def target(folder: str, entry: Entry) -> str | None:
 
 
 def is_name(name: str) -> bool:
-    """Whether it stays in the folder it is in.
+    """Return whether a name is that of a file in its folder.
 
-    None begins with a dot: that is kept for what the fake kernel believes
-    (gpgpu_plugin.host.fake.vgpu_driver), and nothing that is recorded does.
+    Names that begin with a dot are refused: no attribute of sysfs has one,
+    and the fake driver's own files do (gpgpu_plugin.host.fake.vgpu_driver).
     """
     return (name != '' and not name.startswith('.')
             and not set('/\0') & set(name))
 
 
 def write(tree: Tree, root: str | os.PathLike[str]) -> None:
-    """Make what a tree says in an empty or missing folder.
+    """Write a tree into an empty or missing folder.
 
     :raises Invalid: it is not a tree, or leads out of the folder; nothing
-        was made then
-    :raises HostError: it cannot be made
+        was written then
+    :raises HostError: it cannot be written
     """
-    made = _check(tree)
+    checked = _check(tree)
     top = pathlib.Path(root)
     try:
-        for folder in made:
+        for folder in checked:
             (top / folder).mkdir(parents=True, exist_ok=True)
-        # Links last, so that nothing is made through one.
-        for links in (False, True):
-            for folder, entries in made.items():
-                for name, (kind, value) in entries.items():
-                    if links is (kind in ('link', 'unreadable')):
-                        _make(top / folder / name, kind, value)
+        # Links come last, so that no file is written through one.
+        for is_link in (False, True):
+            for folder, entries in checked.items():
+                for name, content in entries.items():
+                    if isinstance(content, _Link) is is_link:
+                        _write(top / folder / name, content)
     except OSError as exc:
         raise exception.HostError(
             path=str(exc.filename2 or exc.filename),
-            reason=f'cannot be made: {exc.strerror}') from None
+            reason=f'cannot be written: {exc.strerror}') from None
 
 
 def make_unreadable(path: pathlib.Path) -> None:
-    """A link to itself: whoever reads it gets ELOOP, root as well."""
+    """Make a link to itself: every reader gets ELOOP, root as well."""
     path.symlink_to(path.name)
 
 
-def _make(path: pathlib.Path, kind: str, value: typing.Any) -> None:
-    if kind == 'unreadable':
+def _write(path: pathlib.Path, content: bytes | _Link) -> None:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content.target is None:
         make_unreadable(path)
-    elif kind == 'link':
-        path.symlink_to(value)
     else:
-        path.write_bytes(value)
+        path.symlink_to(content.target)
 
 
-def _check(tree: object) -> dict[str, dict[str, tuple[str, typing.Any]]]:
-    """What is to be made, by folder and name.
+def _check(tree: object) -> dict[str, dict[str, bytes | _Link]]:
+    """Return the contents to write by folder and name.
 
     :raises Invalid: see write
     """
     if not isinstance(tree, Mapping):
         raise _invalid('tree', tree, 'a mapping of folders')
-    checked: dict[str, dict[str, tuple[str, typing.Any]]] = {}
+    checked: dict[str, dict[str, bytes | _Link]] = {}
     for folder, entries in tree.items():
         if not (isinstance(folder, str)
                 and all(map(is_name, folder.split('/')))):
@@ -139,36 +149,37 @@ def _check(tree: object) -> dict[str, dict[str, tuple[str, typing.Any]]]:
     return checked
 
 
-def _parse(folder: str, name: str, entry: object) -> tuple[str, typing.Any]:
+def _parse(folder: str, name: str, entry: object) -> bytes | _Link:
     field = f'{folder}/{name}'
     if isinstance(entry, str):
-        # The line's end was taken off.
-        return 'data', f'{entry}\n'.encode() if entry else b''
+        # The recording has texts without their final newline.
+        return f'{entry}\n'.encode() if entry else b''
     if not isinstance(entry, Mapping):
         raise _invalid(field, entry, _EXPECTED)
     keys = set(entry)
     if keys == {'unreadable'}:
-        return 'unreadable', None
+        return _Link(None)
     if keys == {'link'}:
-        return 'link', _inside(folder, field, entry['link'])
+        return _Link(_inside(folder, field, entry['link']))
     if keys == {'size', 'hex'}:
-        return 'data', _bytes(field, entry['size'], entry['hex'])
+        return _bytes(field, entry['size'], entry['hex'])
     raise _invalid(field, entry, _EXPECTED)
 
 
 def _inside(folder: str, field: str, value: object) -> str:
-    """A link's target, once it is sure that it leads to a place below the
-    root.
+    """Return the target of a link, which must be below the root.
 
-    Any number of ".." and then names: with ".." behind a name, which may be
-    a link itself, its text would not tell where it leads.
+    The target is any number of ".." and then names: with ".." behind a name,
+    which may be a link itself, the text alone would not tell the target.
+
+    :raises Invalid: the link leads out of the root
     """
     parts = value.split('/') if isinstance(value, str) else ['']
     up = next((at for at, part in enumerate(parts) if part != '..'),
               len(parts))
     if up > len(folder.split('/')) or not all(map(is_name, parts[up:])):
         raise _invalid(field, value,
-                       'a relative link to a place below the root')
+                       'a relative link to a file below the root')
     return '/'.join(parts)
 
 

@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rules of what a card of a fake machine can be carved into.
+"""Rules that say which vGPUs a GPU of a fake machine can have.
 
-gpgpu_plugin.host.fake.vgpu_driver goes by them and says what is in one. A file
-with some may come from a stranger, and names of types become names of
-folders: so all of it is checked, once, before anything is made.
+gpgpu_plugin.host.fake.vgpu_driver applies them. An operator's file may have
+rules, and names of types become names of folders; so a rule is checked as a
+whole before anything is written.
 """
 
 from __future__ import annotations
@@ -21,79 +21,114 @@ from __future__ import annotations
 import typing
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.host.fake import tree as tree_mod
 
-SEATS = ('mdev', 'vf', 'vf_mdev')
-SHARINGS = ('same_type', 'equal_size', 'any_mix', 'mixed_size')
-# More than any card has of anything.
+MECHANISMS = ('mdev', 'vf', 'vf_mdev')
+MIX_POLICIES = ('same_type', 'equal_size', 'any_mix', 'mixed_size')
+# More than any GPU has of anything.
 _MAX = 2 ** 31
 
 
-def check(name: object, rule: object) -> None:
-    """See that a rule is one.
+class TypeRule(typing.TypedDict):
+    """One vGPU type.
 
-    :param name: of the function, or parent of mdevs, that it is about
-    :raises Invalid: it is none
+    ``video_ram`` in MiB; ``max``: how many fit on an empty GPU;
+    ``description``: of mdev types.
+    """
+
+    name: str
+    video_ram: int
+    max: int
+    description: typing.NotRequired[str]
+
+
+class VGPURule(typing.TypedDict):
+    """Which vGPUs one GPU can have.
+
+    ``mechanism``: ``mdev``, ``vf``, or ``vf_mdev`` for one mdev on each VF;
+    ``mix_policy``: one of MIX_POLICIES, by default ``same_type``; ``types`` by
+    the driver's id; ``placements`` by size, both in GiB, of GPUs with
+    mixed-size mode (keys are texts once the rule was stored as JSON).
+    """
+
+    mechanism: str
+    types: Mapping[str, TypeRule]
+    mix_policy: typing.NotRequired[str]
+    placements: typing.NotRequired[Mapping[str, Sequence[int]]]
+
+
+def check(name: object, value: object) -> VGPURule:
+    """Return a value as a rule, once it is checked.
+
+    :param name: of the PCI function or mdev parent that the rule is for
+    :raises Invalid: it is not; the message names the part that is wrong
     """
     if not (isinstance(name, str) and tree_mod.is_name(name)):
         raise _invalid('vgpu', name, 'the name of a device')
     field = f'vgpu {name}'
-    rule = _mapping(field, rule, ('mechanism', 'types'),
+    rule = _mapping(field, value, ('mechanism', 'types'),
                     ('mix_policy', 'placements'))
-    _one_of(f'{field}: seats', rule['mechanism'], SEATS)
+    _one_of(f'{field}: mechanism', rule['mechanism'], MECHANISMS)
     if 'mix_policy' in rule:
-        _one_of(f'{field}: sharing', rule['mix_policy'], SHARINGS)
+        _one_of(f'{field}: mix_policy', rule['mix_policy'], MIX_POLICIES)
     sizes = _sizes(f'{field}: types', rule['types'])
     if 'placements' in rule:
         _placements(f'{field}: placements', rule['placements'], sizes)
     elif rule.get('mix_policy') == 'mixed_size':
         raise _invalid(field, rule, 'with placements, as it is mixed_size')
+    return typing.cast(VGPURule, rule)
 
 
 def gigabytes(video_ram: int) -> int:
-    """The size of a type, as placements have it; of whole MiB."""
+    """Return the size of a type in GiB, rounded up, as placements have it.
+
+    :param video_ram: in MiB
+    """
     return -(-video_ram // 1024)
 
 
 def _sizes(field: str, types: object) -> set[int]:
-    """Sizes of the types."""
+    """Return the sizes of the types in GiB, once they are checked."""
     if not isinstance(types, Mapping) or not types:
         raise _invalid(field, types, 'a mapping of types')
     sizes = set()
     for type_id, facts in types.items():
-        # A VF without a type has number 0.
+        # A VF without a type reads 0.
         if not (isinstance(type_id, str) and tree_mod.is_name(type_id)
                 and type_id != '0'):
             raise _invalid(field, type_id,
-                           'the driver\'s number in quotes, without "/"')
-        kind = f'{field}: {type_id}'
-        facts = _mapping(kind, facts, ('name', 'video_ram', 'max'),
-                         ('description',))
-        for key in ('name', 'description'):
-            if not isinstance(facts.get(key, ''), str):
-                raise _invalid(f'{kind}: {key}', facts[key], 'a text')
-        for key in ('video_ram', 'max'):
-            if not _is_number(facts[key], 1):
-                raise _invalid(f'{kind}: {key}', facts[key], 'a number')
-        sizes.add(gigabytes(facts['video_ram']))
+                           'the driver\'s id in quotes, without "/"')
+        sizes.add(_size(f'{field}: {type_id}', facts))
     return sizes
+
+
+def _size(field: str, value: object) -> int:
+    facts = _mapping(field, value, ('name', 'video_ram', 'max'),
+                     ('description',))
+    for key in ('name', 'description'):
+        if not isinstance(facts.get(key, ''), str):
+            raise _invalid(f'{field}: {key}', facts[key], 'a text')
+    video_ram = _number(f'{field}: video_ram', facts['video_ram'])
+    _number(f'{field}: max', facts['max'])
+    return gigabytes(video_ram)
 
 
 def _placements(field: str, placements: object, sizes: set[int]) -> None:
     if not isinstance(placements, Mapping) or sizes - placements.keys():
         raise _invalid(field, placements,
-                       'places by size, for each size of a type: '
+                       'lists of placements for all sizes of the types: '
                        + ', '.join(map(str, sorted(sizes))))
-    for size, places in placements.items():
-        if not (_is_number(size, 1) and isinstance(places, list)
-                and all(_is_number(each, 0) for each in places)):
-            raise _invalid(field, {size: places}, 'a list of GiB')
+    for size, starts in placements.items():
+        if not (_is_number(size, 1) and isinstance(starts, list)
+                and all(_is_number(start, 0) for start in starts)):
+            raise _invalid(field, {size: starts}, 'a list of GiB')
 
 
 def _mapping(field: str, value: object, needed: Collection[str],
-             allowed: Collection[str]) -> Mapping[str, typing.Any]:
+             allowed: Collection[str]) -> Mapping[str, object]:
     if not (isinstance(value, Mapping)
             and {*needed} <= value.keys() <= {*needed, *allowed}):
         raise _invalid(
@@ -107,8 +142,14 @@ def _one_of(field: str, value: object, words: Collection[str]) -> None:
         raise _invalid(field, value, f'one of {", ".join(words)}')
 
 
-def _is_number(value: object, least: int) -> bool:
-    # True is an int, too.
+def _number(field: str, value: object) -> int:
+    if not _is_number(value, 1):
+        raise _invalid(field, value, 'a number')
+    return value
+
+
+def _is_number(value: object, least: int) -> typing.TypeGuard[int]:
+    # isinstance would take True for a number.
     return type(value) is int and least <= value < _MAX
 
 

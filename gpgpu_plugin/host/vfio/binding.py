@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Binding PCI functions to vfio-pci, and giving them back."""
+"""Driver binding, reset and VFs of PCI functions, by privileged writes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _NVIDIA = 'nvidia'
 
 
 @contextlib.contextmanager
-def _refusals(path: str, what: str) -> Iterator[None]:
-    """What the kernel, a program or the helper says instead of doing it."""
+def _translate_errors(path: str, what: str) -> Iterator[None]:
+    """Translate errors of the kernel, a program or the privileged helper."""
     try:
         yield
     except privsep.HelperUnavailable as exc:
@@ -44,16 +44,16 @@ def _refusals(path: str, what: str) -> Iterator[None]:
 
 
 class Binder:
-    """What sysfs lets root do with functions; every method compares before it
-    acts.
+    """Changes to PCI functions through sysfs.
 
-    :param write: writes a value to a path relative to the root of sysfs, as
-        the kernel takes it; raises OSError
-    :param load: loads vfio-pci; raises OSError
-    :param read: reads a file given likewise, with root's rights; raises
-        OSError
-    :param make_nvidia_vfs: lets NVIDIA's program give the card at an address
-        all its VFs; raises OSError
+    Methods that bind or unbind compare before they act. The parameters are
+    what needs root's rights; all of them raise OSError.
+
+    :param write: writes a value to a path relative to the root of sysfs
+    :param load: loads vfio-pci
+    :param read: reads a file at a path relative to the root of sysfs
+    :param make_nvidia_vfs: runs NVIDIA's program that creates all VFs of the
+        GPU at an address
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
@@ -69,7 +69,7 @@ class Binder:
 
     @classmethod
     def privileged(cls, sysfs: sysfs_mod.Sysfs) -> Binder:
-        """One that writes with root's rights."""
+        """Return a binder that uses the privileged helper."""
         return cls(
             sysfs,
             functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
@@ -79,7 +79,7 @@ class Binder:
             functools.partial(privsep.call, privsep_nvidia.make_vfs))
 
     def bind(self, function: pci.PCIFunction) -> None:
-        """Bind to vfio-pci, and to nothing else from now on.
+        """Bind a function to vfio-pci, and keep other drivers off it.
 
         :raises HostError: the kernel refused
         :raises HostNotReady: there is no vfio-pci
@@ -95,7 +95,7 @@ class Binder:
         self.write(f'bus/pci/drivers/{VFIO}/bind', function.address)
 
     def unbind(self, function: pci.PCIFunction) -> None:
-        """Take it from vfio-pci; it has no driver then.
+        """Unbind a function from vfio-pci; it has no driver then.
 
         :raises HostError: the kernel refused
         """
@@ -104,7 +104,7 @@ class Binder:
             self.write(f'bus/pci/drivers/{VFIO}/unbind', function.address)
 
     def give_back(self, function: pci.PCIFunction) -> None:
-        """Take it from vfio-pci and let the host's own driver have it.
+        """Unbind a function from vfio-pci and bind the host's own driver.
 
         :raises HostError: the kernel refused
         """
@@ -112,9 +112,9 @@ class Binder:
         self.write('bus/pci/drivers_probe', function.address)
 
     def reprobe(self, function: pci.PCIFunction) -> None:
-        """Let the driver that it has begin with it anew.
+        """Unbind a function from its driver, and bind it again.
 
-        :raises HostError: the kernel refused, or it has no driver then
+        :raises HostError: the kernel refused, or the driver did not bind
         """
         driver = self._driver(function)
         if driver is None:
@@ -124,65 +124,68 @@ class Binder:
         if self._driver(function) != driver:
             raise exception.HostError(
                 path=function.address,
-                reason=f'{driver} does not take it again')
+                reason=f'driver {driver} did not bind to it again')
 
     def reset(self, function: pci.PCIFunction) -> None:
-        """Reset this function alone.
+        """Reset a function, without any other.
 
-        The kernel refuses a bus reset (ENOTTY) where anything else is on the
-        bus.
+        The kernel refuses a bus reset (ENOTTY) while other functions are on
+        the bus.
 
         :raises HostError: the kernel refused
         """
         self.write(f'bus/pci/devices/{function.address}/reset', '1')
 
     def make_vfs(self, function: pci.PCIFunction, count: int) -> int:
-        """Give a card that has no VFs some.
+        """Create VFs of a function that has none.
 
-        :param count: NVIDIA's driver gives it all that it can have instead
-        :returns: how many it has now
-        :raises HostError: it has none
+        :param count: number of VFs; NVIDIA's driver creates all that the GPU
+            supports instead
+        :returns: number of VFs that exist now
+        :raises HostError: there are none
         """
         path = f'bus/pci/devices/{function.address}/sriov_numvfs'
         if self._driver(function) == _NVIDIA:
-            with _refusals(path, 'VFs cannot be made'):
+            with _translate_errors(path, 'VFs cannot be created'):
                 self._make_nvidia_vfs(function.address)
         else:
             self.write(path, str(count))
         found = self._sysfs.read(f'{self._sysfs.root}/{path}')
         if found in (None, '0'):
             raise exception.HostError(
-                path=path, reason=f'it has none after {count} were made')
+                path=function.address,
+                reason=f'it has no VFs after {count} were created')
         return int(found or 0)
 
     def config(self, function: pci.PCIFunction) -> bytes:
-        """Its configuration space, as the hardware answers now.
+        """Return a function's configuration space, read from the hardware.
 
         :raises HostError: it cannot be read
-        :raises HostNotReady: nothing is there that could read it
+        :raises HostNotReady: the privileged helper does not start
         """
         path = f'bus/pci/devices/{function.address}/config'
-        with _refusals(path, 'cannot be read'):
+        with _translate_errors(path, 'cannot be read'):
             return self._read_file(path)
 
     def write(self, path: str, value: str) -> None:
         """Write to sysfs.
 
         :raises HostError: the kernel refused
-        :raises HostNotReady: nothing is there that could write
+        :raises HostNotReady: the privileged helper does not start
         """
-        with _refusals(path, f'cannot write {value!r}'):
+        with _translate_errors(path, f'cannot write {value!r}'):
             self._write_attribute(path, value)
 
     def _driver(self, function: pci.PCIFunction) -> str | None:
-        # Now, not when the function was looked at.
+        # Read again: the driver may differ from the one of the scan.
         return self._sysfs.link(
             f'{self._sysfs.devices}/{function.address}/driver')
 
     def _override(self, function: pci.PCIFunction, driver: str) -> None:
         path = f'bus/pci/devices/{function.address}/driver_override'
-        now = self._sysfs.read(f'{self._sysfs.root}/{path}')
-        if now not in (driver, driver or '(null)'):
+        current = self._sysfs.read(f'{self._sysfs.root}/{path}')
+        # "(null)" is what the kernel shows where nothing was ever written.
+        if current not in (driver, driver or '(null)'):
             self.write(path, driver)
 
     def _load(self) -> None:

@@ -9,11 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cards that are for guests, now and after every boot of the host.
+"""Designation of cards for guests, which lasts over boots of the host.
 
-A designated card stays bound to vfio-pci, so that no driver of the host takes
-it. driverctl keeps that over a boot where it is installed, else a udev rule of
-ours, which knows the card by its place without bus numbers and by its ids.
+All functions of a designated card stay bound to vfio-pci, so that no other
+driver binds to them. After a boot driverctl restores that where it is
+installed, else a udev rule of the plugin. The rule matches a function by its
+path without bus numbers and by its ids.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import gpu as card_mod
+from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
@@ -44,12 +45,12 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Designation:
-    """One function that is designated.
+    """A designated function.
 
-    :ivar id: stable id, None if driverctl knows it and it is not there
-    :ivar address: None if it is not there
+    :ivar id: stable id; None: driverctl has an address where no function is
+    :ivar address: None: the function is not there
     :ivar kept_by: ``driverctl`` or ``udev``
-    :ivar driver: what it is bound to now
+    :ivar driver: the driver that it is bound to now
     """
 
     id: str | None
@@ -61,12 +62,14 @@ class Designation:
 
 
 class Store:
-    """What is written down below /etc.
+    """The designations stored below /etc.
 
-    :param add_rule: lets udev bind a function, by its id, vendor and device;
-        raises OSError
-    :param remove_rule: forgets that, by its id; raises OSError
-    :param driverctl: action and address; raises OSError. None: there is none
+    The functions that it is given raise OSError.
+
+    :param add_rule: adds a udev rule for a stable id, vendor and device
+    :param remove_rule: removes the udev rule of a stable id
+    :param driverctl: runs driverctl with an action and an address; None: it
+        is not installed
     """
 
     def __init__(self, etc: str = '/etc',
@@ -82,7 +85,7 @@ class Store:
 
     @classmethod
     def privileged(cls) -> Store:
-        """The host's own, to be changed with root's rights."""
+        """Return the store of this host, changed through the helper."""
         return cls(
             add_rule=functools.partial(
                 privsep.call, privsep_designation.add_rule),
@@ -93,67 +96,75 @@ class Store:
             if os.path.exists(privsep_designation.DRIVERCTL) else None)
 
     def holds(self, function: pci.PCIFunction) -> bool:
-        """Whether the function is designated."""
+        """Return whether the function is designated."""
         return self.kept_by(function) is not None
 
     def kept_by(self, function: pci.PCIFunction) -> str | None:
-        """What will bind the function when the host boots."""
+        """Return what binds the function at boot; None: nothing does."""
         if function.address in self.addresses():
             return 'driverctl'
         return 'udev' if function.id in self.rules() else None
 
     def addresses(self) -> set[str]:
-        """What driverctl gives to vfio-pci."""
+        """Return the addresses that driverctl binds to vfio-pci."""
         return {
             path.name.removeprefix('pci-')
             for path in self._overrides.glob('pci-*')
             if path.read_text().strip() == binding.VFIO}
 
     def rules(self) -> dict[str, str]:
-        """Our udev rules by stable id."""
+        """Return the plugin's udev rules by stable id."""
         return privsep_designation.read_rules(self._etc)
 
     def add(self, functions: Iterable[pci.PCIFunction]) -> None:
-        """Write functions down. :raises OSError: it cannot be written"""
-        for each in functions:
+        """Store functions as designated.
+
+        :raises OSError: that cannot be written
+        """
+        for function in functions:
             if self._driverctl is not None:
-                self._driverctl('set-override', each.address)
+                self._driverctl('set-override', function.address)
             elif self._add_rule is not None:
-                # Nothing is designated whose ids are not known.
-                self._add_rule(each.id, each.vendor or '', each.device or '')
+                # A function whose ids are unknown was refused before.
+                self._add_rule(function.id, function.vendor or '',
+                               function.device or '')
             else:
                 raise PermissionError(1, 'opened for reading')
 
     def remove(self, functions: Iterable[pci.PCIFunction]) -> None:
-        """Forget functions. :raises OSError: it cannot be written"""
+        """Remove functions from the store.
+
+        :raises OSError: that cannot be written
+        """
         rules, addresses = self.rules(), self.addresses()
-        for each in functions:
-            if each.address in addresses:
+        for function in functions:
+            if function.address in addresses:
                 if self._driverctl is None:
                     raise FileNotFoundError(
-                        2, f'{each.address} was designated by driverctl, '
+                        2, f'{function.address} was designated by driverctl, '
                         'which is not installed any more')
-                self._driverctl('unset-override', each.address)
-            if each.id in rules:
+                self._driverctl('unset-override', function.address)
+            if function.id in rules:
                 if self._remove_rule is None:
                     raise PermissionError(1, 'opened for reading')
-                self._remove_rule(each.id)
+                self._remove_rule(function.id)
 
 
 def listing(sysfs: sysfs_mod.Sysfs, store: Store) -> list[Designation]:
-    """What is designated, also what is not there now.
+    """Return all designations, also of functions that are not there now.
 
-    :raises HostError: the host cannot be looked at
+    :raises HostError: the host cannot be scanned
     """
     found = [
-        Designation(id=each.id, address=each.address, vendor=each.vendor,
-                    device=each.device, kept_by=kept_by, driver=each.driver)
-        for each in scanner.scan(sysfs).functions
-        if (kept_by := store.kept_by(each)) is not None]
-    gone = [(each, None, 'udev') for each in sorted(
-        store.rules().keys() - {each.id for each in found})]
-    unknown = [(None, each, 'driverctl') for each in sorted(
-        store.addresses() - {each.address for each in found})]
+        Designation(id=function.id, address=function.address,
+                    vendor=function.vendor, device=function.device,
+                    kept_by=kept_by, driver=function.driver)
+        for function in scanner.scan(sysfs).functions
+        if (kept_by := store.kept_by(function)) is not None]
+    gone = [(stable_id, None, 'udev') for stable_id in sorted(
+        store.rules().keys() - {known.id for known in found})]
+    unknown = [(None, address, 'driverctl') for address in sorted(
+        store.addresses() - {known.address for known in found})]
     return found + [
         Designation(id=id_, address=address, vendor=None, device=None,
                     kept_by=kept_by, driver=None)
@@ -161,7 +172,7 @@ def listing(sysfs: sysfs_mod.Sysfs, store: Store) -> list[Designation]:
 
 
 class Designator:
-    """Designates cards of this host, all functions of a card together."""
+    """Designates cards of a host, all functions of a card together."""
 
     def __init__(self, sysfs: sysfs_mod.Sysfs, binder: binding.Binder,
                  store: Store, used_by_host: Callable[
@@ -172,82 +183,92 @@ class Designator:
         self._used_by_host = used_by_host or usage.Usage(sysfs).of
 
     def designate(self, name: str) -> Sequence[pci.PCIFunction]:
-        """Bind a card to vfio-pci, and see to it that it stays so.
+        """Bind a card to vfio-pci, now and after every boot.
 
         :param name: address or stable id of one of its functions
         :returns: all its functions
         :raises NotFound: there is no such function
-        :raises HostError: the host uses it, it cannot be given to a guest,
+        :raises HostError: the host uses it, it cannot be assigned to guests,
             or the hardware did not do what it was asked; nothing is changed
         """
         card = self._card(name)
-        for each in card:
-            reason = _unfit(each) or self._used_by_host(each)
+        for function in card:
+            reason = _refusal(function) or self._used_by_host(function)
             if reason is not None:
-                raise exception.HostError(path=each.address, reason=reason)
-        new = [each for each in card if not self._store.holds(each)]
+                raise exception.HostError(
+                    path=function.address, reason=reason)
+        new = [function for function in card
+               if not self._store.holds(function)]
         try:
-            self._keep(self._store.add, new)
-            for each in card:
-                self._binder.bind(each)
+            self._change_store(self._store.add, new)
+            for function in card:
+                self._binder.bind(function)
         except exception.HostError:
             self._undo(new)
             raise
         return card
 
     def undesignate(self, name: str) -> Sequence[pci.PCIFunction]:
-        """Give a card back to the host's own drivers.
+        """Unbind a card from vfio-pci and bind the host's own drivers.
 
         :param name: address or stable id of one of its functions
         :returns: all its functions
         :raises NotFound: there is no such function
-        :raises HostError: a guest has it, or the hardware did not do what it
-            was asked
+        :raises HostError: a process has it open, or the hardware did not do
+            what it was asked
         """
         card = self._card(name)
-        for each in card:
-            if each.used_by == device_rules.DeviceUser.VFIO:
+        for function in card:
+            if function.used_by == device_rules.DeviceUser.VFIO:
                 raise exception.HostError(
-                    path=each.address, reason='a process has it open')
-        self._keep(self._store.remove, card)
-        for each in card:
-            self._binder.give_back(each)
+                    path=function.address, reason='a process has it open')
+        self._change_store(self._store.remove, card)
+        for function in card:
+            self._binder.give_back(function)
         return card
 
     def _card(self, name: str) -> Sequence[pci.PCIFunction]:
-        for each in scanner.scan(self._sysfs).functions:
-            if name in (each.id, each.address):
+        for function in scanner.scan(self._sysfs).functions:
+            if name in (function.id, function.address):
                 card = scanner.scan_card(
-                    self._sysfs, each.part_of or each.address)
+                    self._sysfs, function.part_of or function.address)
                 if card:
                     return card
         raise exception.NotFound(kind='PCI function', name=name)
 
     def _undo(self, functions: Sequence[pci.PCIFunction]) -> None:
-        """Of functions that were not designated before."""
+        """Undo the designation of functions that had none before."""
         for step in (
-                functools.partial(self._keep, self._store.remove, functions),
-                *(functools.partial(self._binder.give_back, each)
-                  for each in functions if each.driver != binding.VFIO)):
+                functools.partial(
+                    self._change_store, self._store.remove, functions),
+                *(functools.partial(self._binder.give_back, function)
+                  for function in functions
+                  if function.driver != binding.VFIO)):
             try:
                 step()
             except exception.HostError:
-                LOG.exception('What was designated could not be undone')
+                LOG.exception('The designation of %s could not be undone; '
+                              'repeat it, or undesignate the card',
+                              _addresses(functions))
 
     @staticmethod
-    def _keep(change: Callable[[Sequence[pci.PCIFunction]], None],
+    def _change_store(change: Callable[[Sequence[pci.PCIFunction]], None],
               functions: Sequence[pci.PCIFunction]) -> None:
         try:
             change(functions)
         except OSError as exc:
             raise exception.HostError(
-                path=', '.join(each.address for each in functions),
-                reason=f'the designation cannot be kept: {exc.strerror}',
+                path=_addresses(functions),
+                reason=f'the designation cannot be stored: {exc.strerror}',
             ) from None
 
 
-def _unfit(function: pci.PCIFunction) -> str | None:
-    """Why it makes no sense to give the function to a guest."""
+def _addresses(functions: Iterable[pci.PCIFunction]) -> str:
+    return ', '.join(function.address for function in functions)
+
+
+def _refusal(function: pci.PCIFunction) -> str | None:
+    """Return why a function cannot be designated; None: it can."""
     if pci.is_bridge(function.class_code):
         return 'it is a bridge'
     if function.pf is not None:
@@ -259,5 +280,5 @@ def _unfit(function: pci.PCIFunction) -> str | None:
     if function.iommu_group is None:
         return ('it is in no IOMMU group: is the IOMMU on (firmware: VT-d or '
                 'AMD-Vi; kernel: intel_iommu=on)?')
-    return card_mod.passthrough_refusal(
+    return gpu_rules.passthrough_refusal(
         dataclasses.replace(function, part_of=None))

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the host itself uses a PCI function for.
+"""Use of a PCI function by the host itself.
 
 Sources: Documentation/ABI/testing/sysfs-class-net, sysfs-block; proc(5) on
 mountinfo; open(2) on O_EXCL and block devices.
@@ -35,10 +35,10 @@ _USERS = {
 
 
 class Usage:
-    """Looks at mounts, disks, network interfaces and device users.
+    """Finds mounts, disks, network interfaces and users of a function.
 
     :param proc: root of procfs
-    :param dev: where the nodes of devices are
+    :param dev: folder of device nodes
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs, proc: str = '/proc',
@@ -48,7 +48,7 @@ class Usage:
         self._dev = dev
 
     def of(self, function: pci.PCIFunction) -> str | None:
-        """Why the host cannot do without the function; None: it can."""
+        """Return why the host needs the function; None: it does not."""
         if function.used_by is not None:
             return _USERS[function.used_by]
         path = os.path.realpath(
@@ -59,19 +59,19 @@ class Usage:
             if flags is None or int(flags, 16) & _IFF_UP:
                 return f'its network interface {name} is up'
         for name in self._below(path, 'block'):
-            reason = self._of_disk(name)
+            reason = self._disk_usage(name)
             if reason is not None:
                 return f'its disk {name} {reason}'
         return None
 
     def _below(self, path: str, kind: str) -> Iterator[str]:
-        """Names of devices of a class that belong to a PCI function."""
+        """Yield the names of a class's devices below a PCI function."""
         folder = f'{self._sysfs.root}/class/{kind}'
         for name in sorted(self._sysfs.names(folder)):
             if os.path.realpath(f'{folder}/{name}').startswith(f'{path}/'):
                 yield name
 
-    def _of_disk(self, name: str) -> str | None:
+    def _disk_usage(self, name: str) -> str | None:
         folder = f'{self._sysfs.root}/class/block/{name}'
         holders = self._sysfs.names(f'{folder}/holders')
         if holders:
@@ -80,16 +80,19 @@ class Usage:
         with open(f'{self._proc}/self/mountinfo', encoding='utf-8') as file:
             for line in file:
                 fields = line.split()
-                # Some filesystems, such as btrfs, have numbers of their own.
+                # Some filesystems, such as btrfs, show device numbers of their
+                # own, so the node counts as well.
                 if number == fields[2] or f'/dev/{name}' in fields:
                     return f'is mounted on {fields[4]}'
-        return self._is_open(name)
+        return self._exclusive_use(name)
 
-    def _is_open(self, name: str) -> str | None:
-        """Whether the kernel has the disk for itself: swap, a volume, a
-        filesystem that only another namespace sees."""
+    def _exclusive_use(self, name: str) -> str | None:
+        """Return how the kernel uses the disk exclusively; None: not at all.
+
+        Such as for swap, a volume, or a mount of another namespace.
+        """
         try:
-            # A "/" of the device's name is "!" in sysfs.
+            # sysfs has "!" for a "/" in the name of a device.
             fd = os.open(f'{self._dev}/{name.replace("!", "/")}',
                          os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)
         except OSError as exc:
@@ -97,6 +100,6 @@ class Usage:
                 return 'is in use'
             if exc.errno == errno.ENOMEDIUM:
                 return None
-            return f'cannot be looked at ({exc.strerror})'
+            return f'cannot be opened ({exc.strerror})'
         os.close(fd)
         return None

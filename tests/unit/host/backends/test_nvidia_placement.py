@@ -33,7 +33,7 @@ class PlacementCase(vgpu_base.VFCase):
         super().setUp()
         self.gpu = next(
             gpu for gpu in self.functions() if gpu.pf is None)
-        self.host.kernel.mixed_size(self.gpu.address)
+        self.host.kernel.enable_mixed_size(self.gpu.address)
         self.vfs = [vf for vf in self.functions()
                     if vf.pf == self.gpu.id]
 

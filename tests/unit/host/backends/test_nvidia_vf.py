@@ -317,7 +317,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.host.binder._make_nvidia_vfs = missing
         log = self.useFixture(fixtures.FakeLogger())
         self.host.make_vfs(())
-        self.assertIn('VFs cannot be made: No such file or directory '
+        self.assertIn('VFs cannot be created: No such file or directory '
                       '(sriov-manage)', log.output)
 
     def test_sriov_manage_without_effect_is_logged(self):

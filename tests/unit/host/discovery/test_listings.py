@@ -288,7 +288,7 @@ class FakeDriverTest(ListingCase):
         facts = {each.type_id: vgpu_type.from_mdev(
             each.type_id, each.name, each.description, None)
             for each in types}
-        vgpu_driver.equip(self.root, card, {
+        vgpu_driver.add_types(self.root, card, {
             'mechanism': 'mdev', 'mix_policy': 'equal_size', 'types': {
                 each.type_id: {
                     'name': each.name, 'description': each.description,

@@ -45,7 +45,7 @@ def add(root, name, rule):
     """What the module of a sample adds to a tree."""
     folder = pathlib.Path(root, 'devices/virtual', name, name)
     folder.mkdir(parents=True)
-    vgpu_driver.equip(pathlib.Path(root), folder, rule)
+    vgpu_driver.add_types(pathlib.Path(root), folder, rule)
 
 
 class VirtualParentCase(base.BaseTestCase):

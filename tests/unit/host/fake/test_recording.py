@@ -69,7 +69,7 @@ class RecordingCase(base.BaseTestCase):
         folder = pathlib.Path(root, 'devices/virtual/mtty/mtty')
         if not folder.exists():
             folder.mkdir(parents=True)
-            vgpu_driver.equip(pathlib.Path(root), folder, MTTY)
+            vgpu_driver.add_types(pathlib.Path(root), folder, MTTY)
         self.carve(root)
         for number, each in enumerate(self.gpus(root)):
             path = pathlib.Path(root, 'bus/pci/devices', each.address)
@@ -333,7 +333,7 @@ class ListTest(RecordingCase):
             {'vendor', 'config', 'current_vgpu_type', 'name'}, names)
         listed = set(self._names({
             str(number): each for number, each in enumerate(
-                (recording.FUNCTION, *recording.PLACES.values()))}))
+                (recording.FUNCTION, *recording.FOLDERS.values()))}))
         self.assertEqual(set(), names - listed)
         self.assertEqual(set(), names & {
             *FOREIGN, 'create', 'remove', 'reset', 'bind', 'unbind'})
@@ -468,7 +468,7 @@ class FakeTest(RecordingCase):
         machine.build(machine.load('pcie-l40s-4'), root)
         folder = pathlib.Path(root, 'devices/virtual/mtty/mtty')
         folder.mkdir(parents=True)
-        vgpu_driver.equip(pathlib.Path(root), folder, MTTY)
+        vgpu_driver.add_types(pathlib.Path(root), folder, MTTY)
         fake_kernel.FakeKernel(root).write(
             'class/mdev_bus/mtty/mdev_supported_types/mtty-2/create',
             str(uuid.UUID(int=0)))
@@ -537,7 +537,7 @@ class FakeTest(RecordingCase):
         rule = {**MTTY, 'mix_policy': 'mixed_size', 'placements': {1: [0]}}
         exc = self.assertRaises(exception.Invalid, self.host, self._mtty(),
                                 f'vgpu: {{mtty: {rule!r}}}\n')
-        self.assertIn('places', str(exc))
+        self.assertIn('placements', str(exc))
 
     def test_small_files_that_are_large_or_deep(self):
         head = 'title: x\nsource: x\nreference: x\n'

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Trees: what they hold, and that nothing in them leads anywhere else."""
+"""Tests of trees: what they hold, and that no file lands elsewhere."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ class TreeTest(base.BaseTestCase):
         tree.write(data, root)
         return root
 
-    def test_everything(self):
+    def test_entries_of_all_kinds_are_written(self):
         root = self.write({
             'a/b': {'text': '1\n2', 'empty': '', 'up': tree.link('../c'),
                     'top': tree.link('../..'), 'down': tree.link('x/y'),
@@ -52,32 +52,32 @@ class TreeTest(base.BaseTestCase):
 
     @settings(max_examples=200, derandomize=True, deadline=None)
     @given(st.binary(max_size=4096))
-    def test_bytes_survive(self, data):
+    def test_bytes_are_written_as_recorded(self, data):
         entry = tree.binary(data)
         self.assertEqual(
             data, tree._bytes('x', entry['size'], entry['hex']))
 
-    def test_form_of_bytes(self):
+    def test_bytes_have_the_form_of_lspci(self):
         self.assertEqual(
             {'size': 48, 'hex': '010: 00 ff' + ' 00' * 14},
             tree.binary(b'\0' * 17 + b'\xff' + b'\0' * 30))
 
-    def test_what_is_refused(self):
+    def test_malformed_or_outside_tree_is_refused(self):
         for data in (
                 None, [], {'/etc': {}}, {'a//b': {}}, {'a/../../b': {}},
                 {'..': {}}, {'': {}}, {1: {}}, {'a\0b': {}}, {'a': None},
                 {'a': {'../b': ''}}, {'a': {'..': ''}}, {'a': {'': ''}},
-                # The fake kernel's own, which it believes.
+                # Files of the fake driver itself, which it trusts.
                 {'a': {vgpu_driver.RULE: '{}'}},
-                {'a': {vgpu_driver.PLACE: tree.link('b')}},
+                {'a': {vgpu_driver.PLACEMENT: tree.link('b')}},
                 {'a': {'b': {'link': vgpu_driver.RULE}}},
-                {f'a/{vgpu_driver.PLACE}': {}},
+                {f'a/{vgpu_driver.PLACEMENT}': {}},
                 {'a': {1: ''}}, {'a': {'b': None}}, {'a': {'b': 1}},
                 {'a': {'b': {}}}, {'a': {'b': {'link': 1}}},
                 {'a': {'b': {'link': ''}}}, {'a': {'b': {'link': '/etc'}}},
                 {'a': {'b': {'link': '../..'}}},
                 {'a': {'b': {'link': '../../etc'}}},
-                # Where c is a link itself, this is elsewhere.
+                # If c is a link itself, this is somewhere else.
                 {'a': {'b': {'link': 'c/../d'}}},
                 {'a': {'b': {'link': 'c/./d'}}},
                 {'a': {'b': {'link': 'c', 'unreadable': 'EIO'}}},
@@ -94,8 +94,8 @@ class TreeTest(base.BaseTestCase):
                 self.assertRaises(exception.Invalid, tree.write, data, root)
                 self.assertFalse(root.exists())
 
-    def test_nothing_is_made_through_a_link(self):
-        # A folder of the same name is made first, and stays.
+    def test_folder_with_the_name_of_a_link_is_refused(self):
+        # The folder is made first, and stays.
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'sys')
         exc = self.assertRaises(
             exception.HostError, tree.write,

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rules that a file may have, and what is refused of a stranger's."""
+"""Tests of the check of vGPU rules, also of a stranger's."""
 
 import copy
 
@@ -28,7 +28,7 @@ MISSING = object()
 
 
 def rules(nodes):
-    """Of all functions of a modelled machine."""
+    """Yield the rules of all functions of a modelled machine."""
     for node in nodes:
         if 'vgpu' in node:
             yield node['vgpu']
@@ -37,18 +37,18 @@ def rules(nodes):
 
 class CheckTest(base.BaseTestCase):
 
-    def test_rules_of_our_own(self):
-        seats = set()
+    def test_rules_of_the_package_pass_and_have_all_mechanisms(self):
+        mechanisms = set()
         for name in machine.names():
             description = machine.load(name)
             for rule in (*rules(description.roots),
                          *description.vgpu.values()):
                 vgpu_rule.check(name, rule)
-                seats.add(rule['mechanism'])
-        self.assertEqual(set(vgpu_rule.SEATS), seats)
+                mechanisms.add(rule['mechanism'])
+        self.assertEqual(set(vgpu_rule.MECHANISMS), mechanisms)
 
-    def test_what_is_refused(self):
-        vgpu_rule.check('card', RULE)
+    def test_malformed_rule_is_refused(self):
+        vgpu_rule.check('gpu', RULE)
         kind = ('types', 'nvidia-1')
         for path, value in (
             (('mechanism',), MISSING),
@@ -62,7 +62,7 @@ class CheckTest(base.BaseTestCase):
             (('more',), 1),
             (('placements',), MISSING),
             (('placements',), []),
-            # A size that is one of the types'.
+            # A size that one of the types has.
             (('placements', 8), MISSING),
             (('placements', 8), 0),
             (('placements', 8), ['0']),
@@ -74,7 +74,7 @@ class CheckTest(base.BaseTestCase):
             (('types', '..'), RULE['types']['nvidia-2']),
             (('types', ''), RULE['types']['nvidia-2']),
             (('types', 1145), RULE['types']['nvidia-2']),
-            # Of a VF that has none.
+            # A VF without a type reads 0.
             (('types', '0'), RULE['types']['nvidia-2']),
             (kind, None),
             ((*kind, 'name'), MISSING),
@@ -98,8 +98,8 @@ class CheckTest(base.BaseTestCase):
                 at[path[-1]] = value
             with self.subTest((path, value)):
                 exc = self.assertRaises(
-                    exception.Invalid, vgpu_rule.check, 'card', rule)
-                self.assertIn('vgpu card', str(exc))
+                    exception.Invalid, vgpu_rule.check, 'gpu', rule)
+                self.assertIn('vgpu gpu', str(exc))
         for rule in (None, [], 'x', 1):
             self.assertRaises(
-                exception.Invalid, vgpu_rule.check, 'card', rule)
+                exception.Invalid, vgpu_rule.check, 'gpu', rule)

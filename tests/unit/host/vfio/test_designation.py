@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cards that are for guests, now and after every boot."""
+"""Tests of designating cards for guests."""
 
 import errno
 import os
@@ -38,17 +38,17 @@ class DesignationCase(base.BaseTestCase):
         machine.build(machine.load('old-two-card'), self.root)
         self.useFixture(fixtures.MockPatchObject(
             privsep_designation, 'ETC', str(self.etc)))
-        # What the privileged daemon does, without the rights.
+        # The privileged functions run here, without rights.
         self.useFixture(fixtures.MockPatchObject(
             privsep.sys_admin_pctxt, 'client_mode', False))
         self.kernel = fake_kernel.FakeKernel(self.root)
         self.sysfs = sysfs.Sysfs(self.root)
         self.driverctl = None
-        for each in self.functions().values():
-            if each.device == '11fa':
-                self.gpu = each
-            elif each.device == '0e0b':
-                self.audio = each
+        for function in self.functions().values():
+            if function.device == '11fa':
+                self.gpu = function
+            elif function.device == '0e0b':
+                self.audio = function
         self.write(self.gpu, 'boot_vga', '0')
 
     def write(self, function, name, value):
@@ -56,8 +56,8 @@ class DesignationCase(base.BaseTestCase):
                      f'{name}').write_text(f'{value}\n')
 
     def functions(self):
-        return {each.address: each
-                for each in scanner.scan(self.sysfs).functions}
+        return {function.address: function
+                for function in scanner.scan(self.sysfs).functions}
 
     def drivers(self):
         found = self.functions()
@@ -77,8 +77,8 @@ class DesignationCase(base.BaseTestCase):
             self.store(), used_by_host)
 
     def listed(self):
-        return [(each.address, each.kept_by, each.driver)
-                for each in designation.listing(self.sysfs, self.store())]
+        return [(listed.address, listed.kept_by, listed.driver)
+                for listed in designation.listing(self.sysfs, self.store())]
 
     def refused(self, name, *words, **kwargs):
         exc = self.assertRaises(
@@ -94,23 +94,23 @@ class DesignateTest(DesignationCase):
         super().setUp()
         self.both = self.gpu.address, self.audio.address
 
-    def test_there_and_back(self):
+    def test_designated_card_is_bound_and_undesignated_one_given_back(self):
         before = self.drivers()
         for name in (self.gpu.address, self.audio.id, self.gpu.id):
             for _ in range(2):
                 card = self.designator().designate(name)
                 self.assertEqual(
-                    self.both, tuple(each.address for each in card))
+                    self.both, tuple(function.address for function in card))
                 self.assertEqual(('vfio-pci', 'vfio-pci'), self.drivers())
                 self.assertEqual(
-                    [(each, 'udev', 'vfio-pci') for each in self.both],
+                    [(address, 'udev', 'vfio-pci') for address in self.both],
                     self.listed())
             for _ in range(2):
                 self.designator().undesignate(name)
                 self.assertEqual([], self.listed())
                 self.assertEqual(before, self.drivers())
 
-    def test_rule_knows_the_place_but_no_bus_numbers(self):
+    def test_udev_rule_matches_path_without_bus_numbers(self):
         self.designator().designate(self.gpu.address)
         rule = self.store().rules()[self.gpu.id]
         hops = self.gpu.id.split('/')[3:]
@@ -119,15 +119,15 @@ class DesignateTest(DesignationCase):
         self.assertNotIn(self.gpu.address, rule)
         self.assertIn('ATTR{vendor}=="0x10de", ATTR{device}=="0x11fa"', rule)
 
-    def test_other_rules_stay(self):
-        k80 = next(each for each in self.functions().values()
-                   if each.device == '102d')
+    def test_rules_of_other_cards_stay(self):
+        k80 = next(function for function in self.functions().values()
+                   if function.device == '102d')
         self.designator().designate(k80.address)
         self.designator().designate(self.gpu.address)
         self.designator().undesignate(self.gpu.address)
         self.assertEqual([(k80.address, 'udev', 'vfio-pci')], self.listed())
 
-    def test_driverctl_keeps_it_where_installed(self):
+    def test_driverctl_is_used_where_installed(self):
         folder = self.etc / 'driverctl.d'
         folder.mkdir(parents=True)
 
@@ -142,7 +142,7 @@ class DesignateTest(DesignationCase):
         (folder / 'net-eth0').write_text('x\n')
         self.designator().designate(self.gpu.address)
         self.assertEqual(
-            [*((each, 'driverctl', 'vfio-pci') for each in self.both),
+            [*((address, 'driverctl', 'vfio-pci') for address in self.both),
              ('0000:ff:00.0', 'driverctl', None)], self.listed())
         self.assertEqual({}, self.store().rules())
         self.driverctl = None
@@ -155,7 +155,7 @@ class DesignateTest(DesignationCase):
         self.assertEqual([('0000:ff:00.0', 'driverctl', None)],
                          self.listed())
 
-    def test_card_that_is_gone_is_listed(self):
+    def test_designation_of_missing_card_is_listed(self):
         self.designator().designate(self.gpu.address)
         self.kernel.write(
             f'bus/pci/devices/{self.gpu.address}/remove', '1')
@@ -166,40 +166,40 @@ class DesignateTest(DesignationCase):
 
 class RefusedTest(DesignationCase):
 
-    def test_unknown(self):
+    def test_unknown_function_is_not_found(self):
         for method in (self.designator().designate,
                        self.designator().undesignate):
             exc = self.assertRaises(exception.NotFound, method, '0000:ff:0.0')
             self.assertIn('0000:ff:0.0', str(exc))
 
-    def test_boot_display(self):
+    def test_boot_display_is_refused(self):
         self.write(self.gpu, 'boot_vga', '1')
         for name in (self.gpu.address, self.audio.address):
             self.refused(name, 'booted with')
         self.assertEqual(('nouveau', 'snd_hda_intel'), self.drivers())
 
-    def test_bridge(self):
-        bridge = next(each for each in self.functions().values()
-                      if each.class_code.startswith('0604'))
+    def test_bridge_is_refused(self):
+        bridge = next(function for function in self.functions().values()
+                      if function.class_code.startswith('0604'))
         self.refused(bridge.address, 'it is a bridge')
 
-    def test_unreadable_ids(self):
+    def test_function_with_unreadable_ids_is_refused(self):
         self.write(self.gpu, 'device', 'garbage')
         self.refused(self.gpu.address, 'its ids cannot be read')
 
-    def test_host_uses_a_companion(self):
+    def test_card_whose_companion_the_host_uses_is_refused(self):
         self.refused(
-            self.gpu.address, self.audio.address, 'it sings',
-            used_by_host=lambda function: 'it sings' if
+            self.gpu.address, self.audio.address, 'it plays sound',
+            used_by_host=lambda function: 'it plays sound' if
             function.address == self.audio.address else None)
 
-    def test_no_iommu(self):
-        for each in (self.gpu, self.audio):
-            os.unlink(f'{self.root}/bus/pci/devices/{each.address}'
+    def test_card_without_iommu_group_is_refused(self):
+        for function in (self.gpu, self.audio):
+            os.unlink(f'{self.root}/bus/pci/devices/{function.address}'
                       '/iommu_group')
         self.refused(self.gpu.address, 'is the IOMMU on')
 
-    def test_nothing_is_left_of_what_failed(self):
+    def test_failed_designation_is_undone(self):
         self.before = self.drivers()
         for fault in (f'drivers/{self.audio.driver}/unbind',
                       'drivers/nouveau/unbind', 'drivers/vfio-pci/bind',
@@ -209,13 +209,13 @@ class RefusedTest(DesignationCase):
             self.kernel.faults = {}
             self.assertEqual(self.before, self.drivers(), fault)
 
-    def test_what_cannot_be_kept_is_not_bound(self):
+    def test_card_is_not_bound_if_the_rule_cannot_be_stored(self):
         self.etc.mkdir()
         (self.etc / 'udev').symlink_to('nowhere')
-        self.refused(self.gpu.address, 'cannot be kept')
+        self.refused(self.gpu.address, 'cannot be stored')
         self.assertEqual(('nouveau', 'snd_hda_intel'), self.drivers())
 
-    def test_guest_has_it(self):
+    def test_undesignate_of_open_card_is_refused(self):
         self.designator().designate(self.gpu.address)
         self.write(self.gpu, 'enable', '1')
         exc = self.assertRaises(

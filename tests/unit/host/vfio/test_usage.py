@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the host cannot do without."""
+"""Tests of how the host itself uses a function."""
 
 import errno
 import os
@@ -39,12 +39,12 @@ class UsageTest(base.BaseTestCase):
         links.mkdir(parents=True)
         (links / ADDRESS).symlink_to(self.device)
         (self.proc / 'self').mkdir(parents=True)
-        self.proc_says('')
+        self.write_mountinfo('')
 
-    def proc_says(self, mountinfo):
+    def write_mountinfo(self, mountinfo):
         (self.proc / 'self/mountinfo').write_text(mountinfo)
 
-    def has(self, kind, name, **attributes):
+    def add_class_device(self, kind, name, **attributes):
         folder = self.device / kind / name
         folder.mkdir(parents=True)
         for attribute, value in attributes.items():
@@ -54,69 +54,73 @@ class UsageTest(base.BaseTestCase):
             os.path.relpath(folder, self.sys / 'class' / kind))
         return folder
 
-    def says(self, used_by=None):
+    def use(self, used_by=None):
         function = pci.PCIFunction(
             id='/devices/pci0000:20/00.0', address=ADDRESS, used_by=used_by)
         return usage.Usage(
             sysfs.Sysfs(str(self.sys)), str(self.proc),
             str(self.dev)).of(function)
 
-    def test_nothing(self):
-        self.assertIsNone(self.says())
+    def test_unused_function_is_free(self):
+        self.assertIsNone(self.use())
 
-    def test_what_the_scan_says(self):
-        self.assertIn('booted with', self.says('boot_vga'))
-        self.assertIn('open', self.says('vfio'))
-        self.assertIn('mdevs', self.says('mdev'))
-        self.assertIn('VFs', self.says('vf'))
+    def test_use_that_the_scan_found_is_named(self):
+        self.assertIn('booted with', self.use('boot_vga'))
+        self.assertIn('open', self.use('vfio'))
+        self.assertIn('mdevs', self.use('mdev'))
+        self.assertIn('VFs', self.use('vf'))
 
-    def test_network_interface(self):
-        folder = self.has('net', 'eth0', flags='0x1003')
-        self.assertEqual('its network interface eth0 is up', self.says())
+    def test_network_interface_that_is_up_is_named(self):
+        folder = self.add_class_device('net', 'eth0', flags='0x1003')
+        self.assertEqual('its network interface eth0 is up', self.use())
         (folder / 'flags').write_text('0x1002\n')
-        self.assertIsNone(self.says())
+        self.assertIsNone(self.use())
 
-    def test_mounted_disk(self):
-        self.has('block', 'nvme0n1p1', dev='259:1')
+    def test_mounted_disk_is_named(self):
+        self.add_class_device('block', 'nvme0n1p1', dev='259:1')
         (self.dev / 'nvme0n1p1').touch()
-        self.assertIsNone(self.says())
-        self.proc_says('22 1 259:1 / /data rw - ext4 /dev/nvme0n1p1 rw\n')
+        self.assertIsNone(self.use())
+        self.write_mountinfo(
+            '22 1 259:1 / /data rw - ext4 /dev/nvme0n1p1 rw\n'
+        )
         self.assertEqual('its disk nvme0n1p1 is mounted on /data',
-                         self.says())
-        # btrfs has a device number of its own.
-        self.proc_says('22 1 0:30 / /data rw - btrfs /dev/nvme0n1p1 rw\n')
-        self.assertIn('mounted on /data', self.says())
+                         self.use())
+        # btrfs shows a device number of its own.
+        self.write_mountinfo(
+            '22 1 0:30 / /data rw - btrfs /dev/nvme0n1p1 rw\n'
+        )
+        self.assertIn('mounted on /data', self.use())
 
-    def test_volumes(self):
-        folder = self.has('block', 'nvme0n1', dev='259:0')
+    def test_disk_of_a_volume_is_named(self):
+        folder = self.add_class_device('block', 'nvme0n1', dev='259:0')
         (folder / 'holders/dm-0').mkdir(parents=True)
-        self.assertIn('is part of dm-0', self.says())
+        self.assertIn('is part of dm-0', self.use())
 
-    def test_disk_that_the_kernel_has_for_itself(self):
-        self.has('block', 'cciss!c0d0', dev='104:0')
-        # What cannot be looked at is not free.
-        self.assertIn('cannot be looked at', self.says())
+    def test_disk_that_cannot_be_opened_exclusively_is_named(self):
+        self.add_class_device('block', 'cciss!c0d0', dev='104:0')
+        # A disk that cannot be opened may be in use.
+        self.assertIn('cannot be opened', self.use())
         (self.dev / 'cciss').mkdir()
         (self.dev / 'cciss/c0d0').touch()
-        self.assertIsNone(self.says())
+        self.assertIsNone(self.use())
         for number, words in ((errno.EBUSY, 'is in use'),
-                              (errno.EIO, 'cannot be looked at'),
+                              (errno.EIO, 'cannot be opened'),
                               (errno.ENOMEDIUM, None)):
             with fixtures.MockPatch(
                     'os.open', side_effect=OSError(number, 'x')):
                 reason = usage.Usage(
                     sysfs.Sysfs(str(self.sys)), str(self.proc),
-                    str(self.dev))._is_open('c0d0')
+                    str(self.dev))._exclusive_use('c0d0')
             if words is None:
                 self.assertIsNone(reason)
             else:
                 self.assertIn(words, reason)
 
-    def test_disk_of_another_device(self):
+    def test_disk_of_another_device_does_not_count(self):
         other = self.sys / 'devices/pci0000:20' / f'{ADDRESS}0/block/sda'
         other.mkdir(parents=True)
         (self.sys / 'class/block').mkdir(parents=True)
         (self.sys / 'class/block/sda').symlink_to(other)
         (other / 'dev').write_text('8:0\n')
-        self.proc_says('22 1 8:0 / / rw - ext4 /dev/sda rw\n')
-        self.assertIsNone(self.says())
+        self.write_mountinfo('22 1 8:0 / / rw - ext4 /dev/sda rw\n')
+        self.assertIsNone(self.use())
