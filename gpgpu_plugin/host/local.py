@@ -9,8 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The host on which nova-compute runs: looked at as a whole, its devices
-handed out by whichever backend is theirs."""
+"""The host on which nova-compute runs.
+
+It is scanned as a whole; for a device the first backend that handles it works.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,10 @@ BACKENDS: tuple[type[base.Backend], ...] = (
 
 @contextlib.contextmanager
 def _reading(device: base.HostDevice) -> Iterator[None]:
-    """What cannot be read says nothing: the device is at fault, and may have
-    been changed."""
+    """Turn errors of reads into HostError of the device.
+
+    The device may have been changed before the read.
+    """
     try:
         yield
     except OSError as exc:
@@ -66,9 +70,9 @@ def _reading(device: base.HostDevice) -> Iterator[None]:
 
 
 class LocalHost(base.Host):
-    """What sysfs shows and takes.
+    """A host by its sysfs.
 
-    :param numvfs: how many VFs a card gets, by ``vendor:device``
+    :param numvfs: number of VFs to create on a GPU, by ``vendor:device``
     """
 
     def __init__(self, access: base.Access,
@@ -102,31 +106,38 @@ class LocalHost(base.Host):
                     or function.driver == binding.VFIO):
                 continue
             try:
-                # A scan says it of GPUs alone.
-                if self.access.sysfs.read(
-                        f'{self.access.sysfs.devices}/{function.address}'
-                        '/sriov_numvfs') == '0':
-                    made = self.binder.make_vfs(function, wanted)
-                    LOG.info('%s has %s VFs now; %s were wanted',
-                             function.address, made, wanted)
+                self._make_vfs(function, wanted)
             except (exception.HostError, OSError):
-                # Such as more than it can have; the other cards are used.
-                LOG.exception('%s has none of its %s VFs', function.address,
-                              wanted)
+                # Such as more than it supports; the others get theirs.
+                LOG.exception(
+                    '%s has none of its %s VFs; check [gpgpu] sriov_numvfs '
+                    'and the driver', function.address, wanted)
+
+    def _make_vfs(self, function: pci.PCIFunction, wanted: int) -> None:
+        # Read here: a scan reads it of GPUs only.
+        if self.access.sysfs.read(
+                f'{self.access.sysfs.devices}/{function.address}'
+                '/sriov_numvfs') == '0':
+            created = self.binder.make_vfs(function, wanted)
+            LOG.info('%s has %s VFs now; %s were configured',
+                     function.address, created, wanted)
 
     def scan(self) -> scanner.Scan:
         self._failed = False
-        at = self._at()
+        sampled_at = self._next_sample()
         scan = scanner.scan(self.access.sysfs)
         if self._watch is not None:
             self._watch.close()
         self._watch = watch.Watch(self.access.sysfs, scan)
         return dataclasses.replace(scan, driver_capacities={
-            stable_id: dataclasses.replace(driver, sampled_at=at)
-            for stable_id, driver in scan.driver_capacities.items()})
+            stable_id: dataclasses.replace(report, sampled_at=sampled_at)
+            for stable_id, report in scan.driver_capacities.items()})
 
-    def _at(self) -> tuple[str, int]:
-        """Drawn before a driver is asked (DriverCapacity.sampled_at)."""
+    def _next_sample(self) -> tuple[str, int]:
+        """Return the number of a driver report, before the driver is read.
+
+        See DriverCapacity.sampled_at.
+        """
         return self._start, next(self._numbers)
 
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
@@ -140,26 +151,28 @@ class LocalHost(base.Host):
 
     def driver_capacity(self, devices: Iterable[base.HostDevice],
                   ) -> dict[str, driver_capacity.DriverCapacity]:
-        found: dict[str, driver_capacity.DriverCapacity] = {}
+        reports: dict[str, driver_capacity.DriverCapacity] = {}
         for device in devices:
             if device.is_passthrough:
                 continue
-            at = self._at()
+            sampled_at = self._next_sample()
             try:
-                card, told = vgpu_sysfs.read_driver_capacity(
+                gpu_id, report = vgpu_sysfs.read_driver_capacity(
                     self.access.sysfs, device.address, device.stable_id)
             except (OSError, ValueError):
-                # What is made there is refused if there is no room for it.
-                LOG.exception('What can be made on the card of %s cannot be '
+                # A vGPU for which the driver has no capacity is refused later.
+                LOG.exception('The driver capacity of the GPU of %s cannot be '
                               'read', device.address)
                 continue
-            if told is not None:
-                found[card] = dataclasses.replace(told, sampled_at=at)
-                if told.fails:
-                    # Nobody will ask it for a vGPU, and so hear that it is
-                    # well again; the watch of the next scan waits for that.
+            if report is not None:
+                reports[gpu_id] = dataclasses.replace(
+                    report, sampled_at=sampled_at)
+                if report.fails:
+                    # No vGPU will be requested of the driver, so no build
+                    # can notice that it works again. The watch of the next
+                    # scan does.
                     self._failed = True
-        return found
+        return reports
 
     def prepare(self, device: base.HostDevice) -> None:
         with _reading(device):

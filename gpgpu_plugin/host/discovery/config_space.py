@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""PCI configuration space: the few fields that sysfs has no attribute for.
+"""Fields of PCI configuration space and VPD without an attribute in sysfs.
 
 Source: PCI Express Base Specification, capability structures; ids as in the
 kernel's include/uapi/linux/pci_regs.h.
@@ -30,7 +30,7 @@ _EXT_FIRST = 0x100
 _EXT_DSN = 0x0003
 UPSTREAM_PORT = 5
 # Resources of Vital Product Data (PCI Local Bus Specification 3.0, appendix
-# I), and how much of it is read: it is slow.
+# I), and how many bytes are read: reading it is slow.
 VPD_NAME = 0x82
 VPD_R = 0x90
 VPD_END = 0x78
@@ -38,16 +38,16 @@ VPD_READ = 1024
 
 
 def is_dead(config: bytes) -> bool:
-    """Whether nothing answers: every read gives ones.
+    """Return whether the device does not answer: every read gives ones.
 
-    Ids alone tell nothing: those of a VF read ffff (SR-IOV specification).
+    Ids alone do not show it: those of a VF read ffff (SR-IOV specification).
     """
     header = config[:HEADER]
     return bool(header) and header.count(0xff) == len(header)
 
 
 def port_type(config: bytes) -> int | None:
-    """Device/port type of the PCIe capability; None if it cannot be told."""
+    """Return the device/port type of the PCIe capability; None: unknown."""
     for number, offset in _capabilities(config):
         if number == _CAP_EXPRESS:
             return (config[offset + 2] >> 4) & 0xf
@@ -55,13 +55,13 @@ def port_type(config: bytes) -> int | None:
 
 
 def serial_number(config: bytes) -> str | None:
-    """PCIe Device Serial Number as ``xx-xx-xx-xx-xx-xx-xx-xx``."""
+    """Return the PCIe Device Serial Number, ``xx-xx-xx-xx-xx-xx-xx-xx``."""
     at = serial_number_at(config)
     return None if at is None else config[at:at + 8][::-1].hex('-')
 
 
 def serial_number_at(config: bytes) -> int | None:
-    """Where the eight bytes of the Device Serial Number begin."""
+    """Return the offset of the eight bytes of the Device Serial Number."""
     for number, offset in _extended_capabilities(config):
         if number == _EXT_DSN and offset + 12 <= len(config):
             return offset + 4
@@ -69,10 +69,12 @@ def serial_number_at(config: bytes) -> int | None:
 
 
 def shape(config: bytes) -> dict[str, str]:
-    """What neither a guest nor a reset changes of a function, by name, in
-    hex: who it is, the kinds of its BARs, which capabilities are where.
+    """Return fields that neither a guest nor a reset changes, in hex.
+
+    They are ids, the kinds of BARs, and the capabilities with their offsets.
 
     :param config: as root reads it; others get the header only
+    :returns: by name of the field
     """
     if len(config) < HEADER:
         return {}
@@ -81,8 +83,8 @@ def shape(config: bytes) -> dict[str, str]:
         'class': (9, 12), 'header type': (14, 15),
         'subsystem vendor': (44, 46), 'subsystem': (46, 48),
         'interrupt pin': (61, 62)}.items()}
-    # The bits below the address are read-only. Those of a 64 bit BAR's upper
-    # half are part of the address.
+    # The bits below the address are read-only. In the upper half of a 64-bit
+    # BAR all bits belong to the address.
     kinds = []
     offset = 0x10
     while offset < 0x28:
@@ -98,7 +100,7 @@ def shape(config: bytes) -> dict[str, str]:
 
 
 def _capabilities(config: bytes) -> Iterator[tuple[int, int]]:
-    """(id, offset) of each; ends where it is garbage."""
+    """Yield ids and offsets of capabilities; garbage ends the list."""
     offset = config[_CAP_POINTER] & 0xfc if len(config) >= HEADER else 0
     for _ in range(48):
         if offset < HEADER or offset + 4 > len(config):
@@ -108,6 +110,7 @@ def _capabilities(config: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
+    """Yield ids and offsets of extended capabilities, likewise."""
     offset = _EXT_FIRST
     for _ in range(960):
         if offset < _EXT_FIRST or offset + 4 > len(config):
@@ -120,7 +123,7 @@ def _extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
 
 
 def vpd_serial(vpd: bytes) -> str | None:
-    """The SN keyword of the read-only part of Vital Product Data."""
+    """Return the SN keyword of the read-only part of VPD."""
     content = next((content for tag, content in vpd_resources(vpd)
                     if tag == VPD_R), b'')
     for keyword, value in vpd_fields(content):
@@ -130,7 +133,7 @@ def vpd_serial(vpd: bytes) -> str | None:
 
 
 def vpd_resources(vpd: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each large resource; ends where it is garbage."""
+    """Yield tags and contents of large resources; garbage ends the list."""
     offset = 0
     while offset + 3 <= len(vpd):
         tag = vpd[offset]
@@ -145,7 +148,7 @@ def vpd_resources(vpd: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def vpd_fields(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keyword and value of each field of a resource."""
+    """Yield keywords and values of the fields of a resource."""
     offset = 0
     while offset + 3 <= len(content):
         length = content[offset + 2]

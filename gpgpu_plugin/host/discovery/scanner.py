@@ -9,18 +9,20 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Every PCI function of a host, from sysfs (Documentation/ABI/testing/
-sysfs-bus-pci), and what mdevs are made on without being one: such a parent is
-a function whose address is its name.
+"""Scanner: all PCI functions of a host, and other parents of mdevs.
 
-What cannot be read is unknown, is said, and does not stop the rest. Costly
-attributes (extended config space, VPD, vGPU types) are read only of
-functions that can be a GPU or whose class is unknown.
+It reads sysfs (Documentation/ABI/testing/sysfs-bus-pci). A parent of mdevs
+that is no PCI function is reported as a function whose address is its name.
+
+What cannot be read is unknown, is reported as a problem, and does not stop
+the rest. Costly attributes (extended configuration space, VPD, vGPU types) are
+read only of functions that can be a GPU or whose class is unknown.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Callable
@@ -38,14 +40,29 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 
 T = typing.TypeVar('T')
 
-_ATTRIBUTES = (
-    ('vendor', 'vendor'), ('device', 'device'),
-    ('subsystem_vendor', 'subsystem_vendor'),
-    ('subsystem_device', 'subsystem'), ('revision', 'revision'),
-    ('class', 'class_code'))
-# What the mdevs of the kernel's samples are to a guest, by the name of their
-# parent (samples/vfio-mdev): sysfs does not say it.
-_SAMPLES: Mapping[str, Mapping[str, typing.Any]] = {
+
+class _SampleIds(typing.TypedDict):
+    vendor: str
+    device: str
+    class_code: str
+
+
+class _GPUFields(typing.TypedDict, total=False):
+    """Fields of a PCIFunction that are read only of GPUs."""
+
+    switch_path: tuple[str, ...]
+    slot: str | None
+    dsn: str | None
+    serial: str | None
+    sriov_totalvfs: int | None
+    sriov_numvfs: int | None
+    used_by: device_rules.DeviceUser | None
+    fault: str | None
+
+
+# Ids that mdevs of the kernel's sample drivers show to a guest, by the name
+# of their parent (samples/vfio-mdev). sysfs does not have them.
+_SAMPLES: Mapping[str, _SampleIds] = {
     'mbochs': {'vendor': '1234', 'device': '1111', 'class_code': '038000'},
     'mtty': {'vendor': '4348', 'device': '3253', 'class_code': '070002'}}
 _VFIO = 'vfio-pci'
@@ -54,13 +71,13 @@ _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What one scan of a host found.
+    """Result of one scan of a host.
 
     :ivar functions: by address
     :ivar vgpu_capabilities: of functions whose driver has vGPUs, by stable id
-    :ivar driver_capacities: of GPUs whose driver says what it can create, by
-        stable id
-    :ivar problems: what could not be read, one sentence each
+    :ivar driver_capacities: of GPUs whose driver reports what it can create,
+        by stable id
+    :ivar problems: sentences about what could not be read
     """
 
     functions: tuple[pci.PCIFunction, ...]
@@ -72,9 +89,9 @@ class Scan:
 
 
 def scan(sysfs: sysfs_mod.Sysfs) -> Scan:
-    """Look at all functions.
+    """Scan all functions.
 
-    :raises HostError: the root has no PCI bus at all
+    :raises HostError: the root has no PCI bus
     """
     return _Scanner(sysfs).scan()
 
@@ -82,44 +99,68 @@ def scan(sysfs: sysfs_mod.Sysfs) -> Scan:
 def scan_function(
     sysfs: sysfs_mod.Sysfs, address: str
 ) -> pci.PCIFunction | None:
-    """Look at one function, without its relation to others.
+    """Scan one function, without its relations to others.
 
-    :returns: None if it is not there or its path cannot be read
+    :returns: None: it is not there, or its path cannot be read
     """
-    reader = _Scanner(sysfs)
+    scanner = _Scanner(sysfs)
     if sysfs.link(f'{sysfs.devices}/{address}') is None:
-        return reader.virtual_parent(address)
-    return reader.function(address)
+        return scanner.virtual_parent(address)
+    return scanner.function(address)
 
 
 def scan_card(sysfs: sysfs_mod.Sysfs, address: str,
-                 ) -> tuple[pci.PCIFunction, ...]:
-    """Look at one function and its companions.
+              ) -> tuple[pci.PCIFunction, ...]:
+    """Scan one function and its companions.
 
     :returns: the function, with its relations, then its companions; empty if
         it is not there or its path cannot be read
     """
-    reader = _Scanner(sysfs)
+    scanner = _Scanner(sysfs)
     slot = address.rpartition('.')[0]
-    near = {each for each in sysfs.names(sysfs.devices)
-            if each.rpartition('.')[0] == slot}
-    found = {each: reader.function(each) for each in near}
-    for group in {each.iommu_group for each in found.values()
-                  if each is not None and each.iommu_group is not None}:
-        for each in sysfs.names(
+    found = {name: scanner.function(name)
+             for name in sysfs.names(sysfs.devices)
+             if name.rpartition('.')[0] == slot}
+    groups = {function.iommu_group for function in found.values()
+              if function is not None and function.iommu_group is not None}
+    for group in groups:
+        for name in sysfs.names(
                 f'{sysfs.root}/kernel/iommu_groups/{group}/devices'):
-            if each not in found:
-                found[each] = reader.function(each)
-    related = {each.address: each for each in gpu.relate(
-        found[each] for each in sorted(found))}
-    function = related.get(address)
-    if function is None:
+            if name not in found:
+                found[name] = scanner.function(name)
+    related = {function.address: function for function in gpu.relate(
+        found[name] for name in sorted(found))}
+    wanted = related.get(address)
+    if wanted is None:
         return ()
-    return (function, *(related[each] for each in function.companions))
+    return (wanted, *(related[name] for name in wanted.companions))
+
+
+class _Attempt:
+    """Reads attributes of one function, and notes what cannot be read.
+
+    :ivar unreadable: names of attributes that cannot be read
+    """
+
+    def __init__(self, address: str, problems: list[str]) -> None:
+        self.unreadable: list[str] = []
+        self._address = address
+        self._problems = problems
+
+    def __call__(self, name: str, read: Callable[[], T | None]) -> T | None:
+        """Return what is read; None: nothing is there, or it is unknown."""
+        try:
+            return read()
+        except (OSError, ValueError) as exc:
+            self.unreadable.append(name)
+            self._problems.append(
+                f'{self._address}: {name} cannot be read '
+                f'({getattr(exc, "strerror", None) or exc}): unknown')
+            return None
 
 
 class _Scanner:
-    """One look: caches what several functions share."""
+    """One scan; it caches what several functions share."""
 
     def __init__(self, sysfs: sysfs_mod.Sysfs) -> None:
         self._sysfs = sysfs
@@ -132,12 +173,12 @@ class _Scanner:
 
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
-        found = gpu.relate(self.function(each) for each in addresses)
-        # They are in no slot and in no IOMMU group.
-        virtual = (self.virtual_parent(each) for each in sorted(
+        found = gpu.relate(self.function(address) for address in addresses)
+        # Virtual parents are in no slot and in no IOMMU group.
+        virtual = (self.virtual_parent(name) for name in sorted(
             set(self._sysfs.names(
                 f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}')) - set(addresses)))
-        functions = (*found, *(each for each in virtual if each))
+        functions = (*found, *(parent for parent in virtual if parent))
         vgpus = vgpu_sysfs.gather(functions, self._vgpus)
         return Scan(
             functions=functions,
@@ -150,91 +191,70 @@ class _Scanner:
                 if observed.driver_capacity is not None},
             problems=tuple(self._problems))
 
-    def _asking(self, address: str, unreadable: list[str],
-                ) -> Callable[..., typing.Any]:
-        """Reads what is asked for; what cannot be read is noted."""
-        def attempt(name: str, read: Callable[[], T | None]) -> T | None:
-            try:
-                return read()
-            except (OSError, ValueError) as exc:
-                unreadable.append(name)
-                self._problems.append(
-                    f'{address}: {name} cannot be read '
-                    f'({getattr(exc, "strerror", None) or exc}): unknown')
-                return None
-        return attempt
-
     def virtual_parent(self, name: str) -> pci.PCIFunction | None:
-        """A parent of mdevs that is no PCI function.
+        """Return a parent of mdevs that is no PCI function.
 
-        :returns: None if it is not there or its path cannot be read
+        :returns: None: it is not there, or its path cannot be read
         """
-        unreadable: list[str] = []
-        attempt = self._asking(name, unreadable)
+        attempt = _Attempt(name, self._problems)
         folder = f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}/{name}'
-        place = attempt('path', lambda: self._place(folder))
-        if place is None:
+        stable_id = attempt('path', lambda: self._virtual_id(folder))
+        if stable_id is None:
             return None
         vgpus = self._read_vgpus(
-            place, folder, self._sysfs.names(folder), attempt)
-        return pci.PCIFunction(
-            id=place, address=name,
-            used_by=device_rules.DeviceUser.MDEV
-            if vgpus is not None and vgpus.capability.existing_vgpus
-            else None,
-            unreadable=tuple(unreadable), **_SAMPLES.get(name, {}))
-
-    def _read_vgpus(self, stable_id: str, folder: str,
-                    names: Collection[str],
-                    attempt: Callable[..., typing.Any],
-                    ) -> vgpu_sysfs.ObservedVGPUs | None:
-        """Return the vGPUs of a function, and keep them for the scan."""
-        found: vgpu_sysfs.ObservedVGPUs | None = attempt(
-            pci.VGPU_TYPES, lambda: vgpu_sysfs.read_vgpus(
-                self._sysfs, folder, names))
-        if found is not None:
-            self._vgpus[stable_id] = found
-        return found
-
-    def _place(self, link: str) -> str:
-        """Where a link leads, below the root."""
-        _, found, path = self._sysfs.target(link).partition('/devices/')
-        if not found:
-            raise ValueError('it does not lead to a device')
-        return f'/devices/{path}'
+            stable_id, folder, self._sysfs.names(folder), attempt)
+        has_mdevs = vgpus is not None and vgpus.capability.existing_vgpus
+        ids = _SAMPLES.get(name)
+        function = pci.PCIFunction(
+            id=stable_id, address=name,
+            used_by=device_rules.DeviceUser.MDEV if has_mdevs else None,
+            unreadable=tuple(attempt.unreadable))
+        return function if ids is None else dataclasses.replace(
+            function, **ids)
 
     def function(self, address: str) -> pci.PCIFunction | None:
+        """Return one function, without its relations to others.
+
+        :returns: None: its path cannot be read
+        """
         folder = f'{self._sysfs.devices}/{address}'
-        unreadable: list[str] = []
-        attempt = self._asking(address, unreadable)
+        attempt = _Attempt(address, self._problems)
         hops = attempt('path', lambda: self._hops(address))
         if hops is None:
             return None
-        values: dict[str, typing.Any] = {
-            field: attempt(name, lambda name=name: self._id(folder, name))
-            for name, field in _ATTRIBUTES}
+        vendor, device, subsystem_vendor, subsystem, revision, class_code = (
+            attempt(name, functools.partial(self._id, folder, name))
+            for name in ('vendor', 'device', 'subsystem_vendor',
+                         'subsystem_device', 'revision', 'class'))
+        stable_id, pf_id, vf_index = self._stable(hops), None, None
         pf = attempt('physfn', lambda: self._sysfs.link(f'{folder}/physfn'))
         if pf is not None:
-            values['vf_index'] = attempt(
-                'virtfn', lambda: self._index(pf, address))
-            if values['vf_index'] is None:
-                unreadable.append('vf_index')
+            vf_index = attempt('virtfn', lambda: self._index(pf, address))
+            if vf_index is None:
+                attempt.unreadable.append('vf_index')
             pf_hops = attempt('path of physfn', lambda: self._hops(pf))
             if pf_hops is None:
                 return None
-            values['pf'] = self._stable(pf_hops)
-        values['numa_node'] = attempt(
+            pf_id = self._stable(pf_hops)
+            # Without its number, the address tells a VF from others.
+            number = f'@{hops[-1]}' if vf_index is None else vf_index
+            stable_id = f'{pf_id}{pci.VF}{number}'
+        numa_node = attempt(
             'numa_node', lambda: self._number(folder, 'numa_node'))
-        values['driver'] = attempt(
+        driver = attempt(
             'driver', lambda: self._sysfs.link(f'{folder}/driver'))
         group = attempt('iommu_group',
                         lambda: self._sysfs.link(f'{folder}/iommu_group'))
-        values['iommu_group'] = int(group) if group else None
-        if pci.can_be_gpu(values['class_code']):
-            values.update(self._gpu(folder, hops, values, attempt))
+        fields: _GPUFields = {}
+        if pci.can_be_gpu(class_code):
+            fields = self._gpu(folder, stable_id, hops, driver, attempt)
         return pci.PCIFunction(
-            id=self._id_of(hops, values), address=address,
-            unreadable=tuple(unreadable), **values)
+            id=stable_id, address=address, vendor=vendor, device=device,
+            subsystem_vendor=subsystem_vendor, subsystem=subsystem,
+            revision=revision, class_code=class_code, pf=pf_id,
+            vf_index=vf_index, numa_node=numa_node, driver=driver,
+            iommu_group=int(group) if group else None,
+            unreadable=tuple(attempt.unreadable), **fields)
 
     def _id(self, folder: str, name: str) -> str | None:
         text = self._sysfs.read(f'{folder}/{name}')
@@ -249,8 +269,14 @@ class _Scanner:
 
     # -- identity -----------------------------------------------------------
 
+    def _virtual_id(self, link: str) -> str:
+        _, found, path = self._sysfs.target(link).partition('/devices/')
+        if not found:
+            raise ValueError('it does not lead to a device')
+        return f'/devices/{path}'
+
     def _hops(self, address: str) -> list[str]:
-        """``pci0000:7b`` and the address of each hop below it."""
+        """Return the path below ``/devices``: root bus, then addresses."""
         if address not in self._paths:
             target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
             parts = target.split('/')
@@ -263,19 +289,13 @@ class _Scanner:
 
     @staticmethod
     def _stable(hops: list[str]) -> str:
-        """Bus numbers below the root bus change from boot to boot."""
+        """Return a stable id.
+
+        Bus numbers below the root bus are left out: they may change at boot.
+        """
         return '/devices/' + '/'.join(
             match.group(1) if (match := _HOP.fullmatch(hop)) else hop
             for hop in hops)
-
-    def _id_of(self, hops: list[str],
-               values: dict[str, typing.Any]) -> str:
-        if values.get('pf') is None:
-            return self._stable(hops)
-        if values['vf_index'] is None:
-            # Its number is unknown; its place keeps it apart from others.
-            return f'{values["pf"]}{pci.VF}@{hops[-1]}'
-        return f'{values["pf"]}{pci.VF}{values["vf_index"]}'
 
     def _index(self, pf: str, address: str) -> int | None:
         if pf not in self._vf_index:
@@ -286,47 +306,59 @@ class _Scanner:
                 if name.startswith('virtfn')}
         return self._vf_index[pf].get(address)
 
-    # -- what only GPUs are asked -------------------------------------------
+    # -- what is read only of GPUs ------------------------------------------
 
-    def _gpu(self, folder: str, hops: list[str],
-             known: dict[str, typing.Any],
-             attempt: Callable[..., typing.Any]) -> dict[str, typing.Any]:
+    def _gpu(self, folder: str, stable_id: str, hops: list[str],
+             driver: str | None, attempt: _Attempt) -> _GPUFields:
         names = set(self._sysfs.names(folder))
         config = attempt('config', lambda: self._sysfs.read_bytes(
             f'{folder}/config')) or b''
-        values: dict[str, typing.Any] = {
+        fields: _GPUFields = {
             'switch_path': self._switches(hops, attempt),
             'slot': self._slot(folder, hops, names, attempt),
             'dsn': config_space.serial_number(config),
             'fault': ('config space reads all ones: the device does not '
                       'answer' if config_space.is_dead(config) else None)}
         if 'vpd' in names:
-            values['serial'] = attempt('vpd', lambda: config_space.vpd_serial(
+            fields['serial'] = attempt('vpd', lambda: config_space.vpd_serial(
                 self._sysfs.read_bytes(
                     f'{folder}/vpd', config_space.VPD_READ) or b''))
         if 'sriov_totalvfs' in names:
-            for name in ('sriov_totalvfs', 'sriov_numvfs'):
-                values[name] = attempt(
-                    name, lambda name=name: self._number(folder, name))
-        vgpus = self._read_vgpus(
-            self._id_of(hops, known), folder, names, attempt)
+            fields['sriov_totalvfs'] = attempt(
+                'sriov_totalvfs',
+                lambda: self._number(folder, 'sriov_totalvfs'))
+            fields['sriov_numvfs'] = attempt(
+                'sriov_numvfs', lambda: self._number(folder, 'sriov_numvfs'))
+        vgpus = self._read_vgpus(stable_id, folder, names, attempt)
         boot_vga = 'boot_vga' in names and attempt(
             'boot_vga', lambda: self._sysfs.read(f'{folder}/boot_vga')) == '1'
-        is_vfio = 'vfio-dev' in names or known['driver'] == _VFIO
-        values['used_by'] = _user(
-            boot_vga=boot_vga, vgpus=vgpus, numvfs=values.get('sriov_numvfs'),
+        is_vfio = 'vfio-dev' in names or driver == _VFIO
+        fields['used_by'] = _user(
+            boot_vga=boot_vga, vgpus=vgpus, numvfs=fields.get('sriov_numvfs'),
             is_open=is_vfio and self._is_enabled(folder, attempt))
-        return values
+        return fields
 
-    def _is_enabled(self, folder: str,
-                    attempt: Callable[..., typing.Any]) -> bool:
-        """Of vfio-pci and its variants: they enable a device only while
-        somebody has it open (vfio_pci_core_enable)."""
+    def _read_vgpus(self, stable_id: str, folder: str,
+                    names: Collection[str], attempt: _Attempt,
+                    ) -> vgpu_sysfs.ObservedVGPUs | None:
+        """Return the vGPUs of a function, and keep them for the scan."""
+        found = attempt(pci.VGPU_TYPES, lambda: vgpu_sysfs.read_vgpus(
+            self._sysfs, folder, names))
+        if found is not None:
+            self._vgpus[stable_id] = found
+        return found
+
+    def _is_enabled(self, folder: str, attempt: _Attempt) -> bool:
+        """Return whether a driver has enabled the device.
+
+        vfio-pci and its variants enable a device only while a process has it
+        open (vfio_pci_core_enable).
+        """
         return bool(attempt(
             'enable', lambda: self._number(folder, 'enable')))
 
     def _switches(self, hops: list[str],
-                  attempt: Callable[..., typing.Any]) -> tuple[str, ...]:
+                  attempt: _Attempt) -> tuple[str, ...]:
         # hops: root bus, root port, upstream, downstream, ..., function.
         return tuple(
             self._stable(hops[:index + 1])
@@ -334,7 +366,7 @@ class _Scanner:
             if self._is_upstream_port(hops[index], index, attempt))
 
     def _is_upstream_port(self, address: str, depth: int,
-                          attempt: Callable[..., typing.Any]) -> bool:
+                          attempt: _Attempt) -> bool:
         if address not in self._upstream:
             config = attempt(
                 f'config of bridge {address}',
@@ -351,7 +383,7 @@ class _Scanner:
         return self._upstream[address]
 
     def _read_slots(self) -> dict[str, str]:
-        """Slot names by ``domain:bus:device``."""
+        """Return the names of slots by ``domain:bus:device``."""
         folder = f'{self._sysfs.root}/bus/pci/slots'
         slots = {}
         for name in self._sysfs.names(folder):
@@ -366,12 +398,13 @@ class _Scanner:
         return slots
 
     def _slot(self, folder: str, hops: list[str], names: set[str],
-              attempt: Callable[..., typing.Any]) -> str | None:
-        """The firmware's label of the device, else the nearest slot's name:
-        a card with a switch of its own sits in the slot of its upstream
-        port."""
+              attempt: _Attempt) -> str | None:
+        """Return the firmware's label of the device, else the nearest slot.
+
+        A card with a switch of its own sits in the slot of its upstream port.
+        """
         if 'label' in names:
-            label: str | None = attempt(
+            label = attempt(
                 'label', lambda: self._sysfs.read(f'{folder}/label'))
             if label:
                 return label
@@ -384,6 +417,7 @@ class _Scanner:
 
 def _user(*, boot_vga: bool, vgpus: vgpu_sysfs.ObservedVGPUs | None,
           numvfs: int | None, is_open: bool) -> device_rules.DeviceUser | None:
+    """Return who uses a function, as far as the host can see."""
     if boot_vga:
         return device_rules.DeviceUser.BOOT_VGA
     if (vgpus is not None and vgpus.capability.existing_vgpus

@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The one module that reads /sys.
+"""Reads of /sys; no other module reads it.
 
-Paths are relative to an injected root, so that a plain directory tree stands
-for a machine. Reads are single system calls: a scan makes thousands of them.
+The root is a parameter, so that a plain directory tree can stand for a
+machine. Reads are single system calls, since a scan makes thousands of them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MAX = 4096
 
 
 class Sysfs:
-    """Reads below a root.
+    """Reader of a sysfs.
 
-    Methods answer None for what is not there; what is there but cannot be
-    read raises OSError.
+    Methods return None for what does not exist, and raise OSError for what
+    exists and cannot be read.
     """
 
     def __init__(self, root: str = '/sys') -> None:
@@ -37,7 +37,7 @@ class Sysfs:
         self.devices = f'{self.root}/bus/pci/devices'
 
     def read_bytes(self, path: str, size: int = _MAX) -> bytes | None:
-        """Up to size bytes of a file."""
+        """Return the first bytes of a file."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -48,13 +48,13 @@ class Sysfs:
             os.close(fd)
 
     def read(self, path: str) -> str | None:
-        """A file's text without the line's end."""
+        """Return the text of a file without the final newline."""
         data = self.read_bytes(path)
         return None if data is None else data.decode(
             'utf-8', 'replace').strip()
 
     def link(self, path: str) -> str | None:
-        """The last part of what a link names."""
+        """Return the last part of a link's target."""
         try:
             return os.readlink(path).rpartition('/')[2]
         except FileNotFoundError:
@@ -65,18 +65,18 @@ class Sysfs:
             raise
 
     def target(self, path: str) -> str:
-        """What a link names, as it is written."""
+        """Return a link's target, as it is written."""
         return os.readlink(path)
 
     def names(self, path: str) -> list[str]:
-        """Names in a folder; empty if there is none."""
+        """Return the names in a folder; empty if there is no folder."""
         try:
             return os.listdir(path)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def addresses(self) -> list[str]:
-        """Addresses of all PCI functions.
+        """Return the addresses of all PCI functions.
 
         :raises HostError: the root has no PCI bus
         """

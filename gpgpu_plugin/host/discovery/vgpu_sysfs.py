@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What sysfs says of vGPUs: the types of a function, and what is there.
+"""Reads of vGPUs in sysfs: types, existing vGPUs, driver reports.
 
 Sources: Linux, Documentation/ABI/testing/sysfs-bus-vfio-mdev; NVIDIA vGPU
 software user guide (``nvidia/creatable_vgpu_types`` and
@@ -45,9 +45,9 @@ _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObservedVGPUs:
-    """What sysfs says about the vGPUs of one function.
+    """The vGPUs of one function, as sysfs shows them.
 
-    :ivar driver_capacity: None: the driver does not say what else it can
+    :ivar driver_capacity: None: the driver does not report what else it can
         create
     """
 
@@ -57,11 +57,11 @@ class ObservedVGPUs:
 
 def read_vgpus(sysfs: sysfs_mod.Sysfs, folder: str,
                names: Collection[str]) -> ObservedVGPUs | None:
-    """Return what sysfs says about the vGPUs of a function.
+    """Return the vGPUs of a function.
 
-    :param names: what is in the function's folder
+    :param names: names in the function's folder
     :returns: None: the function's driver has no vGPUs
-    :raises OSError: something is there and cannot be read
+    :raises OSError: an attribute exists and cannot be read
     """
     if MDEV_TYPES in names:
         return _read_mdevs(sysfs, folder, names)
@@ -70,7 +70,7 @@ def read_vgpus(sysfs: sysfs_mod.Sysfs, folder: str,
     if current is None:
         return None
     if current != NO_TYPE:
-        # The driver lists what this VF could be instead, which is not asked.
+        # The driver lists what this VF could be instead; that is no report.
         return ObservedVGPUs(capability=capability_mod.VGPUCapability(
             mechanism=capability_mod.VGPUMechanism.VF, types=None,
             existing_vgpus=(current,)))
@@ -104,7 +104,7 @@ def read_driver_capacity(
     :param address: of the GPU or of a VF of it
     :param stable_id: of an mdev row or a VF of it
     :returns: the GPU's stable id, and its driver's report, if there is one
-    :raises OSError: something is there and cannot be read
+    :raises OSError: an attribute exists and cannot be read
     """
     pf_id = pci.pf_of(stable_id)
     if pf_id is None:
@@ -126,13 +126,13 @@ def _read(sysfs: sysfs_mod.Sysfs, folder: str) -> ObservedVGPUs | None:
 
 def _capacity_of_vfs(vfs: Mapping[str, ObservedVGPUs | None],
                      ) -> driver_capacity_mod.DriverCapacity | None:
-    """Return what the VFs of a GPU say together.
+    """Return what the driver reports through all VFs of a GPU.
 
     A free VF lists the types that it can be given, but not how many VFs could
     be given them.
 
     :param vfs: by stable id
-    :returns: None: no VF can be asked
+    :returns: None: no VF is free
     """
     used = {stable_id for stable_id, vf in vfs.items()
             if vf is not None and vf.capability.existing_vgpus}
@@ -150,17 +150,17 @@ def _capacity_of_vfs(vfs: Mapping[str, ObservedVGPUs | None],
 
 def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
                ) -> tuple[tuple[vgpu_type.VGPUType, int | None], ...]:
-    """Types below ``mdev_supported_types``, by name, and how many more of
-    each can be made now.
+    """Return the types below ``mdev_supported_types``, sorted by name.
 
-    :param empty: whether the function has no mdev, so that this is what fits
-        at most
-    :raises OSError: something is there and cannot be read
+    :param empty: whether the function has no mdev: only then the number of
+        available instances is the maximum
+    :returns: types, and how many more vGPUs of them can be created now
+    :raises OSError: an attribute exists and cannot be read
     """
     found = []
     for type_id in sysfs.names(f'{folder}/{MDEV_TYPES}'):
         path = f'{folder}/{MDEV_TYPES}/{type_id}'
-        # Others, such as vfio-ccw, are no PCI devices to a guest.
+        # Others, such as vfio-ccw, are not PCI devices for a guest.
         if sysfs.read(f'{path}/device_api') not in (None, _PCI_API):
             continue
         text = sysfs.read(f'{path}/{AVAILABLE}')
@@ -169,12 +169,12 @@ def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
             type_id, sysfs.read(f'{path}/name'),
             sysfs.read(f'{path}/description'),
             available if empty else None), available))
-    return tuple(sorted(found, key=lambda each: each[0].name))
+    return tuple(sorted(found, key=lambda found: found[0].name))
 
 
 def creatable_vgpu_types(sysfs: sysfs_mod.Sysfs, folder: str,
-              ) -> tuple[vgpu_type.VGPUType, ...]:
-    """Types that a VF can be given now, by name.
+                         ) -> tuple[vgpu_type.VGPUType, ...]:
+    """Return the types that a VF can be given now, sorted by name.
 
     :raises OSError: they cannot be read
     """
@@ -191,7 +191,7 @@ def gather(functions: Iterable[pci.PCIFunction],
     VF of the PF has a vGPU that is all that the GPU can be partitioned into.
     VFs without types are parts of the GPU as they are, one of so many.
 
-    :param observed: what was read of each function, by stable id
+    :param observed: vGPUs as read, by stable id of the function
     """
     functions = list(functions)
     vfs: dict[str, list[str]] = collections.defaultdict(list)
@@ -213,6 +213,7 @@ def gather(functions: Iterable[pci.PCIFunction],
 
 def _of_pf(found: ObservedVGPUs | None,
            vfs: Mapping[str, ObservedVGPUs | None]) -> ObservedVGPUs:
+    """Return the vGPUs of a PF from those of its VFs."""
     return ObservedVGPUs(
         capability=capability_mod.VGPUCapability(
             mechanism=capability_mod.VGPUMechanism.VF,

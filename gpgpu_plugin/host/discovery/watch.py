@@ -9,12 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Did anything change since the last scan? Asked often, so it is cheap.
+"""Watch: whether a host changed since its last scan, without another scan.
 
-It notices a function or a parent of mdevs that came or went, a driver that
-was bound or unbound, a changed number of VFs, and that a driver makes vGPUs
-which made none at all, by listings and by small files that are kept open.
-Modification times are not used: sysfs does not promise them.
+It is asked often, so it is cheap: it compares listings, and small files that
+it keeps open. It notices functions and parents of mdevs that came or went,
+drivers that were bound or unbound, a changed number of VFs, and a driver that
+creates vGPUs after it created none. Modification times are not used, since
+sysfs does not maintain them reliably.
 """
 
 from __future__ import annotations
@@ -27,51 +28,53 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 
-# More than an attribute of sysfs can say.
+# An attribute of sysfs has one page at most.
 _MAX = 4096
 
 
 class Watch:
-    """Compares a host with how it was when the watch was made.
+    """Compares a host with one scan of it.
 
-    Made from a scan; when ``changed`` says so, close it, scan and make
-    another one.
+    When ``changed`` returns True, close the watch, scan, and make another one.
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
                  scan: scanner.Scan) -> None:
         self._sysfs = sysfs
         drivers = f'{sysfs.root}/bus/pci/drivers'
-        # All of them: the first device of a driver must be noticed, too.
+        # All drivers: the first device of a driver must be noticed, too.
         self._folders = [
             sysfs.devices, drivers, f'{sysfs.root}/{vgpu_sysfs.PARENTS}',
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
         self._files: dict[int, bytes] = {}
         for function in scan.functions:
             if function.sriov_totalvfs is not None:
-                self._keep(f'{sysfs.devices}/{function.address}'
+                self._open(f'{sysfs.devices}/{function.address}'
                            '/sriov_numvfs')
-            driver = scan.driver_capacities.get(function.id)
-            if driver is not None and driver.fails:
-                # The vendor's service may begin after us.
-                folder = f'{sysfs.root}/{vgpu_sysfs.PARENTS}'
-                if (scan.vgpu_capabilities[function.id].mechanism
-                        == capability.VGPUMechanism.VF):
-                    self._keep_room(
-                        f'{sysfs.devices}/{function.address}/virtfn0')
-                else:
-                    self._keep_room(f'{folder}/{function.address}')
+            report = scan.driver_capacities.get(function.id)
+            if report is not None and report.fails:
+                # The vendor's service may start after this process.
+                is_vf = (scan.vgpu_capabilities[function.id].mechanism
+                         == capability.VGPUMechanism.VF)
+                self._open_capacity(
+                    f'{sysfs.devices}/{function.address}/virtfn0' if is_vf
+                    else f'{sysfs.root}/{vgpu_sysfs.PARENTS}/'
+                         f'{function.address}')
         self._before = self._listing()
 
-    def _keep_room(self, folder: str) -> None:
-        """What a driver tells that makes nothing, and so neither do we."""
-        self._keep(f'{folder}/{vgpu_sysfs.CREATABLE}')
+    def _open_capacity(self, folder: str) -> None:
+        """Watch the capacity of a driver that creates no vGPUs at all.
+
+        That of others changes with each vGPU of our own, which is no change
+        that needs a scan.
+        """
+        self._open(f'{folder}/{vgpu_sysfs.CREATABLE}')
         types = f'{folder}/{vgpu_sysfs.MDEV_TYPES}'
         for name in self._sysfs.names(types):
-            self._keep(f'{types}/{name}/{vgpu_sysfs.AVAILABLE}')
+            self._open(f'{types}/{name}/{vgpu_sysfs.AVAILABLE}')
 
-    def _keep(self, path: str) -> None:
-        # A file that cannot be opened is no worse watched than before.
+    def _open(self, path: str) -> None:
+        # A file that cannot be opened is not watched; the listings are.
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._files[fd] = os.pread(fd, _MAX, 0)
@@ -81,13 +84,13 @@ class Watch:
                 for folder in self._folders]
 
     def changed(self) -> bool:
-        """Whether the host differs from the scan."""
+        """Return whether the host differs from the scan."""
         try:
             if any(os.pread(fd, _MAX, 0) != before
                    for fd, before in self._files.items()):
                 return True
         except OSError:
-            # The function went away below the open file.
+            # The function of the open file is gone.
             return True
         return self._listing() != self._before
 

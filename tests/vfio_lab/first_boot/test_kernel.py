@@ -92,7 +92,7 @@ class KernelContractTest(
                               self.device(gpu))
         thread.join(30)
         self.assertFalse(thread.is_alive())
-        self.assertIsNone(self.look(gpu).driver)
+        self.assertIsNone(self.scan_gpu(gpu).driver)
 
     def opened(self, gpu: pci.PCIFunction,
                ) -> contextlib.AbstractContextManager[None]:

@@ -98,7 +98,7 @@ class MbochsContractTest(mdev.MdevContract, MdevCase):
             self.assertTrue(thread.is_alive())
             # It is on the bus no more, and there all the same.
             self.assertEqual([], self.mdevs())
-            self.assertEqual((name,), self.look().existing_vgpus)
+            self.assertEqual((name,), self.scan_parent().existing_vgpus)
             self.assertEqual(self.types[self.large] - 1,
                              self.available(self.large))
             for method in (self.backend.release, self.backend.attachment):
@@ -108,7 +108,7 @@ class MbochsContractTest(mdev.MdevContract, MdevCase):
             self.assertFalse(self.backend.clean(device).passed)
         thread.join(30)
         self.assertFalse(thread.is_alive())
-        self.assertEqual((), self.look().existing_vgpus)
+        self.assertEqual((), self.scan_parent().existing_vgpus)
         self.assertTrue(self.backend.clean(device).passed)
 
 
