@@ -108,8 +108,9 @@ class InstanceShow(reach.Command, lister.Lister):
         if not found:
             self.note(f'instance {parsed_args.instance} holds no device')
         return columns.rows(
-            found, ('uuid', 'host', 'slot', 'variant', 'vgpu_type', 'address',
-                    'state', 'device_uuid', 'stable_id'))
+            found, ('uuid', 'host', 'role', 'migration_uuid', 'variant',
+                    'vgpu_type', 'address', 'state', 'device_uuid',
+                    'stable_id'))
 
 
 def _instance(text: str) -> str:

@@ -106,8 +106,9 @@ def _assigned_before(request: objects.ClaimRequest,
     :raises ClaimDenied: another request was made under the claim's key
     """
     found = [row for row in active
-             if (row.instance_uuid, row.slot) == (
-                 request.instance_uuid, request.slot)]
+             if (row.instance_uuid, row.role, row.migration_uuid) == (
+                 request.instance_uuid, request.role,
+                 request.migration_uuid or '')]
     if found and found[0].request != _fingerprint(request):
         raise _denied(
             request, _Reason.REQUEST_CHANGED,
@@ -197,7 +198,8 @@ def _assign(session: orm.Session, host: models.Host,
         device_db.transition(session, device, _Event.CLAIM)
         assigned.append(models.Assignment(
             uuid=str(uuid.uuid4()), device=device, host_id=host.id,
-            instance_uuid=request.instance_uuid, slot=request.slot,
+            instance_uuid=request.instance_uuid, role=request.role,
+            migration_uuid=request.migration_uuid or '',
             ordinal=len(assigned), active=1,
             vgpu_type=offers[resource_class].type.vgpu_type,
             resource_class=resource_class, request=_fingerprint(request),
@@ -217,8 +219,9 @@ def view(row: models.Assignment, host: models.Host) -> objects.Assignment:
     device = row.device
     return objects.Assignment(
         uuid=row.uuid, instance_uuid=row.instance_uuid, host=host.name,
-        slot=row.slot, device_uuid=device.uuid, stable_id=device.stable_id,
-        address=device.address,
+        role=objects.ClaimRole(row.role),
+        migration_uuid=row.migration_uuid or None, device_uuid=device.uuid,
+        stable_id=device.stable_id, address=device.address,
         variant=device.group.variant.name if device.group else '',
         resource_class=row.resource_class, vgpu_type=row.vgpu_type,
         placement_id=device.placement_id, state=device.state,

@@ -88,7 +88,7 @@ class ConductorManager(conductor_contract.Conductor):
         except exception.ClaimDenied as exc:
             LOG.info('%s', exc)
             raise
-        if request.slot != claim_obj.SLOT_BUILD:
+        if request.role is claim_obj.ClaimRole.DESTINATION:
             # The source of a migration claims for its destination, which
             # has to update its inventory.
             self._refresh(ctxt, [request.host])

@@ -13,8 +13,11 @@
 
 ``state`` (life cycle), ``enabled`` (operator) and ``present`` (scan) are
 three facts in three columns. At most one active assignment a device, and one
-set of devices a (instance, host, slot), are unique keys: ``active`` is 1
-while a holding lasts and NULL afterwards, and NULLs never collide.
+set of devices an (instance, host, role, migration), are unique keys:
+``active`` is 1 while a holding lasts and NULL afterwards, and NULLs never
+collide. For this reason ``migration_uuid`` is NOT NULL: it is '' for the role
+``instance``, since PostgreSQL, MariaDB and SQLite would all accept a second
+set of devices in that role if it were NULL.
 
 Each docstring gives the reason of every column and index. ``id`` is always
 the key that other tables refer to. Every foreign key begins an index, since
@@ -272,12 +275,13 @@ class Device(Base):
 
 
 class Assignment(Base):
-    """One device held by one side of one instance; kept when it ended.
+    """One device assigned to one instance in one role; kept when it ended.
 
     ``uuid``: what nova-compute calls it. ``device_id``, ``host_id``: the
     device, and its host, which is part of the claim's key. ``instance_uuid``,
-    ``slot``, ``ordinal``: whose it is, which side of a move, and which of its
-    devices. ``active``: 1 while it lasts, then NULL. ``vgpu_type``,
+    ``role``, ``migration_uuid``, ``ordinal``: whose it is, in which role
+    (objects.claim.ClaimRequest), for which migration ('' for none), and which
+    of its devices. ``active``: 1 while it lasts, then NULL. ``vgpu_type``,
     ``resource_class``: what was claimed, as Placement allocated it.
     ``request``: JSON of the claim; the same claim again gets the same
     devices, another one is refused. ``allocated``: an allocation in Placement
@@ -295,8 +299,9 @@ class Assignment(Base):
     __table_args__ = (
         sa.UniqueConstraint('uuid'),
         sa.UniqueConstraint('device_id', 'active'),
-        sa.UniqueConstraint('instance_uuid', 'host_id', 'slot', 'ordinal',
-                            'active', name='uq_assignments_claim_key'),
+        sa.UniqueConstraint('instance_uuid', 'host_id', 'role',
+                            'migration_uuid', 'ordinal', 'active',
+                            name='uq_assignments_claim_key'),
         sa.Index(None, 'host_id', 'active'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     uuid: orm.Mapped[str] = orm.mapped_column(UUID)
@@ -304,7 +309,8 @@ class Assignment(Base):
         sa.ForeignKey('devices.id'))
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
     instance_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
-    slot: orm.Mapped[str] = orm.mapped_column(sa.String(36))
+    role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
+    migration_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
     ordinal: orm.Mapped[int]
     active: orm.Mapped[int | None]
     vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))

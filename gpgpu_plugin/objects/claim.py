@@ -14,23 +14,36 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import inventory
 
-SLOT_BUILD = 'build'
-"""The side that a build, unshelve or evacuation makes; sides that a
-migration makes are named by the migration's UUID."""
+
+class ClaimRole(enum.StrEnum):
+    """What an instance uses its devices on one host for.
+
+    A build, unshelve or evacuation claims as ``instance``; a resize or cold
+    migration claims as ``destination`` under its own UUID, until Nova
+    confirms it.
+    """
+
+    INSTANCE = 'instance'
+    DESTINATION = 'destination'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClaimRequest:
-    """Devices for one side of one instance on one host.
+    """Devices for one instance in one role on one host.
 
-    (instance_uuid, host, slot) is the key: the same request again returns
-    the same devices, another request under the same key is a conflict.
+    (instance_uuid, host, role, migration_uuid) is the key: the same request
+    again returns the same devices, another request under the same key is a
+    conflict.
 
+    :ivar migration_uuid: the migration that claims its destination; None for
+        the role ``instance``
     :ivar allocated: units of the instance's Placement allocation by provider
         UUID and resource class, on any provider: the conductor looks only
         at its own
@@ -40,7 +53,8 @@ class ClaimRequest:
 
     instance_uuid: str
     host: str
-    slot: str = SLOT_BUILD
+    role: ClaimRole = ClaimRole.INSTANCE
+    migration_uuid: str | None = None
     project_id: str | None = None
     user_id: str | None = None
     request: request_mod.Request
@@ -48,12 +62,20 @@ class ClaimRequest:
         default_factory=dict)
     numa_nodes: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        if (self.role is ClaimRole.DESTINATION) != bool(self.migration_uuid):
+            raise exception.Invalid(
+                field='migration_uuid', value=self.migration_uuid,
+                expected='the UUID of a migration for the role destination, '
+                         'and none for the role instance')
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assignment:
     """One device held by one instance.
 
     :ivar uuid: names this holding, never the next one of the same device
+    :ivar migration_uuid: the migration of a destination, else None
     :ivar vgpu_type: ``passthrough`` for a whole card
     :ivar placement_id: where on its card the vGPU is to be, as in
         gpgpu_plugin.domain.vgpu.capacity.VGPU
@@ -65,7 +87,8 @@ class Assignment:
     uuid: str
     instance_uuid: str
     host: str
-    slot: str
+    role: ClaimRole
+    migration_uuid: str | None = None
     device_uuid: str
     stable_id: str
     address: str

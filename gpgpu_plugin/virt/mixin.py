@@ -85,7 +85,7 @@ class GpuMixin:
         self._gpu_server: typing.Any = None
         self._gpu_ends = False
         # Instances whose guests are made or destroyed on our own behalf.
-        self._gpu_at_work: dict[str, moves.Side] = {}
+        self._gpu_at_work: dict[str, moves.Selector] = {}
 
     @property
     def gpu_tracker(self) -> resource_tracker.ResourceTracker:
@@ -251,14 +251,14 @@ class GpuMixin:
 
     @contextlib.contextmanager
     def _gpu_working(self, instance: typing.Any,
-                     side: moves.Side = moves.any_side,
+                     selector: moves.Selector = moves.any_role,
                      ) -> typing.Iterator[None]:
         """While we make or end a guest: Nova's own calls of spawn and destroy
         within neither claim nor release.
 
-        :param side: which of the instance's assignments the guest gets
+        :param selector: which of the instance's assignments the guest gets
         """
-        self._gpu_at_work[instance.uuid] = side
+        self._gpu_at_work[instance.uuid] = selector
         try:
             with self.gpu_tracker.building(instance.uuid):
                 yield
@@ -271,14 +271,14 @@ class GpuMixin:
     def reboot(self, context: typing.Any, instance: typing.Any,
                *args: typing.Any, **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
-        with self._gpu_working(instance, moves.current_side(instance)):
+        with self._gpu_working(instance, moves.current(instance)):
             self._gpu_ready(instance)
             super().reboot(context, instance, *args, **kwargs)  # type: ignore[misc]
 
     def power_on(self, context: typing.Any, instance: typing.Any,
                  *args: typing.Any, **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
-        with self._gpu_working(instance, moves.current_side(instance)):
+        with self._gpu_working(instance, moves.current(instance)):
             self._gpu_ready(instance)
             super().power_on(context, instance, *args, **kwargs)  # type: ignore[misc]
 
@@ -286,7 +286,7 @@ class GpuMixin:
                                   instance: typing.Any, *args: typing.Any,
                                   **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
-        with self._gpu_working(instance, moves.current_side(instance)):
+        with self._gpu_working(instance, moves.current(instance)):
             super().resume_state_on_host_boot(  # type: ignore[misc]
                 context, instance, *args, **kwargs)
 
@@ -311,20 +311,21 @@ class GpuMixin:
         held = self.gpu_tracker.assignments.of_instance(instance.uuid)
         if not held:
             return []
-        side = self._gpu_at_work.get(
-            instance.uuid) or moves.current_side(instance)
+        selector = self._gpu_at_work.get(
+            instance.uuid) or moves.current(instance)
         return [
             self.gpu_tracker.backend.attachment(base.HostDevice.of(each))
             for each in sorted(held, key=lambda each: each.stable_id)
-            if side(each)]
+            if selector(each)]
 
     def _gpu_claim_request(self, instance: typing.Any,
                            request: request_mod.Request,
                            allocations: typing.Any, topology: typing.Any,
-                           **side: str) -> claim_obj.ClaimRequest:
+                           **destination: typing.Any,
+                           ) -> claim_obj.ClaimRequest:
         return claim_obj.ClaimRequest(
             instance_uuid=instance.uuid,
-            **{'host': self.gpu_tracker.host, **side},
+            **{'host': self.gpu_tracker.host, **destination},
             project_id=instance.project_id, user_id=instance.user_id,
             numa_nodes=None if topology is None else tuple(
                 sorted({cell.id for cell in topology.cells})),
@@ -383,9 +384,10 @@ class GpuMixin:
                 instance.uuid,
                 allocation_removal=instance.uuid if once else None,
             )
-        elif what is release.Release.NEW_SIDE:
+        elif what is release.Release.DESTINATION:
             self._gpu_tracker.release_instance(
-                instance.uuid, moves.new_side(moves.migration_of(instance)))
+                instance.uuid,
+                moves.destination_of(moves.migration_of(instance)))
         self._gpu_wake()
 
     # -- resize and cold migration ------------------------------------------
@@ -423,7 +425,9 @@ class GpuMixin:
             gpgpu_context.admin(), self._gpu_claim_request(
                 instance, request, allocations,
                 instance.migration_context.new_numa_topology,
-                host=migration.dest_compute, slot=migration.uuid))
+                host=migration.dest_compute,
+                role=claim_obj.ClaimRole.DESTINATION,
+                migration_uuid=migration.uuid))
 
     def finish_migration(self, context: typing.Any, migration: typing.Any,
                          instance: typing.Any, disk_info: typing.Any,
@@ -436,9 +440,9 @@ class GpuMixin:
             super().finish_migration,  # type: ignore[misc]
             context, migration, instance, disk_info, network_info,
             image_meta, resize_instance, allocations, *args, **kwargs)
-        with self._gpu_working(instance, moves.new_side(migration)):
+        with self._gpu_working(instance, moves.destination_of(migration)):
             if self._gpu_asked(instance.flavor):
-                moves.finish(self.gpu_tracker, instance.uuid, migration.uuid,
+                moves.finish(self.gpu_tracker, instance.uuid, migration,
                              allocations, nova_finish)
             else:
                 nova_finish()
@@ -446,7 +450,7 @@ class GpuMixin:
     def confirm_migration(self, context: typing.Any, migration: typing.Any,
                           instance: typing.Any,
                           network_info: typing.Any) -> None:
-        """Nova's, on the source; then the old side goes."""
+        """Nova's, on the source; then what the instance had here goes."""
         with self._gpu_working(instance):
             try:
                 super().confirm_migration(  # type: ignore[misc]
@@ -455,7 +459,7 @@ class GpuMixin:
                 self.gpu_tracker.allocation_removed(migration.uuid)
                 raise
             self.gpu_tracker.release_instance(
-                instance.uuid, moves.old_side(migration),
+                instance.uuid, moves.source_of(migration),
                 allocation_removal=migration.uuid)
 
     def finish_revert_migration(self, context: typing.Any,
@@ -464,10 +468,11 @@ class GpuMixin:
                                 migration: typing.Any, *args: typing.Any,
                                 **kwargs: typing.Any) -> None:
         """Nova's, on the source, with the devices that were kept for it."""
-        side = moves.old_side(migration)
-        with self._gpu_working(instance, side):
+        selector = moves.source_of(migration)
+        with self._gpu_working(instance, selector):
             moves.prepare(self.gpu_tracker, filter(
-                side, self.gpu_tracker.assignments.of_instance(instance.uuid)))
+                selector,
+                self.gpu_tracker.assignments.of_instance(instance.uuid)))
             super().finish_revert_migration(  # type: ignore[misc]
                 context, instance, network_info, migration, *args, **kwargs)
 

@@ -13,9 +13,9 @@
 
 Both sides hold devices until Nova decides. The source claims those of the
 destination before the guest is stopped, so that a denial changes nothing; the
-migration's UUID is the slot under which the new side holds them. After that
-nothing is undone here: Nova leaves the instance in ERROR where it is, with
-what it holds, to be rebooted hard, reverted or deleted.
+devices of the destination have the role ``destination`` under the migration's
+UUID. After that nothing is undone here: Nova leaves the instance in ERROR
+where it is, with what it holds, to be rebooted hard, reverted or deleted.
 """
 
 from __future__ import annotations
@@ -36,40 +36,44 @@ from gpgpu_plugin.objects import claim
 LOG = logging.getLogger(__name__)
 
 
-Side = Callable[[claim.Assignment], bool]
-"""Whether an assignment belongs to one side of a migration."""
+Selector = Callable[[claim.Assignment], bool]
+"""Whether an assignment of an instance on this host is meant."""
 
 
-def any_side(_assignment: claim.Assignment) -> bool:
-    """Of an instance that is in no migration."""
+def any_role(_assignment: claim.Assignment) -> bool:
+    """Select every assignment of the instance."""
     return True
 
 
-def new_side(migration: objects.Migration) -> Side:
-    """What was claimed for the migration's destination."""
-    slot = migration.uuid
-    return lambda each: bool(each.slot == slot)
+def destination_of(migration: objects.Migration) -> Selector:
+    """Select what was claimed for the destination of a migration."""
+    uuid = migration.uuid
+    return lambda assignment: bool(
+        assignment.role is claim.ClaimRole.DESTINATION
+        and assignment.migration_uuid == uuid)
 
 
-def old_side(migration: objects.Migration) -> Side:
-    """What the instance held before the migration."""
-    slot = migration.uuid
-    return lambda each: bool(each.slot != slot)
+def source_of(migration: objects.Migration) -> Selector:
+    """Select what the instance had before a migration."""
+    is_destination = destination_of(migration)
+    return lambda assignment: not is_destination(assignment)
 
 
-def current_side(instance: objects.Instance) -> Side:
-    """The side on which the instance is while nobody migrates it.
+def current(instance: objects.Instance) -> Selector:
+    """Select what the instance uses while Nova does not migrate it.
 
-    Both may be on one host, until a resize is decided or after it failed.
+    Both roles may be on one host, until a resize is decided or after it
+    failed.
     """
     if instance.migration_context is None:
-        return any_side
+        return any_role
     migration = migration_of(instance)
     if migration.source_compute != migration.dest_compute:
-        return any_side
+        return any_role
     new = instance.new_flavor
-    return (new_side if new is not None and instance.flavor.id == new.id
-            else old_side)(migration)
+    return (destination_of
+            if new is not None and instance.flavor.id == new.id
+            else source_of)(migration)
 
 
 def migration_of(instance: objects.Instance) -> objects.Migration:
@@ -98,21 +102,22 @@ def unclaim(tracker: resource_tracker.ResourceTracker,
 
 
 def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
-           slot: str, providers: Iterable[str],
+           migration: objects.Migration, providers: Iterable[str],
            nova_finish: Callable[[], None]) -> None:
     """Make the guest on the destination, with what was claimed for it.
 
     :param providers: UUIDs of the providers on which Placement allocated
     :raises NotFound: nothing was claimed although Placement allocated
     """
+    is_destination = destination_of(migration)
     assignments = [
-        each for each in tracker.api.instance_assignments(
+        assignment for assignment in tracker.api.instance_assignments(
             gpgpu_context.admin(), instance_uuid)
-        if (each.host, each.slot) == (tracker.host, slot)]
+        if assignment.host == tracker.host and is_destination(assignment)]
     if not assignments:
         if tracker.inventory.owns_any(providers):
             raise exception.NotFound(
-                kind='claim for migration', name=slot)
+                kind='claim for migration', name=migration.uuid)
         nova_finish()
         return
     tracker.assignments.add(instance_uuid, assignments)

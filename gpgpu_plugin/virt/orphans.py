@@ -44,7 +44,7 @@ def is_orphaned(assignment: claim.Assignment,
     if assignment.instance_uuid in guests():
         return False
     if (assignment.state == device_rules.DeviceState.PROVISIONING
-            and assignment.slot == claim.SLOT_BUILD):
+            and assignment.role is claim.ClaimRole.INSTANCE):
         return True
     instance = _find(assignment.instance_uuid)
     if instance is None:

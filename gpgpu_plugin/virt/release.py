@@ -33,7 +33,7 @@ class Release(enum.Enum):
     """What an instance gives back of what it holds on a host."""
 
     NOTHING = 'nothing'
-    NEW_SIDE = 'what its migration claimed'
+    DESTINATION = 'what its migration claimed'
     ALL = 'all'
 
 
@@ -44,11 +44,11 @@ def on_destroy(*, vm_state: str | None, task_state: str | None,
     if deleted or task_state in _RELEASING_TASKS:
         return Release.ALL
     if task_state == task_states.RESIZE_REVERTING:
-        return Release.NEW_SIDE
+        return Release.DESTINATION
     if vm_state in (vm_states.BUILDING, vm_states.SOFT_DELETED):
         return Release.ALL
     if vm_state == vm_states.RESIZED:
-        # The old side waits for confirmation or revert.
+        # The source waits for confirmation or revert.
         return Release.NOTHING
     if instance_host is not None and instance_host != this_host:
         # The source of an evacuation that came back, or a rolled back live

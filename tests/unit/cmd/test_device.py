@@ -121,9 +121,10 @@ class InstanceTest(base.CommandTestCase):
             sorted((row['UUID'], row['Device UUID'], row['Address'])
                    for row in rows))
         self.assertEqual(
-            {('h1', 'build', 'H100', 'passthrough', 'assigned')}, {
-                (row['Host'], row['Slot'], row['Variant'], row['vGPU Type'],
-                 row['State']) for row in rows})
+            {('h1', 'instance', None, 'H100', 'passthrough', 'assigned')}, {
+                (row['Host'], row['Role'], row['Migration UUID'],
+                 row['Variant'], row['vGPU Type'], row['State'])
+                for row in rows})
 
     def test_uuid_in_another_form(self):
         self.claim()

@@ -45,6 +45,7 @@ def make_assignment(instance='i1', **kwargs):
         in typing.get_type_hints(claim.Assignment).items() if kind is str}
     return claim.Assignment(**{
         **values, 'uuid': str(uuid.uuid4()), 'instance_uuid': instance,
+        'role': claim.ClaimRole.INSTANCE,
         'state': device_rules.DeviceState.ASSIGNED, **kwargs})
 
 

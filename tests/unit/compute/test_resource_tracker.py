@@ -284,7 +284,8 @@ class RestartedDestinationTest(base.ComputeTestCase):
         self.api.vgpu_type_set(
             context.admin(), 'T4', 'T4-8Q', None, enabled=True)
         claim = self.api.claim(context.admin(), claim_obj.ClaimRequest(
-            instance_uuid=str(uuid.uuid4()), host='h1', slot='migration',
+            instance_uuid=str(uuid.uuid4()), host='h1',
+            role=claim_obj.ClaimRole.DESTINATION, migration_uuid='migration',
             request=request.Request(demands=(request.Demand(
                 resource_class='CUSTOM_VGPU_T4_T4_8Q', count=1),))))
         # Its guest is still on the source.

@@ -86,6 +86,12 @@ class ConductorTestCase(base.BaseTestCase):
         return claims.claim(
             self.db, self.request(count, instance, **kwargs), lease=60)
 
+    def claim_destination(self, count, migration_uuid, **kwargs):
+        return claims.claim(self.db, dataclasses.replace(
+            self.request(count, **kwargs),
+            role=claim_obj.ClaimRole.DESTINATION,
+            migration_uuid=migration_uuid), lease=60)
+
     def boot(self, count=1, instance='i1', **kwargs):
         granted = self.claim(count, instance, **kwargs)
         claims.activate(self.db, uuids(granted))

@@ -60,17 +60,19 @@ class ClaimTest(base.ConductorTestCase):
         exc = self.assertRaises(exception.ClaimDenied, self.claim, 2)
         self.assertEqual('request_changed', exc.reason)
 
-    def test_two_sides_of_one_instance(self):
-        other = self.request(2)
+    def test_two_roles_of_one_instance(self):
         first = self.claim(2)
-        second = claims.claim(
-            self.db, type(other)(**{
-                name: getattr(other, name)
-                for name in other.__dataclass_fields__} | {
-                    'slot': 'migration-1'}), lease=60)
+        second = self.claim_destination(2, 'migration-1')
         self.assertEqual(4, len({
             each.device_uuid for each in
             first.assignments + second.assignments}))
+
+    def test_claim_left_by_a_failed_move_does_not_block_the_next(self):
+        left = self.claim_destination(2, 'migration-1')
+        moved = self.claim_destination(3, 'migration-2')
+        self.assertEqual(5, len({
+            assignment.device_uuid for assignment in
+            left.assignments + moved.assignments}))
 
     def test_refusals(self):
         self.boot(5)
@@ -273,10 +275,32 @@ class UniqueKeyTest(base.ConductorTestCase):
                 models.Device.uuid == held.device_uuid)).one()
             session.add(models.Assignment(
                 uuid='second', device=device, host_id=device.host_id,
-                instance_uuid='i2', slot='build', ordinal=0, active=1,
+                instance_uuid='i2', role='instance', migration_uuid='',
+                ordinal=0, active=1,
                 vgpu_type='passthrough', resource_class='X', request='{}',
                 claimed_at=event_db.now()))
             session.flush()
         with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
             with self.db.writer() as session:
                 second(session)
+
+    def test_database_itself_refuses_a_second_set_in_a_role(self):
+        self.boot(1)
+        self.claim_destination(1, 'migration-1')
+        free = next(device.uuid for device in device_admin.list_all(self.db)
+                    if device.shown_state == 'available')
+
+        def second(role, migration_uuid):
+            with self.db.writer() as session:
+                device = session.scalars(sa.select(models.Device).where(
+                    models.Device.uuid == free)).one()
+                session.add(models.Assignment(
+                    uuid=role, device=device, host_id=device.host_id,
+                    instance_uuid='i1', role=role,
+                    migration_uuid=migration_uuid, ordinal=0, active=1,
+                    vgpu_type='passthrough', resource_class='X',
+                    request='{}', claimed_at=event_db.now()))
+        for key in (('instance', ''), ('destination', 'migration-1')):
+            with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
+                second(*key)
+        second('destination', 'migration-2')

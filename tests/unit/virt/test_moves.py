@@ -16,37 +16,43 @@ import types
 import fixtures
 from oslotest import base
 
+from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import moves
 
-OLD, NEW = (types.SimpleNamespace(slot=slot) for slot in ('build', 'm1'))
+INSTANCE, DESTINATION = (
+    types.SimpleNamespace(role=role, migration_uuid=migration_uuid)
+    for role, migration_uuid in (
+        (claim.ClaimRole.INSTANCE, None),
+        (claim.ClaimRole.DESTINATION, 'm1')))
 
 
-class CurrentSideTest(base.BaseTestCase):
+class CurrentTest(base.BaseTestCase):
 
-    def sides(self, *, moving=True, dest='h1', flavor=1, new_flavor=2):
-        """Slots of the assignments that count."""
+    def roles(self, *, moving=True, dest='h1', flavor=1, new_flavor=2):
+        """Roles of the assignments that count."""
         migration = types.SimpleNamespace(
             uuid='m1', source_compute='h1', dest_compute=dest)
         self.useFixture(fixtures.MockPatchObject(
             moves, 'migration_of', return_value=migration))
-        side = moves.current_side(types.SimpleNamespace(
+        selector = moves.current(types.SimpleNamespace(
             migration_context=object() if moving else None,
             flavor=types.SimpleNamespace(id=flavor),
             new_flavor=None if new_flavor is None
             else types.SimpleNamespace(id=new_flavor)))
-        return [each.slot for each in (OLD, NEW) if side(each)]
+        return [str(each.role) for each in (INSTANCE, DESTINATION)
+                if selector(each)]
 
     def test_no_migration(self):
-        self.assertEqual(['build', 'm1'], self.sides(moving=False))
+        self.assertEqual(['instance', 'destination'], self.roles(moving=False))
 
-    def test_each_host_has_one_side_only(self):
+    def test_each_host_has_one_role_only(self):
         for flavor in (1, 2):
-            self.assertEqual(['build', 'm1'],
-                             self.sides(dest='h2', flavor=flavor))
+            self.assertEqual(['instance', 'destination'],
+                             self.roles(dest='h2', flavor=flavor))
 
     def test_one_host_has_both(self):
-        self.assertEqual(['build'], self.sides(flavor=1))
-        self.assertEqual(['m1'], self.sides(flavor=2))
+        self.assertEqual(['instance'], self.roles(flavor=1))
+        self.assertEqual(['destination'], self.roles(flavor=2))
 
     def test_before_nova_wrote_the_new_flavor(self):
-        self.assertEqual(['build'], self.sides(new_flavor=None))
+        self.assertEqual(['instance'], self.roles(new_flavor=None))

@@ -22,9 +22,11 @@ from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import orphans
 
 
-def assignment(state='assigned', slot=claim.SLOT_BUILD):
+def assignment(state='assigned', role=claim.ClaimRole.INSTANCE,
+               migration_uuid=None):
     return claim.Assignment(
-        uuid='a1', instance_uuid='i1', host='h1', slot=slot,
+        uuid='a1', instance_uuid='i1', host='h1', role=role,
+        migration_uuid=migration_uuid,
         device_uuid='d1', stable_id='/devices/x', address='0000:01:00.0',
         variant='H100', resource_class='CUSTOM_GPU_H100', state=state)
 
@@ -56,7 +58,8 @@ class LivenessTest(base.BaseTestCase):
             assignment('provisioning'), {'task_state': 'spawning'}))
 
     def test_claim_of_a_migration_is_waited_for(self):
-        claimed = assignment('provisioning', slot='migration-1')
+        claimed = assignment(
+            'provisioning', claim.ClaimRole.DESTINATION, 'migration-1')
         for task in ('resize_prep', 'resize_migrating', 'resize_migrated',
                      'resize_finish'):
             self.assertFalse(self.is_orphaned(claimed, {'task_state': task}))

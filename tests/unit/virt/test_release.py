@@ -22,8 +22,8 @@ from gpgpu_plugin.virt import release
 RELEASING_TASKS = {
     'deleting', 'soft-deleting', 'shelving', 'shelving_image_pending_upload',
     'shelving_image_uploading', 'shelving_offloading'}
-NOTHING, NEW_SIDE, ALL = (
-    release.Release.NOTHING, release.Release.NEW_SIDE, release.Release.ALL)
+NOTHING, DESTINATION, ALL = (
+    release.Release.NOTHING, release.Release.DESTINATION, release.Release.ALL)
 
 
 def names(module):
@@ -47,7 +47,7 @@ class ReleaseTest(base.BaseTestCase):
                     task_state is None and vm_state != 'resized'):
                 expected = ALL
             if task_state == 'resize_reverting':
-                expected = NEW_SIDE
+                expected = DESTINATION
             if task_state in RELEASING_TASKS:
                 expected = ALL
             self.assertEqual(expected, self.released(
@@ -65,13 +65,13 @@ class ReleaseTest(base.BaseTestCase):
         self.assertEqual(ALL, self.released(instance_host='h2'))
         self.assertEqual(NOTHING, self.released(instance_host=None))
 
-    def test_old_side_waits_for_the_decision(self):
+    def test_source_waits_for_the_decision(self):
         self.assertEqual(NOTHING, self.released(
             instance_host='h2', vm_state='resized'))
 
-    def test_new_side_goes_when_it_is_reverted(self):
+    def test_destination_goes_when_it_is_reverted(self):
         for host in ('h1', 'h2'):
-            self.assertEqual(NEW_SIDE, self.released(
+            self.assertEqual(DESTINATION, self.released(
                 task_state='resize_reverting', vm_state='resized',
                 this_host=host))
 
