@@ -9,12 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The host's book: devices that instances have, and releases not yet sent.
+"""The host's book: devices that instances have, and what is not yet sent.
 
 One small JSON file a host, replaced as a whole. With it guests can be
-destroyed and made again while no gpgpu-conductor answers, and a release that
-could not be sent survives a restart of nova-compute. The conductor's database
-is authoritative; the resource tracker brings the book in line with it.
+destroyed and made again while no gpgpu-conductor answers, and a release or the
+confirmation of a migration that could not be sent survives a restart of
+nova-compute. The conductor's database is authoritative; the resource tracker
+brings the book in line with it.
 """
 
 from __future__ import annotations
@@ -48,15 +49,17 @@ class _Book:
     """Content of the file.
 
     :ivar pending: UUIDs of assignments whose release is still to be sent
+    :ivar confirmations: of migrations, which are still to be sent
     """
 
     version: int = VERSION
     assigned: ByInstance = dataclasses.field(default_factory=dict)
     pending: tuple[str, ...] = ()
+    confirmations: tuple[claim.MigrationConfirmation, ...] = ()
 
 
 class HostAssignments:
-    """Assignments of one host and releases that are still to be sent.
+    """Assignments of one host, and releases and confirmations to be sent.
 
     Thread-safe. Every change is on disk when the method returns.
 
@@ -68,15 +71,14 @@ class HostAssignments:
     def __init__(self, path: str) -> None:
         self._path = pathlib.Path(path)
         self._lock = threading.Lock()
-        self._assigned: ByInstance = {}
-        self._pending: tuple[str, ...] = ()
+        self._book = _Book()
         self._load()
 
     def _load(self) -> None:
         try:
-            book = _parse(self._path.read_text())
+            self._book = _parse(self._path.read_text())
         except FileNotFoundError:
-            return
+            pass
         except (OSError, ValueError, exception.Invalid) as exc:
             LOG.error(
                 'Cannot read the assignments of this host from %(path)s: '
@@ -86,9 +88,6 @@ class HostAssignments:
                 'comparison with Nova', {
                     'path': self._path, 'reason': exc,
                     'kept': self._set_aside()})
-            return
-        self._assigned = dict(book.assigned)
-        self._pending = book.pending
 
     def _set_aside(self) -> str:
         """Rename the file, so that the next change does not replace it.
@@ -105,22 +104,34 @@ class HostAssignments:
             return f'It cannot be renamed to {kept}: {exc.strerror}'
         return f'It was renamed to {kept}'
 
-    def _save(self, assigned: Mapping[str, tuple[claim.Assignment, ...]],
-              pending: Iterable[str]) -> None:
-        book = _Book(assigned=dict(assigned), pending=tuple(pending))
+    def _save(self, book: _Book) -> None:
         durable.replace(self._path, json.dumps(codec.to_primitive(book)))
-        self._assigned, self._pending = book.assigned, book.pending
+        self._book = book
+
+    def _save_assigned(
+            self, assigned: Mapping[str, tuple[claim.Assignment, ...]],
+    ) -> None:
+        self._save(dataclasses.replace(self._book, assigned=dict(assigned)))
+
+    def _save_pending(self, pending: Iterable[str]) -> None:
+        self._save(dataclasses.replace(self._book, pending=tuple(pending)))
+
+    def _save_confirmations(
+            self, confirmations: Iterable[claim.MigrationConfirmation],
+    ) -> None:
+        self._save(dataclasses.replace(
+            self._book, confirmations=tuple(confirmations)))
 
     def all(self) -> list[claim.Assignment]:
         """Return the assignments of all instances."""
         with self._lock:
-            return [assignment for assignments in self._assigned.values()
+            return [assignment for assignments in self._book.assigned.values()
                     for assignment in assignments]
 
     def of_instance(self, instance_uuid: str) -> tuple[claim.Assignment, ...]:
         """Return the assignments of an instance, in all its roles."""
         with self._lock:
-            return self._assigned.get(instance_uuid, ())
+            return self._book.assigned.get(instance_uuid, ())
 
     def uuids_of_instance(self, instance_uuid: str) -> set[str]:
         """Return the UUIDs of an instance's assignments, in all its roles.
@@ -133,49 +144,86 @@ class HostAssignments:
     def replace(self, assigned: ByInstance) -> None:
         """Take over the conductor's list of the whole host."""
         with self._lock:
-            if assigned != self._assigned:
-                self._save(assigned, self._pending)
+            if assigned != self._book.assigned:
+                self._save_assigned(assigned)
 
     def add(self, instance_uuid: str,
             assignments: Iterable[claim.Assignment]) -> None:
         """Add assignments of an instance; newer ones replace older ones."""
         with self._lock:
             by_uuid = {assignment.uuid: assignment for assignment in (
-                *self._assigned.get(instance_uuid, ()), *assignments)}
-            self._save({**self._assigned,
-                        instance_uuid: tuple(by_uuid.values())},
-                       self._pending)
+                *self._book.assigned.get(instance_uuid, ()), *assignments)}
+            self._save_assigned({
+                **self._book.assigned,
+                instance_uuid: tuple(by_uuid.values())})
 
     def remove(self, instance_uuid: str, uuids: Iterable[str]) -> None:
         """Remove assignments of an instance by their UUIDs."""
         removed = set(uuids)
         with self._lock:
-            assigned = dict(self._assigned)
+            assigned = dict(self._book.assigned)
             left = tuple(assignment for assignment
                          in assigned.pop(instance_uuid, ())
                          if assignment.uuid not in removed)
             if left:
                 assigned[instance_uuid] = left
-            self._save(assigned, self._pending)
+            self._save_assigned(assigned)
+
+    def confirm(self, confirmation: claim.MigrationConfirmation) -> None:
+        """Apply a confirmed migration to the instance's assignments here.
+
+        It has what was claimed for the destination, if that is this host,
+        and nothing else.
+        """
+        with self._lock:
+            assigned = dict(self._book.assigned)
+            destination = tuple(
+                dataclasses.replace(assignment, migration_uuid=None,
+                                    role=claim.ClaimRole.INSTANCE)
+                for assignment in assigned.pop(confirmation.instance_uuid, ())
+                if assignment.migration_uuid == confirmation.migration_uuid)
+            if destination:
+                assigned[confirmation.instance_uuid] = destination
+            self._save_assigned(assigned)
 
     def pending(self) -> list[str]:
         """Return the UUIDs of assignments whose release is to be sent."""
         with self._lock:
-            return list(self._pending)
+            return list(self._book.pending)
 
     def add_pending(self, uuids: Iterable[str]) -> None:
         """Store releases before they are sent."""
         with self._lock:
             # A dict keeps the order and each UUID once.
-            self._save(self._assigned,
-                       dict.fromkeys((*self._pending, *uuids)))
+            self._save_pending(
+                dict.fromkeys((*self._book.pending, *uuids)))
 
     def remove_pending(self, uuids: Iterable[str]) -> None:
         """Remove releases that the conductor has accepted."""
         sent = set(uuids)
         with self._lock:
-            self._save(self._assigned, (
-                uuid for uuid in self._pending if uuid not in sent))
+            self._save_pending(
+                uuid for uuid in self._book.pending if uuid not in sent)
+
+    def confirmations(self) -> list[claim.MigrationConfirmation]:
+        """Return the confirmations that are to be sent."""
+        with self._lock:
+            return list(self._book.confirmations)
+
+    def add_confirmation(
+            self, confirmation: claim.MigrationConfirmation) -> None:
+        """Store a confirmation before it is sent."""
+        with self._lock:
+            self._save_confirmations(dict.fromkeys(
+                (*self._book.confirmations, confirmation)))
+
+    def remove_confirmation(
+            self, confirmation: claim.MigrationConfirmation) -> None:
+        """Remove a confirmation that the conductor has accepted."""
+        with self._lock:
+            self._save_confirmations(
+                stored for stored in self._book.confirmations
+                if stored != confirmation)
 
 
 def _parse(text: str) -> _Book:

@@ -28,12 +28,18 @@ class ComputeManager(compute_api.Compute):
 
     target = oslo_messaging.Target(version=compute_api.VERSION)
 
-    def __init__(self, refresh: Callable[[], None]) -> None:
+    def __init__(self, refresh: Callable[[], None],
+                 assignments_changed: Callable[[], None]) -> None:
         self._refresh = refresh
+        self._assignments_changed = assignments_changed
 
     def refresh(self, ctxt: gpgpu_context.RequestContext) -> None:
         """Fetch the host's inventory: the conductor changed it."""
         self._refresh()
+
+    def assignments_changed(self, ctxt: gpgpu_context.RequestContext) -> None:
+        """Fetch the host's assignments: the conductor changed them."""
+        self._assignments_changed()
 
     def ping(self, ctxt: gpgpu_context.RequestContext) -> None:
         """Answer that this host is served."""

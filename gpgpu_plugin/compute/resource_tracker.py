@@ -132,6 +132,11 @@ class ResourceTracker:
         """
         self._require(_T.FETCH, _T.CLEAN, _T.RECONCILE_LATER)
 
+    def assignments_changed(self) -> None:
+        """Note that the conductor changed assignments of the host."""
+        self.request_reconcile()
+        self.refresh()
+
     def allocation_removed(self, consumer: str) -> None:
         """Note that Nova removes an allocation whose devices stay assigned."""
         self.allocation_removal.add(consumer)
@@ -211,29 +216,51 @@ class ResourceTracker:
         # Stored first: a crash from here on loses nothing, and releasing
         # twice does no harm.
         self.assignments.add_pending(uuids)
+        self._send(f'the release of assignments {uuids}')
+
+    def confirm_migration(
+            self, confirmation: claim_obj.MigrationConfirmation) -> None:
+        """Tell the conductor that Nova confirmed a migration from this host;
+        later if no conductor answers."""
+        if confirmation.source_assignments:
+            # Nova removes the migration's allocation next.
+            self.allocation_removal.add(confirmation.migration_uuid)
+        self.assignments.add_confirmation(confirmation)
+        self._send(f'the confirmation of migration '
+                   f'{confirmation.migration_uuid}')
+        self.assignments.confirm(confirmation)
+
+    def _send(self, what: str) -> None:
         try:
             self.flush_releases()
         except exception.ConductorUnavailable as exc:
-            LOG.warning('%s; the release of assignments %s of %s is sent '
-                        'again later', exc, uuids, self.host)
+            LOG.warning('%s; %s of %s is sent again later', exc, what,
+                        self.host)
         except Exception:
             # The conductor answers with trouble of its own, such as a
             # database that is away. The caller's delete goes on.
-            LOG.exception('Cannot release assignments %s of %s; sent again '
-                          'later', uuids, self.host)
+            LOG.exception('Cannot send %s of %s; sent again later', what,
+                          self.host)
         self._require(_T.CLEAN)
 
     def flush_releases(self) -> None:
-        """Send the releases that the conductor does not have yet.
+        """Send the releases and confirmations that the conductor does not
+        have yet.
 
         :raises ConductorUnavailable: they stay pending
         """
         pending = self.assignments.pending()
-        if not pending:
-            return
-        self.inventory.accept(self.api.release(gpgpu_context.admin(), pending))
-        self.assignments.remove_pending(pending)
-        self._require(_T.CLEAN)
+        if pending:
+            self.inventory.accept(
+                self.api.release(gpgpu_context.admin(), pending))
+            self.assignments.remove_pending(pending)
+            self._require(_T.CLEAN)
+        for confirmation in self.assignments.confirmations():
+            for offered in self.api.confirm_migration(
+                    gpgpu_context.admin(), confirmation):
+                self.inventory.accept(offered)
+            self.assignments.remove_confirmation(confirmation)
+            self._require(_T.CLEAN)
 
     def restore(
             self, assignments: Iterable[claim_obj.Assignment] | None = None,
@@ -300,7 +327,8 @@ class ResourceTracker:
         if task is _T.AWAIT_ALLOCATION_REMOVAL:
             return bool(self.allocation_removal)
         if task is _T.RELEASE:
-            return bool(self.assignments.pending())
+            return bool(self.assignments.pending()
+                        or self.assignments.confirmations())
         if task is _T.RECONCILE:
             self._require_periodic_reconcile()
             return task in self._due and not self.allocation_removal

@@ -54,6 +54,11 @@ from gpgpu_plugin.objects import report as report_obj
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 _Reason = request_mod.Reason
+_Events = Mapping[device_rules.DeviceState, device_rules.DeviceEvent]
+
+_RELEASE: _Events = {
+    _State.PROVISIONING: _Event.ABORT_TOUCHED,
+    _State.ASSIGNED: _Event.RELEASE}
 
 
 def claim(db: api.Database, request: objects.ClaimRequest,
@@ -297,16 +302,14 @@ def abort(
 def release(db: api.Database,
             uuids: Sequence[str]) -> inventory_obj.HostInventory | None:
     """End assignments (ConductorAPI.release)."""
-    return _end(db, uuids, 'release', {
-        _State.PROVISIONING: _Event.ABORT_TOUCHED,
-        _State.ASSIGNED: _Event.RELEASE}, None)
+    return _end(db, uuids, 'release', _RELEASE, None)
 
 
 def _end(
     db: api.Database,
     uuids: Sequence[str],
     kind: str,
-    events: Mapping[device_rules.DeviceState, device_rules.DeviceEvent],
+    events: _Events,
     fault: str | None,
     driver_capacities: report_obj.DriverCapacities | None = None,
 ) -> inventory_obj.HostInventory | None:
@@ -325,24 +328,23 @@ def _end(
         [host] = host_db.lock_ids(session, [host_id])
         for row in assignment_db.by_uuid(session, uuids):
             # The device of one that ended may be another instance's now.
-            if not row.active:
-                continue
-            state = device_rules.DeviceState(row.device.state)
-            if state not in events:
-                raise exception.Conflict(
-                    kind='assignment', name=row.uuid,
-                    reason=f'{kind} is not for a device that is {state}')
-            _end_one(session, host, row, events[state], kind, fault)
+            if row.active:
+                _end_one(session, host, row, kind, events, fault)
         driver_capacity.store(session, host, driver_capacities)
         return inventory.refresh(session, host)
     return db.write(work)
 
 
 def _end_one(session: orm.Session, host: models.Host,
-             row: models.Assignment, event: device_rules.DeviceEvent,
-             kind: str, fault: str | None) -> None:
+             row: models.Assignment, kind: str, events: _Events,
+             fault: str | None) -> None:
     device = row.device
-    device_db.transition(session, device, event)
+    state = device_rules.DeviceState(device.state)
+    if state not in events:
+        raise exception.Conflict(
+            kind='assignment', name=row.uuid,
+            reason=f'{kind} is not for a device that is {state}')
+    device_db.transition(session, device, events[state])
     if device.state == _State.DIRTY:
         device.clean_token = row.uuid
     if fault is not None:
@@ -352,6 +354,15 @@ def _end_one(session: orm.Session, host: models.Host,
     row.ended_at = event_db.now()
     event_db.add(session, kind, host.name, device, row, fault)
     host_db.changed(host)
+
+
+def release_active(session: orm.Session, host: models.Host,
+                   row: models.Assignment) -> None:
+    """Release an active assignment in a transaction that locked its host.
+
+    :raises Conflict: the device is neither provisioning nor assigned
+    """
+    _end_one(session, host, row, 'release', _RELEASE, None)
 
 
 def of_host(db: api.Database,

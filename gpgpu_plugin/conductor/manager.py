@@ -30,6 +30,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import confirmation as confirmation_mod
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
@@ -117,6 +118,16 @@ class ConductorManager(conductor_contract.Conductor):
     def release(self, ctxt: _Context, *, assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
         return claims.release(self._db, assignments)
+
+    def confirm_migration(
+        self, ctxt: _Context, *,
+        confirmation: claim_obj.MigrationConfirmation,
+    ) -> tuple[inventory_obj.HostInventory, ...]:
+        offered, changed = confirmation_mod.confirm(self._db, confirmation)
+        for host in changed:
+            # The source confirms for the destination.
+            self._compute_api.assignments_changed(ctxt, host)
+        return offered
 
     def host_assignments(self, ctxt: _Context, *, host: str,
                          ) -> tuple[claim_obj.Assignment, ...]:

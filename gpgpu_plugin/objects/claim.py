@@ -25,9 +25,9 @@ from gpgpu_plugin.objects import inventory
 class ClaimRole(enum.StrEnum):
     """What an instance uses its devices on one host for.
 
-    A build, unshelve or evacuation claims as ``instance``; a resize or cold
-    migration claims as ``destination`` under its own UUID, until Nova
-    confirms it.
+    A build, unshelve or evacuation claims as ``instance``. A resize or cold
+    migration claims as ``destination`` under its own UUID; when Nova confirms
+    it, the role becomes ``instance``.
     """
 
     INSTANCE = 'instance'
@@ -68,6 +68,20 @@ class ClaimRequest:
                 field='migration_uuid', value=self.migration_uuid,
                 expected='the UUID of a migration for the role destination, '
                          'and none for the role instance')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MigrationConfirmation:
+    """Nova's confirmation of one migration of one instance.
+
+    :ivar source_assignments: UUIDs of what the instance had on the source.
+        They are named one by one so that a confirmation that is delivered
+        late, or twice, ends nothing that was claimed there since
+    """
+
+    instance_uuid: str
+    migration_uuid: str
+    source_assignments: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,13 @@ class Compute(typing.Protocol):
         The conductor casts it after a change that concerns the host.
         """
 
+    def assignments_changed(self, ctxt: _Context) -> None:
+        """Fetch the host's assignments, then do what ``refresh`` does.
+
+        The conductor casts it after it changed assignments for another host,
+        as when the source of a migration confirms it.
+        """
+
     def ping(self, ctxt: _Context) -> None:
         """Answer, which shows that this host's nova-compute runs."""
 
@@ -64,6 +71,14 @@ class ComputeAPI:
         """
         contract.Client(self._client.prepare(server=host)).cast(
             Compute.refresh, ctxt)
+
+    def assignments_changed(self, ctxt: _Context, host: str) -> None:
+        """Tell a host that its assignments changed, without waiting.
+
+        See Compute.assignments_changed.
+        """
+        contract.Client(self._client.prepare(server=host)).cast(
+            Compute.assignments_changed, ctxt)
 
     def ping(self, ctxt: _Context, host: str) -> bool:
         """Return whether a nova-compute of the host answers in time.

@@ -131,6 +131,12 @@ class ConductorAPI(_Conductor):
         return self._call(
             _Conductor.release, ctxt, assignments=assignments)
 
+    def confirm_migration(
+        self, ctxt: _Context, confirmation: claim_obj.MigrationConfirmation,
+    ) -> tuple[inventory_obj.HostInventory, ...]:
+        return self._call(
+            _Conductor.confirm_migration, ctxt, confirmation=confirmation)
+
     def host_assignments(self, ctxt: _Context, host: str,
                          ) -> tuple[claim_obj.Assignment, ...]:
         return self._call(_Conductor.host_assignments, ctxt, host=host)

@@ -110,6 +110,20 @@ class Conductor(typing.Protocol):
         :returns: None if no such assignment ever existed
         """
 
+    def confirm_migration(
+        self, ctxt: _Context, *,
+        confirmation: claim_obj.MigrationConfirmation,
+    ) -> tuple[inventory_obj.HostInventory, ...]:
+        """Give the devices of a migration's destination the role
+        ``instance``, and release those of the source, in one transaction.
+
+        Idempotent. Devices that a failed migration left on the destination
+        in the role ``instance`` are released as well.
+
+        :returns: of the source and the destination, as far as the instance
+            has or had devices there
+        """
+
     def host_assignments(self, ctxt: _Context, *, host: str,
                          ) -> tuple[claim_obj.Assignment, ...]:
         """Return all active assignments on a host."""

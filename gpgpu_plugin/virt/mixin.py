@@ -162,7 +162,8 @@ class GpuMixin:
         server = rpc_transport.server(
             self._gpu_transport, rpc_transport.compute_topic(CONF),
             self.gpu_tracker.host,
-            [compute_manager.ComputeManager(self._gpu_refresh)])
+            [compute_manager.ComputeManager(
+                self._gpu_refresh, self._gpu_assignments_changed)])
         server.start()
         self._gpu_server = server
 
@@ -176,6 +177,10 @@ class GpuMixin:
 
     def _gpu_refresh(self) -> None:
         self.gpu_tracker.refresh()
+        self._gpu_wake()
+
+    def _gpu_assignments_changed(self) -> None:
+        self.gpu_tracker.assignments_changed()
         self._gpu_wake()
 
     def _gpu_wake(self) -> None:
@@ -271,14 +276,16 @@ class GpuMixin:
     def reboot(self, context: typing.Any, instance: typing.Any,
                *args: typing.Any, **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
-        with self._gpu_working(instance, moves.current(instance)):
+        with self._gpu_working(
+                instance, moves.current(instance, self.gpu_tracker)):
             self._gpu_ready(instance)
             super().reboot(context, instance, *args, **kwargs)  # type: ignore[misc]
 
     def power_on(self, context: typing.Any, instance: typing.Any,
                  *args: typing.Any, **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
-        with self._gpu_working(instance, moves.current(instance)):
+        with self._gpu_working(
+                instance, moves.current(instance, self.gpu_tracker)):
             self._gpu_ready(instance)
             super().power_on(context, instance, *args, **kwargs)  # type: ignore[misc]
 
@@ -286,7 +293,8 @@ class GpuMixin:
                                   instance: typing.Any, *args: typing.Any,
                                   **kwargs: typing.Any) -> None:
         """Nova's, with the devices that the instance has."""
-        with self._gpu_working(instance, moves.current(instance)):
+        with self._gpu_working(
+                instance, moves.current(instance, self.gpu_tracker)):
             super().resume_state_on_host_boot(  # type: ignore[misc]
                 context, instance, *args, **kwargs)
 
@@ -312,7 +320,7 @@ class GpuMixin:
         if not held:
             return []
         selector = self._gpu_at_work.get(
-            instance.uuid) or moves.current(instance)
+            instance.uuid) or moves.current(instance, self.gpu_tracker)
         return [
             self.gpu_tracker.backend.attachment(base.HostDevice.of(each))
             for each in sorted(held, key=lambda each: each.stable_id)
@@ -450,7 +458,8 @@ class GpuMixin:
     def confirm_migration(self, context: typing.Any, migration: typing.Any,
                           instance: typing.Any,
                           network_info: typing.Any) -> None:
-        """Nova's, on the source; then what the instance had here goes."""
+        """Nova's, on the source; then the instance has its destination's
+        devices, and what it had here is released."""
         with self._gpu_working(instance):
             try:
                 super().confirm_migration(  # type: ignore[misc]
@@ -458,9 +467,16 @@ class GpuMixin:
             except Exception:
                 self.gpu_tracker.allocation_removed(migration.uuid)
                 raise
-            self.gpu_tracker.release_instance(
-                instance.uuid, moves.source_of(migration),
-                allocation_removal=migration.uuid)
+            source = tuple(
+                assignment.uuid for assignment in filter(
+                    moves.source_of(migration),
+                    self.gpu_tracker.assignments.of_instance(instance.uuid)))
+            if source or self._gpu_asked(instance.flavor):
+                self.gpu_tracker.confirm_migration(
+                    claim_obj.MigrationConfirmation(
+                        instance_uuid=instance.uuid,
+                        migration_uuid=migration.uuid,
+                        source_assignments=source))
 
     def finish_revert_migration(self, context: typing.Any,
                                 instance: typing.Any,

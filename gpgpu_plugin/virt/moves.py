@@ -59,21 +59,28 @@ def source_of(migration: objects.Migration) -> Selector:
     return lambda assignment: not is_destination(assignment)
 
 
-def current(instance: objects.Instance) -> Selector:
-    """Select what the instance uses while Nova does not migrate it.
+def current(instance: objects.Instance,
+            tracker: resource_tracker.ResourceTracker) -> Selector:
+    """Select what the instance uses on this host while Nova does not migrate
+    it.
 
     Both roles may be on one host, until a resize is decided or after it
-    failed.
+    failed, or where an earlier move failed.
     """
     if instance.migration_context is None:
         return any_role
     migration = migration_of(instance)
-    if migration.source_compute != migration.dest_compute:
+    is_destination = destination_of(migration)
+    if not any(map(is_destination,
+                   tracker.assignments.of_instance(instance.uuid))):
+        # Confirmed already, or no resize and no cold migration.
         return any_role
+    if migration.source_compute != migration.dest_compute:
+        return is_destination
     new = instance.new_flavor
-    return (destination_of
+    return (is_destination
             if new is not None and instance.flavor.id == new.id
-            else source_of)(migration)
+            else source_of(migration))
 
 
 def migration_of(instance: objects.Instance) -> objects.Migration:

@@ -20,6 +20,9 @@ import typing
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.rpc import conductor_api
+from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 from tests.fixtures import patience
 from tests.functional import test_operations
@@ -59,6 +62,13 @@ class MovesCase(test_operations.OperationCase):
         """``confirmResize`` or ``revertResize``."""
         self.act(action)
         self.wait_status(self.server['id'], 'ACTIVE')
+
+    def roles(self) -> set[tuple[str, str]]:
+        """Hosts and roles of what the server has."""
+        return {(assignment.host, str(assignment.role))
+                for assignment in conductor_api.ConductorAPI(
+                    cloud.CONF).instance_assignments(
+                    gpgpu_context.admin(), self.server['id'])}
 
     def wait_migration(self, status: str) -> None:
         """Of the only migration, or the latest."""
@@ -104,12 +114,54 @@ class TwoHostsTest(MovesCase):
     def test_cold_migration_and_back(self) -> None:
         self.act('migrate')
         new = self._both(2)
+        self.assertEqual(
+            {('gpu1', 'instance'), ('gpu2', 'destination')}, self.roles())
         self.decide('confirmResize')
         self.settle(self.server, self.expected({'gpu2': new}))
+        self.assertEqual({('gpu2', 'instance')}, self.roles())
         self.act('migrate')
         back = self.moved('gpu1')
+        self.assertEqual(
+            {('gpu2', 'instance'), ('gpu1', 'destination')}, self.roles())
         self.decide('confirmResize')
         self.settle(self.server, self.expected({'gpu1': back}))
+        self.assertEqual({('gpu1', 'instance')}, self.roles())
+
+    def test_resized_again_after_each_confirmation(self) -> None:
+        for host, count in (('gpu2', 4), ('gpu1', 3), ('gpu2', 2)):
+            self.resize(self.flavor(L40S=count))
+            new = self.moved(host)
+            self.decide('confirmResize')
+            self.settle(self.server, self.expected({host: new}))
+            self.assertEqual({(host, 'instance')}, self.roles())
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+
+    def test_evacuated_after_a_confirmation(self) -> None:
+        self.resize(self.flavor(L40S=3))
+        self.moved()
+        self.decide('confirmResize')
+        self.computes['gpu2'].stop()
+        [service] = self.api.get_services(
+            binary='nova-compute', host='gpu2')
+        self.api.put_service_force_down(service['id'], True)
+        self.act('evacuate', {})
+        self.wait_migration('done')
+        self._start_compute('gpu2')
+        self.api.put_service_force_down(service['id'], False)
+        self.settle(self.server, self.expected(
+            {'gpu1': self.hostdevs(self.server, 'gpu1')}))
+        self.assertEqual({('gpu1', 'instance')}, self.roles())
+
+    def test_confirmed_without_a_conductor(self) -> None:
+        self.resize(self.flavor(L40S=4))
+        new = self.moved()
+        self.conductor.stop()
+        self.decide('confirmResize')
+        self.conductor.start()
+        self.run_once('gpu1')
+        self.settle(self.server, self.expected({'gpu2': new}))
+        self.assertEqual({('gpu2', 'instance')}, self.roles())
 
     def test_to_a_flavor_without_gpus_and_back(self) -> None:
         self.resize(self.flavor_of({}))
@@ -210,6 +262,29 @@ class TwoHostsTest(MovesCase):
         self.driver('gpu1').gpu_tracker.request_reconcile()
         self.run_once('gpu1')
         self.settle(self.server, self.nothing_held)
+
+    def test_next_migration_after_one_that_failed(self) -> None:
+        with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
+            self.act('migrate')
+            self.wait_status(self.server['id'], 'ERROR')
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.assertEqual(
+            {('gpu1', 'instance'), ('gpu2', 'destination')}, self.roles())
+        # The source still has what the server had there.
+        self.act('migrate')
+        back = self.moved('gpu1')
+        self.assertEqual([], sorted({*back} & {*self.cards}))
+        self.decide('confirmResize')
+        self.settle(self.server, self.expected({'gpu1': back}))
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.settle(self.server, self.expected({'gpu1': back}))
+        self.assertEqual({('gpu1', 'instance')}, self.roles())
+        self.act('migrate')
+        new = self.moved()
+        self.decide('confirmResize')
+        self.settle(self.server, self.expected({'gpu2': new}))
 
     def _forget_guest(self, host: str) -> None:
         domain = self.connections[host].lookupByUUIDString(self.server['id'])

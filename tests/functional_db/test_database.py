@@ -22,6 +22,7 @@ from tests.fixtures import database
 from tests.fixtures import services
 from tests.unit.conductor import base
 from tests.unit.conductor import test_claims
+from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
 from tests.unit.conductor import test_reports
 from tests.unit.conductor import test_scheduler_feed
@@ -99,7 +100,8 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
     globals().update(_on(
         _mixin, test_claims.ClaimTest, test_claims.EndTest,
         test_claims.CleaningTest, test_claims.UniqueKeyTest,
-        test_reports.ReportTest, test_variant.VariantTest,
+        test_confirmation.ConfirmationTest, test_reports.ReportTest,
+        test_variant.VariantTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
         test_scheduler_feed.ChangesTest,
         test_vgpus.TypesTest, test_vgpus.CapacityTest, test_vgpus.SeatTest,

@@ -59,7 +59,7 @@ class HostTest(base.CommandTestCase):
             rpc_transport.get_transport(self.conf),
             rpc_transport.compute_topic(self.conf),
             name,
-            [compute_manager.ComputeManager(told.set)],
+            [compute_manager.ComputeManager(told.set, told.set)],
         )
         server.start()
         self.addCleanup(server.wait)

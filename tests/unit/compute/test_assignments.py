@@ -35,8 +35,10 @@ BOOKS = st.tuples(
         st.uuids().map(str),
         st.lists(ASSIGNMENTS, min_size=1, max_size=3).map(tuple),
         max_size=3),
-    st.lists(st.uuids().map(str), unique=True, max_size=3))
-"""Any assignments by instance, and any pending releases."""
+    st.lists(st.uuids().map(str), unique=True, max_size=3),
+    st.lists(st.builds(claim.MigrationConfirmation), unique=True, max_size=2))
+"""Any assignments by instance, and any pending releases and confirmations of
+migrations."""
 
 
 def make_assignment(instance='i1', **kwargs):
@@ -68,14 +70,17 @@ class RoundTripTest(AssignmentsTestCase):
     @hypothesis.given(BOOKS)
     @hypothesis.settings(max_examples=50, deadline=None, derandomize=True)
     def test_whatever_is_stored_is_read_again(self, content):
-        assigned, pending = content
+        assigned, pending, confirmations = content
         with fixtures.MonkeyPatch('os.fsync', lambda fd: None):
             self.path.unlink(missing_ok=True)
             book = self.book()
             book.replace(assigned)
             book.add_pending(pending)
+            for confirmation in confirmations:
+                book.add_confirmation(confirmation)
             read = self.book()
         self.assertEqual(pending, read.pending())
+        self.assertEqual(confirmations, read.confirmations())
         self.assertEqual(assigned, {
             instance: read.of_instance(instance) for instance in assigned})
         self.assertEqual(sum(map(len, assigned.values())), len(read.all()))
@@ -85,7 +90,8 @@ class RoundTripTest(AssignmentsTestCase):
         self.book().add_pending(['a'])
         self.assertEqual(1, assignments.VERSION)
         self.assertEqual(
-            {'version': 1, 'assigned': {}, 'pending': ['a']},
+            {'version': 1, 'assigned': {}, 'pending': ['a'],
+             'confirmations': []},
             json.loads(self.path.read_text()))
 
     def test_no_file_is_an_empty_book(self):
@@ -114,6 +120,33 @@ class ChangeTest(AssignmentsTestCase):
         self.assertEqual([other], self.book().all())
         self.book().replace({'i1': (first,)})
         self.assertEqual([first], self.book().all())
+
+    def test_confirmation_is_stored_once_until_it_is_removed(self):
+        first, second = (
+            claim.MigrationConfirmation(
+                instance_uuid='i1', migration_uuid=migration_uuid)
+            for migration_uuid in ('m1', 'm2'))
+        for confirmation in (first, second, first):
+            self.book().add_confirmation(confirmation)
+        self.assertEqual([first, second], self.book().confirmations())
+        self.book().remove_confirmation(first)
+        self.assertEqual([second], self.book().confirmations())
+
+    def test_confirmed_migration_leaves_the_destination_alone(self):
+        source, other = make_assignment(), make_assignment('i2')
+        destination = make_assignment(
+            role=claim.ClaimRole.DESTINATION, migration_uuid='m1')
+        confirmation = claim.MigrationConfirmation(
+            instance_uuid='i1', migration_uuid='m1')
+        for held, left in (
+                ([source, destination], [destination.uuid]), ([source], [])):
+            self.book().replace({'i1': tuple(held), 'i2': (other,)})
+            self.book().confirm(confirmation)
+            self.assertEqual(
+                [(uuid, claim.ClaimRole.INSTANCE, None) for uuid in left], [
+                    (each.uuid, each.role, each.migration_uuid)
+                    for each in self.book().of_instance('i1')])
+            self.assertEqual((other,), self.book().of_instance('i2'))
 
     def test_newer_answer_about_an_assignment_replaces_the_older_one(self):
         before = make_assignment(state='provisioning')

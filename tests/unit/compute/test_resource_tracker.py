@@ -355,6 +355,59 @@ class ReleaseTest(base.ComputeTestCase):
         self.assertEqual({'assigned': 8}, self.states())
 
 
+class ConfirmationTest(base.ComputeTestCase):
+    """Nova confirms a resize on one host."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = self.boot(2)
+        granted = self.api.claim(
+            context.admin(), dataclasses.replace(
+                self.request(3), role=claim_obj.ClaimRole.DESTINATION,
+                migration_uuid='m1'))
+        self.destination = [each.uuid for each in granted.assignments]
+        self.tracker.assignments.add('i1', granted.assignments)
+        self.api.activate(context.admin(), self.destination)
+        self.confirmation = claim_obj.MigrationConfirmation(
+            instance_uuid='i1', migration_uuid='m1',
+            source_assignments=tuple(self.source))
+
+    def assert_confirmed(self, assignments):
+        self.assertEqual(
+            {(uuid, 'instance', None) for uuid in self.destination},
+            {(each.uuid, each.role, each.migration_uuid)
+             for each in assignments})
+
+    def assert_delivered(self):
+        self.assertEqual([], self.tracker.assignments.confirmations())
+        self.assert_confirmed(
+            self.api.instance_assignments(context.admin(), 'i1'))
+        self.assertEqual({'assigned': 3, 'available': 5}, self.states())
+
+    def test_destination_becomes_the_instances(self):
+        self.tracker.confirm_migration(self.confirmation)
+        self.tracker.run_once()
+        self.assert_confirmed(self.tracker.assignments.of_instance('i1'))
+        self.assert_delivered()
+
+    def test_conductor_away_then_delivered_also_after_a_restart(self):
+        self.conductor.stop()
+        self.tracker.confirm_migration(self.confirmation)
+        # Guests are started anew meanwhile.
+        self.assert_confirmed(self.tracker.assignments.of_instance('i1'))
+        self.tracker = self.make_tracker()
+        self.assert_confirmed(self.tracker.assignments.of_instance('i1'))
+        self.conductor.start()
+        self.tracker.run_once()
+        self.assert_delivered()
+
+    def test_host_that_is_told_fetches_its_assignments(self):
+        self.api.confirm_migration(context.admin(), self.confirmation)
+        self.tracker.assignments_changed()
+        self.tracker.run_once()
+        self.assert_confirmed(self.tracker.assignments.of_instance('i1'))
+
+
 class DueTasksTest(base.ComputeTestCase):
     """What fails stays due, and what happens meanwhile is not lost."""
 

@@ -21,6 +21,7 @@ from oslotest import base
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.domain import naming
@@ -71,6 +72,11 @@ class ConductorTestCase(base.BaseTestCase):
     def database(self):
         return database.Database(self.conf)
 
+    def report_second_host(self, functions=EIGHT):
+        reports.report(self.db, scan(
+            functions, host='h2',
+            node_uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h2'))))
+
     def request(self, count=1, instance='i1', host='h1', allocated=None,
                 variant='H100', **kwargs):
         name = naming.resource_class(variant)
@@ -111,10 +117,11 @@ class ConductorTestCase(base.BaseTestCase):
             sa.event.remove(self.db.engine, 'before_cursor_execute', note)
 
     def clean_all(self, passed=True):
-        for task in cleaning.tasks(self.db, 'h1'):
-            cleaning.started(self.db, task.device_uuid, task.token)
-            cleaning.finished(self.db, task.device_uuid, task.token,
-                              passed=passed, evidence='looked at')
+        for host in host_admin.list_all(self.db):
+            for task in cleaning.tasks(self.db, host.host):
+                cleaning.started(self.db, task.device_uuid, task.token)
+                cleaning.finished(self.db, task.device_uuid, task.token,
+                                  passed=passed, evidence='looked at')
 
     def states(self):
         return host_admin.list_all(self.db)[0].devices
@@ -123,6 +130,20 @@ class ConductorTestCase(base.BaseTestCase):
         """(total, reserved) of the only group."""
         [group] = inventory.groups
         return group.types[0].total, group.types[0].reserved
+
+
+class MachineCase(ConductorTestCase):
+    """A conductor for hypothesis' machines; no test by itself."""
+
+    def run_it(self):
+        """Nothing."""
+
+    run = run_it
+
+    def free(self, host):
+        """Number of devices of a host that can be claimed."""
+        return sum(device.shown_state == 'available'
+                   for device in device_admin.list_all(self.db, host))
 
 
 def uuids(claim):

@@ -11,6 +11,8 @@
 #    under the License.
 """Whether a host's nova-compute answers: yes, no, or not known."""
 
+import functools
+import queue
 import socket
 import time
 
@@ -62,13 +64,28 @@ class PingTest(base.BaseTestCase):
 
     def test_ping_of_a_running_nova_compute_answers(self):
         looks = []
-        self.serve(manager.ComputeManager(lambda: looks.append(1)))
+        self.serve(manager.ComputeManager(
+            lambda: looks.append(1), lambda: looks.append(2)))
         self.assertTrue(self.api.ping(context.admin(), 'h1'))
         # It is asked whether it lives, not to do anything.
         self.assertEqual([], looks)
 
+    def test_cast_calls_one_method_of_one_host(self):
+        seen = queue.Queue()
+        for host in ('h1', 'h2'):
+            self.serve(manager.ComputeManager(
+                functools.partial(seen.put, f'refresh of {host}'),
+                functools.partial(seen.put, f'assignments of {host}')),
+                host=host)
+        self.api.assignments_changed(context.admin(), 'h1')
+        self.assertEqual('assignments of h1', seen.get(timeout=60))
+        self.api.refresh(context.admin(), 'h2')
+        self.assertEqual('refresh of h2', seen.get(timeout=60))
+        self.assertTrue(seen.empty())
+
     def test_ping_of_another_host_is_not_answered(self):
-        self.serve(manager.ComputeManager(lambda: None), host='h2')
+        self.serve(manager.ComputeManager(
+            lambda: None, lambda: None), host='h2')
         self.limit(0.2)
         self.assertFalse(self.api.ping(context.admin(), 'h1'))
 

@@ -28,27 +28,43 @@ INSTANCE, DESTINATION = (
 
 class CurrentTest(base.BaseTestCase):
 
-    def roles(self, *, moving=True, dest='h1', flavor=1, new_flavor=2):
+    def roles(self, *, moving=True, dest='h1', flavor=1, new_flavor=2,
+              held=(INSTANCE, DESTINATION)):
         """Roles of the assignments that count."""
         migration = types.SimpleNamespace(
             uuid='m1', source_compute='h1', dest_compute=dest)
         self.useFixture(fixtures.MockPatchObject(
             moves, 'migration_of', return_value=migration))
+        tracker = types.SimpleNamespace(assignments=types.SimpleNamespace(
+            of_instance=lambda instance_uuid: held))
         selector = moves.current(types.SimpleNamespace(
-            migration_context=object() if moving else None,
+            uuid='i1', migration_context=object() if moving else None,
             flavor=types.SimpleNamespace(id=flavor),
             new_flavor=None if new_flavor is None
-            else types.SimpleNamespace(id=new_flavor)))
-        return [str(each.role) for each in (INSTANCE, DESTINATION)
-                if selector(each)]
+            else types.SimpleNamespace(id=new_flavor)), tracker)
+        return [str(assignment.role) for assignment in held
+                if selector(assignment)]
 
     def test_no_migration(self):
-        self.assertEqual(['instance', 'destination'], self.roles(moving=False))
+        self.assertEqual(['instance', 'destination'],
+                         self.roles(moving=False))
 
-    def test_each_host_has_one_role_only(self):
+    def test_source_of_two_hosts_has_what_the_instance_had(self):
+        left = types.SimpleNamespace(
+            role=claim.ClaimRole.DESTINATION, migration_uuid='m0')
         for flavor in (1, 2):
-            self.assertEqual(['instance', 'destination'],
-                             self.roles(dest='h2', flavor=flavor))
+            self.assertEqual(['instance'], self.roles(
+                dest='h2', flavor=flavor, held=(INSTANCE,)))
+            self.assertEqual(['destination'], self.roles(
+                dest='h2', flavor=flavor, held=(left,)))
+
+    def test_destination_of_two_hosts_has_what_was_claimed_for_it(self):
+        for flavor in (1, 2):
+            self.assertEqual(['destination'], self.roles(
+                dest='h2', flavor=flavor, held=(DESTINATION,)))
+            # Beside what an earlier move left there.
+            self.assertEqual(['destination'], self.roles(
+                dest='h2', flavor=flavor))
 
     def test_one_host_has_both(self):
         self.assertEqual(['instance'], self.roles(flavor=1))
@@ -56,3 +72,8 @@ class CurrentTest(base.BaseTestCase):
 
     def test_before_nova_wrote_the_new_flavor(self):
         self.assertEqual(['instance'], self.roles(new_flavor=None))
+
+    def test_confirmed_while_nova_does_not_know_it_yet(self):
+        for flavor in (1, 2):
+            self.assertEqual(['instance'], self.roles(
+                flavor=flavor, held=(INSTANCE,)))

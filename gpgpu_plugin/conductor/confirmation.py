@@ -1,0 +1,107 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Confirmed migrations: devices of the destination become the instance's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import claim as objects
+from gpgpu_plugin.objects import inventory as inventory_obj
+
+
+def confirm(
+    db: api.Database, confirmation: objects.MigrationConfirmation,
+) -> tuple[tuple[inventory_obj.HostInventory, ...], tuple[str, ...]]:
+    """Confirm a migration (ConductorAPI.confirm_migration).
+
+    :returns: what source and destination offer now, and the hosts on which
+        roles changed
+    """
+    host_ids = _host_ids(db, confirmation)
+
+    def work(session: orm.Session) -> tuple[
+            tuple[inventory_obj.HostInventory, ...], tuple[str, ...]]:
+        hosts = {host.id: host
+                 for host in host_db.lock_ids(session, sorted(host_ids))}
+        active = [assignment for assignment in assignment_db.of_instance(
+            session, confirmation.instance_uuid)
+            if assignment.host_id in hosts]
+        destination = [assignment for assignment in active
+                       if assignment.migration_uuid
+                       == confirmation.migration_uuid]
+        for assignment in _replaced(active, destination, confirmation):
+            claims.release_active(
+                session, hosts[assignment.host_id], assignment)
+        # The unique key is checked by each statement: what is replaced must
+        # have left it first.
+        session.flush()
+        _become_instance(session, hosts, destination)
+        return (tuple(inventory.refresh(session, host)
+                      for host in hosts.values()),
+                tuple(sorted({hosts[assignment.host_id].name
+                              for assignment in destination})))
+    return db.write(work) if host_ids else ((), ())
+
+
+def _host_ids(db: api.Database,
+              confirmation: objects.MigrationConfirmation) -> set[int]:
+    """Return ids of the hosts of source and destination.
+
+    They are read before the writing transaction, which must begin with its
+    locks; an assignment's host never changes.
+    """
+    with db.reader() as session:
+        return assignment_db.host_ids(
+            session, confirmation.source_assignments) | {
+                assignment.host_id for assignment in assignment_db.of_instance(
+                    session, confirmation.instance_uuid)
+                if assignment.migration_uuid == confirmation.migration_uuid}
+
+
+def _replaced(active: Sequence[models.Assignment],
+              destination: Collection[models.Assignment],
+              confirmation: objects.MigrationConfirmation,
+              ) -> list[models.Assignment]:
+    """Return what the destination's devices replace.
+
+    Besides what the source names this is what a failed move left on the
+    destination's host in the role ``instance``: the guest there has just
+    been defined anew, without it.
+    """
+    hosts = {assignment.host_id for assignment in destination}
+    return [
+        assignment for assignment in active
+        if assignment not in destination and (
+            assignment.uuid in confirmation.source_assignments
+            or (assignment.host_id in hosts
+                and assignment.role == objects.ClaimRole.INSTANCE))]
+
+
+def _become_instance(session: orm.Session, hosts: Mapping[int, models.Host],
+                     destination: Sequence[models.Assignment]) -> None:
+    for assignment in destination:
+        assignment.role = objects.ClaimRole.INSTANCE
+        assignment.migration_uuid = ''
+        event_db.add(session, 'confirm', hosts[assignment.host_id].name,
+                     assignment.device, assignment)
