@@ -274,12 +274,17 @@ class GpuMixin:
     # A driver may destroy the guest to start it: nothing is given back then.
 
     def reboot(self, context: typing.Any, instance: typing.Any,
+               network_info: typing.Any, reboot_type: str,
                *args: typing.Any, **kwargs: typing.Any) -> None:
-        """Nova's, with the devices that the instance has."""
+        """Nova's, with the devices that the instance has; a hard reboot ends
+        what a failed migration left here."""
         with self._gpu_working(
                 instance, moves.current(instance, self.gpu_tracker)):
             self._gpu_ready(instance)
-            super().reboot(context, instance, *args, **kwargs)  # type: ignore[misc]
+            super().reboot(  # type: ignore[misc]
+                context, instance, network_info, reboot_type, *args, **kwargs)
+            if reboot_type == 'HARD':
+                moves.settle(self.gpu_tracker, instance)
 
     def power_on(self, context: typing.Any, instance: typing.Any,
                  *args: typing.Any, **kwargs: typing.Any) -> None:

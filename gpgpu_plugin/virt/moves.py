@@ -15,7 +15,8 @@ Both sides hold devices until Nova decides. The source claims those of the
 destination before the guest is stopped, so that a denial changes nothing; the
 devices of the destination have the role ``destination`` under the migration's
 UUID. After that nothing is undone here: Nova leaves the instance in ERROR
-where it is, with what it holds, to be rebooted hard, reverted or deleted.
+where it is, with what it holds, to be rebooted hard, reverted or deleted. A
+hard reboot ends what the guest then does not use on its host.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 
 from nova import context as nova_context
 from nova import objects
+from nova.compute import vm_states
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
@@ -81,6 +83,32 @@ def current(instance: objects.Instance,
     return (is_destination
             if new is not None and instance.flavor.id == new.id
             else source_of(migration))
+
+
+def settle(tracker: resource_tracker.ResourceTracker,
+           instance: objects.Instance) -> None:
+    """End what a failed migration left here, after the guest was made anew.
+
+    What the guest has becomes the instance's; all else that the instance has
+    on this host is released, so that it is not in the way of the next move.
+    """
+    if (instance.migration_context is None
+            or instance.vm_state == vm_states.RESIZED):
+        return
+    migration = migration_of(instance)
+    if migration.status != 'error':
+        return
+    used = current(instance, tracker)
+    assignments = tracker.assignments.of_instance(instance.uuid)
+    unused = tuple(assignment.uuid for assignment in assignments
+                   if not used(assignment))
+    if any(map(destination_of(migration), filter(used, assignments))):
+        tracker.confirm_migration(claim.MigrationConfirmation(
+            instance_uuid=instance.uuid, migration_uuid=migration.uuid,
+            source_assignments=unused))
+    else:
+        tracker.release_instance(
+            instance.uuid, lambda assignment: not used(assignment))
 
 
 def migration_of(instance: objects.Instance) -> objects.Migration:

@@ -12,6 +12,7 @@
 """Which of an instance's assignments its guest gets."""
 
 import types
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -20,7 +21,8 @@ from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import moves
 
 INSTANCE, DESTINATION = (
-    types.SimpleNamespace(role=role, migration_uuid=migration_uuid)
+    types.SimpleNamespace(
+        uuid=f'a-{role}', role=role, migration_uuid=migration_uuid)
     for role, migration_uuid in (
         (claim.ClaimRole.INSTANCE, None),
         (claim.ClaimRole.DESTINATION, 'm1')))
@@ -77,3 +79,50 @@ class CurrentTest(base.BaseTestCase):
         for flavor in (1, 2):
             self.assertEqual(['instance'], self.roles(
                 flavor=flavor, held=(INSTANCE,)))
+
+
+class SettleTest(base.BaseTestCase):
+
+    def settle(self, *, status='error', flavor=2, dest='h1',
+               vm_state='error', moving=True, held=(INSTANCE, DESTINATION)):
+        """What the tracker was told."""
+        self.useFixture(fixtures.MockPatchObject(
+            moves, 'migration_of', return_value=types.SimpleNamespace(
+                uuid='m1', status=status, source_compute='h1',
+                dest_compute=dest)))
+        tracker = mock.Mock()
+        tracker.assignments.of_instance.return_value = held
+        moves.settle(tracker, types.SimpleNamespace(
+            uuid='i1', vm_state=vm_state,
+            migration_context=object() if moving else None,
+            flavor=types.SimpleNamespace(id=flavor),
+            new_flavor=types.SimpleNamespace(id=2)))
+        for _, (_, which), _ in tracker.release_instance.mock_calls:
+            return [assignment.uuid for assignment in held
+                    if which(assignment)]
+        for _, (confirmation,), _ in tracker.confirm_migration.mock_calls:
+            return confirmation
+        return None
+
+    def confirmed(self, *source):
+        return claim.MigrationConfirmation(
+            instance_uuid='i1', migration_uuid='m1',
+            source_assignments=source)
+
+    def test_guest_with_the_destination_s_devices_keeps_them(self):
+        self.assertEqual(self.confirmed('a-instance'), self.settle())
+        self.assertEqual(self.confirmed('a-instance'),
+                         self.settle(dest='h2', flavor=1))
+        self.assertEqual(self.confirmed(),
+                         self.settle(dest='h2', held=(DESTINATION,)))
+
+    def test_guest_with_the_old_flavor_releases_the_destination_s(self):
+        self.assertEqual(['a-destination'], self.settle(flavor=1))
+
+    def test_migration_that_is_not_over_is_left_alone(self):
+        self.assertIsNone(self.settle(status='finished'))
+        self.assertIsNone(self.settle(vm_state='resized'))
+        self.assertIsNone(self.settle(moving=False))
+
+    def test_source_of_two_hosts_has_nothing_to_release(self):
+        self.assertEqual([], self.settle(dest='h2', held=(INSTANCE,)))
