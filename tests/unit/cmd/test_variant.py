@@ -76,7 +76,7 @@ class VariantTest(base.CommandTestCase):
                 (('X', '--vendor', '10de', '--device', '20b0',
                   '--revision', 'a'), "revision: 'a' is not valid: 2 hex"),
                 (('X', '--vendor', '10de', '--device', '20b0',
-                  '--subsystem', '16c1'), 'a subsystem vendor beside it'),
+                  '--subsystem', '16c1'), 'a subsystem vendor, too'),
                 (('X', '--vendor', '10de', '--device', '20b0',
                   '--trait', 'FAST'), "trait: 'FAST' is not valid"),
                 (('X', '--vendor', '10de', '--device', '20b0',
