@@ -54,6 +54,10 @@ class ConsumerAllocations(typing.TypedDict):
     allocations: dict[str, Allocation]
 
 
+Allocations = Mapping[str, Allocation]
+"""Allocations of one consumer, by provider UUID."""
+
+
 class ProviderAllocations(typing.Protocol):
     """All allocations on one provider, by consumer UUID."""
 
@@ -166,6 +170,7 @@ class Migration(typing.Protocol):
     """A resize, cold migration, live migration or evacuation."""
 
     uuid: str
+    status: str
     source_compute: str
     dest_compute: str
 

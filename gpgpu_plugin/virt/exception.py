@@ -13,30 +13,76 @@
 
 from __future__ import annotations
 
-from nova import exception
+import contextlib
+import enum
+from collections.abc import Iterator
+
+from nova import exception as nova_exception
 from nova.i18n import _
 
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
 
-class GPUClaimDenied(exception.GroupAffinityViolation):
+
+class GPUClaimDenied(nova_exception.GroupAffinityViolation):
     """A build's claim was denied: Nova tries the next host.
 
-    A subclass of GroupAffinityViolation since Nova reschedules on it without
+    A subclass of GroupAffinityViolation, since Nova reschedules on it without
     counting a failed build of the host.
     """
 
     msg_fmt = _('%(reason)s')
 
 
-class GPUDomainStale(exception.NovaException):
-    """A domain that was saved is not of the cards that are held now."""
+class GPUDomainStale(nova_exception.NovaException):
+    """A saved domain does not have the devices that are assigned now."""
 
-    msg_fmt = _('The domain that was saved for instance %(instance)s has the '
-                'PCI devices %(saved)s, while it holds %(held)s now: reboot '
-                'it hard, which makes its domain anew')
+    msg_fmt = _('The domain that was saved for instance %(instance)s has PCI '
+                'devices %(saved)s, but %(assigned)s are assigned to it now. '
+                'Hard reboot the instance, which makes its domain anew')
 
 
-class GPUOperationUnsupported(exception.Invalid):
-    """What cannot be done with an instance that has GPUs."""
+class GPUOperationUnsupported(nova_exception.Invalid):
+    """An operation that an instance with GPUs does not support."""
 
     msg_fmt = _('%(operation)s is not supported for instances with GPUs '
                 '(%(instance)s)')
+
+
+class Build(enum.StrEnum):
+    """Why Nova makes a guest."""
+
+    NEW = 'new'
+    REBUILD = 'rebuild'
+    EVACUATION = 'evacuation'
+
+
+@contextlib.contextmanager
+def translated(build: Build) -> Iterator[None]:
+    """Raise the plugin's errors as those on which Nova acts as it should.
+
+    A denied build goes to the next host. Nothing else may be raised of a
+    rebuild in place on which Nova says that nothing has happened, since the
+    guest is gone already.
+    """
+    try:
+        yield
+    except (exception.ClaimDenied, exception.Invalid) as exc:
+        reason = _reason(exc)
+        if build is Build.EVACUATION:
+            raise nova_exception.ComputeResourcesUnavailable(
+                reason=reason) from exc
+        raise GPUClaimDenied(reason=reason) from exc
+    except exception.GpgpuException as exc:
+        if build is Build.REBUILD:
+            raise nova_exception.InstanceDeployFailure(
+                reason=str(exc)) from exc
+        raise nova_exception.ComputeResourcesUnavailable(
+            reason=str(exc)) from exc
+
+
+def _reason(exc: exception.ClaimDenied | exception.Invalid) -> str:
+    if isinstance(exc, exception.ClaimDenied):
+        # The message of an exception from RPC has a traceback appended.
+        return exc.msg_fmt % exc.kwargs
+    return f'{request.Reason.EXTRA_SPEC_INVALID}: {exc}'

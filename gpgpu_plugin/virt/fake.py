@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Fake GPUs: real Nova, no hypervisor, no hardware."""
+"""Fake GPUs for a real Nova without hypervisor and hardware."""
 
 from __future__ import annotations
 

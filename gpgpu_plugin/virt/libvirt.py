@@ -9,12 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whole GPUs in guests of libvirt."""
+"""GPUs and vGPUs in guests of libvirt."""
 
 from __future__ import annotations
 
 import os
-import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from nova.virt.libvirt import driver
 from nova.virt.libvirt import utils as nova_utils
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
@@ -39,93 +39,97 @@ class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
 
     gpu_host = 'local'
 
-    def _get_guest_config(self, instance: typing.Any, network_info: typing.Any,
-                          image_meta: typing.Any, disk_info: typing.Any,
-                          rescue: typing.Any = None,
-                          block_device_info: typing.Any = None,
-                          context: typing.Any = None,
-                          mdevs: typing.Any = None, *args: typing.Any,
-                          **kwargs: typing.Any) -> typing.Any:
-        """Nova's domain, with hostdevs for each GPU of the instance.
+    def _get_guest_config(
+            self, instance: nova_types.Instance, network_info: object,
+            image_meta: object, disk_info: object, rescue: object = None,
+            block_device_info: object = None,
+            context: nova_types.Context | None = None,
+            mdevs: Iterable[str] | None = None, *args: object,
+            **kwargs: object) -> libvirt_config.LibvirtConfigGuest:
+        """Return Nova's domain, with hostdevs for the instance's GPUs.
 
-        Nova builds a domain here for spawn, hard reboot (so power-on and the
-        host's boot), rescue, and both ends of a resize. Suspend would save a
-        domain; it is refused.
+        Nova builds a domain here for spawn, hard reboot (so for power-on and
+        the host's boot), rescue, and on both hosts of a resize. Suspend would
+        save a domain; it is refused.
 
-        :param mdevs: UUIDs of the mdevs that Nova found in the domain before;
-            ours are there once, as they are now
+        :param mdevs: UUIDs of the mdevs in the previous domain; those of
+            assignments are left out, as they are added here
         """
         attachments = self.gpu_attachments(instance)
-        ours = self.gpu_tracker.assignments.uuids_of_instance(instance.uuid)
+        own = self.gpu_tracker.assignments.uuids_of_instance(instance.uuid)
         guest = super()._get_guest_config(
             instance, network_info, image_meta, disk_info, rescue,
             block_device_info, context,
-            [each for each in mdevs or () if each not in ours], *args,
+            [mdev for mdev in mdevs or () if mdev not in own], *args,
             **kwargs)
-        for number, each in enumerate(attachments):
-            for device in hostdevs(each, number, guest.os_mach_type):
+        for number, attachment in enumerate(attachments):
+            for device in hostdevs(attachment, number, guest.os_mach_type):
                 guest.add_device(device)
         if attachments and _wants_display(instance.flavor):
             show(guest.devices)
         return guest
 
-    def unrescue(self, context: typing.Any, instance: typing.Any) -> None:
-        """Nova's, which takes the domain that it saved at the rescue.
+    def unrescue(self, context: nova_types.Context,
+                 instance: nova_types.Instance) -> None:
+        """Take the domain back that Nova saved at the rescue.
 
-        The host may have been rebooted since, and its buses numbered anew:
-        an old address may be somebody else's card.
+        The host may have been rebooted since, and its buses numbered anew: a
+        saved address may be another instance's GPU.
 
         :raises GPUDomainStale: nothing was done
         """
-        cards = {address for each in self.gpu_attachments(instance)
-                 for address in each.functions}
-        if cards:
+        assigned = {address for attachment in self.gpu_attachments(instance)
+                    for address in attachment.functions}
+        if assigned:
             saved = _saved_hostdevs(instance) - {
-                each.address for each in instance.get_pci_devices()}
-            if cards != saved:
+                device.address for device in instance.get_pci_devices()}
+            if assigned != saved:
                 raise virt_exception.GPUDomainStale(
                     instance=instance.uuid, saved=_listed(saved),
-                    held=_listed(cards))
+                    assigned=_listed(assigned))
         super().unrescue(context, instance)
 
 
 class GpuLibvirtFakeDriver(GpuLibvirtDriver):
-    """``compute_driver = gpgpu.GpuLibvirtFakeDriver``: real guests, and the
-    GPUs of a fake machine, which they hold and do not see."""
+    """Real guests with GPUs of a fake machine, which they do not see.
+
+    ``compute_driver = gpgpu.GpuLibvirtFakeDriver``.
+    """
 
     gpu_host = 'fake'
 
-    def gpu_attachments(self, instance: typing.Any) -> list[base.Attachment]:
-        """None: there is nothing to put into a domain."""
+    def gpu_attachments(
+            self, instance: nova_types.Instance) -> list[base.Attachment]:
+        """Return nothing: a domain cannot have fake GPUs."""
         return []
 
 
 class _HostdevMdev(libvirt_config.LibvirtConfigGuestHostdevMDEV):
-    """Nova's, which can be the guest's display.
+    """Nova's mdev hostdev, which can be the guest's display, too.
 
     :ivar display: needs a graphics device, such as ``[vnc] enabled`` gives
     """
 
     display = False
 
-    def format_dom(self) -> typing.Any:
-        """Nova's element with the attribute added."""
+    def format_dom(self) -> etree.Element:
+        """Return Nova's element with the attribute added."""
         dom = super().format_dom()
         if self.display:
             dom.set('display', 'on')
         return dom
 
 
-def _wants_display(flavor: typing.Any) -> bool:
+def _wants_display(flavor: nova_types.Flavor) -> bool:
     return request.from_extra_specs(
         flavor.extra_specs).display is request.Display.ON
 
 
-def show(devices: Iterable[typing.Any]) -> None:
-    """Make the first of our mdevs the display.
+def show(devices: Iterable[object]) -> None:
+    """Make the first of the plugin's mdevs the guest's display.
 
     :param devices: of a domain
-    :raises Invalid: there is none
+    :raises Invalid: none of them is such an mdev
     """
     mdev = next((device for device in devices
                  if isinstance(device, _HostdevMdev)), None)
@@ -137,27 +141,27 @@ def show(devices: Iterable[typing.Any]) -> None:
 
 
 class _HostdevPCI(libvirt_config.LibvirtConfigGuestHostdevPCI):
-    """Nova's, with a place in the guest.
+    """Nova's PCI hostdev, with an address in the guest.
 
-    :ivar place: attributes of the guest's ``<address type='pci'/>``; None:
-        libvirt finds one
+    :ivar guest_address: attributes of ``<address type='pci'/>``; None:
+        libvirt chooses one
     """
 
-    place: dict[str, str] | None = None
+    guest_address: dict[str, str] | None = None
 
-    def format_dom(self) -> typing.Any:
-        """Nova's element with the address added."""
+    def format_dom(self) -> etree.Element:
+        """Return Nova's element with the address added."""
         dom = super().format_dom()
-        if self.place is not None:
+        if self.guest_address is not None:
             etree.SubElement(dom, 'address', type='pci', domain='0x0000',
-                             **self.place)
+                             **self.guest_address)
         return dom
 
 
 def hostdevs(attachment: base.Attachment, number: int,
              machine_type: str | None,
              ) -> Iterator[libvirt_config.LibvirtConfigGuestHostdev]:
-    """What a domain has for one GPU of an instance."""
+    """Return the devices of a domain for one GPU of an instance."""
     if attachment.mdev is not None:
         mdev = _HostdevMdev()
         mdev.uuid = attachment.mdev
@@ -165,43 +169,52 @@ def hostdevs(attachment: base.Attachment, number: int,
     yield from _functions(attachment.functions, number, machine_type)
 
 
-def _functions(card: Sequence[str], number: int,
+def _functions(addresses: Sequence[str], number: int,
                machine_type: str | None) -> Iterator[_HostdevPCI]:
-    """A card's functions.
+    """Return the hostdevs of a GPU's functions.
 
     Several of them go into one slot of the guest, as its driver expects.
-    libvirt puts what has no address around what has one, and adds the root
-    ports that it needs; so the number of the card is enough to find a slot
-    that nothing else asked for: a bus of its own below PCIe, else the upper
+    libvirt places devices without an address around those with one, and adds
+    the root ports that it needs. So the number of the GPU is enough to find a
+    slot that nothing else has: a bus of its own below PCIe, else the upper
     half of bus 0.
+
+    :param number: of the GPU among the instance's GPUs
     """
-    for function, address in enumerate(card):
+    for function, address in enumerate(addresses):
         host = pci.PCIAddress.parse(address)
         device = _HostdevPCI()
-        # The backend binds and gives back; libvirt must not do so beside it.
+        # The backend binds and unbinds; libvirt must not do so beside it.
         device.managed = 'no'
         device.domain = f'{host.domain:04x}'
         device.bus = f'{host.bus:02x}'
         device.slot = f'{host.device:02x}'
         device.function = f'{host.function:x}'
-        if len(card) > 1:
-            bus, slot = ((number + 1, 0) if _has_pcie(machine_type)
-                         else (0, _UPPER_HALF + number))
-            device.place = {'bus': f'0x{bus:02x}', 'slot': f'0x{slot:02x}',
-                            'function': f'0x{function:x}'}
-            if function == 0:
-                device.place['multifunction'] = 'on'
+        if len(addresses) > 1:
+            device.guest_address = _guest_address(
+                number, function, machine_type)
         yield device
 
 
-def _saved_hostdevs(instance: typing.Any) -> set[str]:
-    """Addresses of the PCI devices in the domain saved at a rescue."""
+def _guest_address(number: int, function: int,
+                   machine_type: str | None) -> dict[str, str]:
+    bus, slot = ((number + 1, 0) if _has_pcie(machine_type)
+                 else (0, _UPPER_HALF + number))
+    address = {'bus': f'0x{bus:02x}', 'slot': f'0x{slot:02x}',
+               'function': f'0x{function:x}'}
+    if function == 0:
+        address['multifunction'] = 'on'
+    return address
+
+
+def _saved_hostdevs(instance: nova_types.Instance) -> set[str]:
+    """Return the addresses of PCI devices in the domain saved at a rescue."""
     xml = nova_utils.load_file(os.path.join(
         nova_utils.get_instance_path(instance), 'unrescue.xml'))
     return {
-        str(pci.PCIAddress(*(int(place.get(name), 16) for name in (
+        str(pci.PCIAddress(*(int(source.get(name), 16) for name in (
             'domain', 'bus', 'slot', 'function'))))
-        for place in etree.fromstring(xml).findall(
+        for source in etree.fromstring(xml).findall(
             "./devices/hostdev[@type='pci']/source/address")}
 
 
@@ -210,6 +223,6 @@ def _listed(addresses: Iterable[str]) -> str:
 
 
 def _has_pcie(machine_type: str | None) -> bool:
-    """Whether a machine type of QEMU, such as ``pc-q35-7.2``, has PCIe."""
+    """Return whether a QEMU machine type, such as pc-q35-7.2, has PCIe."""
     return machine_type is not None and (
         'q35' in machine_type or machine_type.startswith('virt'))

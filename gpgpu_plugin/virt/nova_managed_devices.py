@@ -9,17 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Devices that Nova itself would give away, too."""
+"""Devices that Nova itself assigns to instances."""
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterable
 
 import os_resource_classes
 from nova.conf import devices as devices_conf
 from nova.pci import devspec
 from nova.pci import whitelist
+from oslo_config import cfg
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
@@ -32,13 +32,13 @@ _MDEV_TYPES = '[devices] enabled_mdev_types'
 
 
 class NovaManagedDevices:
-    """What the configuration of this nova-compute lets Nova give away.
+    """Devices that the configuration of this nova-compute gives to Nova.
 
     :param conf: Nova's
     :raises nova.exception.PciConfigInvalidSpec: Nova cannot read it either
     """
 
-    def __init__(self, conf: typing.Any) -> None:
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._specs = whitelist.Whitelist(conf.pci.device_spec)
         self._types: dict[str, list[str]] = {}
         if conf.devices.enabled_mdev_types:
@@ -86,7 +86,7 @@ class NovaManagedDevices:
     def check(self, devices: Iterable[admin.DeviceInfo],
               scan: scanner.Scan,
               resource_classes: Iterable[str]) -> None:
-        """Refuse what both Nova and the plugin would give away.
+        """Refuse devices that both Nova and the plugin would assign.
 
         :param devices: of this host, as the conductor knows them
         :param scan: of this host
@@ -101,21 +101,21 @@ class NovaManagedDevices:
                     reason=f'it covers {device.address} '
                            f'({device.vendor}:{device.device}), which is '
                            f'{device.variant} of gpgpu_plugin: Nova would '
-                           f'give it away as well. Take it out of there, or '
+                           f'assign it, too. Remove it from the option, or '
                            f'delete the variant')
         if self._types and os_resource_classes.VGPU in resource_classes:
             raise exception.ConfigInvalid(
                 option=_MDEV_TYPES,
                 reason='a variant of gpgpu_plugin has the resource class '
-                       'VGPU, which Nova then gives away itself. Give the '
+                       'VGPU, which Nova then offers itself. Give the '
                        'variant another class, or leave the option empty')
 
 
 def _is_known(address: str) -> bool:
-    """Whether Nova knows such PCI devices.
+    """Return whether Nova can assign a device with such an address.
 
-    It gives away none of a wider domain, and no parent of mdevs that is no
-    PCI function.
+    It cannot with a wider PCI domain, nor a parent of mdevs that is no PCI
+    function.
     """
     try:
         return pci.PCIAddress.parse(address).domain <= int(

@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whether anybody still uses an assignment, told by Nova and by the guests.
+"""Assignments that nobody uses any more.
 
-In doubt somebody does: a device that is cleaned under a running guest is worse
-than one that waits.
+Nova and the hypervisor are asked. In doubt an assignment is used: a device
+that is cleaned under a running guest is worse than one that waits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from gpgpu_plugin.objects import claim
 
 MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
           task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
-"""Tasks in which a claim for the destination of a migration is waited for."""
+"""Tasks in which a migration has a claim for its destination."""
 
 
 def is_orphaned(assignment: claim.Assignment,
-            guests: Callable[[], Collection[str]]) -> bool:
-    """Whether an assignment on this host, which no build holds, is used by
-    nobody any more.
+                guests: Callable[[], Collection[str]]) -> bool:
+    """Return whether nobody uses an assignment on this host any more.
+
+    It is not asked for assignments of an instance that is being built here.
 
     :param guests: UUIDs of the instances whose guests are on this host
     :raises Exception: Nova or the hypervisor cannot be asked
@@ -54,7 +55,7 @@ def is_orphaned(assignment: claim.Assignment,
 
 
 def _find(uuid: str) -> objects.Instance | None:
-    """The instance; None if Nova deleted it."""
+    """Return the instance; None if Nova deleted it."""
     context = nova_context.get_admin_context(read_deleted='yes')
     try:
         instance = objects.Instance.get_by_uuid(context, uuid)

@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What goes when Nova calls ``destroy``: a table, default keep.
+"""Which assignments end when Nova calls ``destroy``; in doubt none.
 
-Nova destroys a guest also to reboot, rebuild or move it. What it is about
-to do follows from the instance, not from the method's name (Nova 34,
+Nova destroys a guest also to reboot, rebuild or move it. What it is about to
+do follows from the instance, not from the method's name (Nova 34,
 nova/compute/manager.py).
 """
 
@@ -29,18 +29,18 @@ _RELEASING_TASKS = (
     task_states.SHELVING_IMAGE_UPLOADING, task_states.SHELVING_OFFLOADING)
 
 
-class Release(enum.Enum):
-    """What an instance gives back of what it holds on a host."""
+class Release(enum.StrEnum):
+    """Which of an instance's assignments on a host end."""
 
     NOTHING = 'nothing'
-    DESTINATION = 'what its migration claimed'
+    DESTINATION = 'destination'
     ALL = 'all'
 
 
 def on_destroy(*, vm_state: str | None, task_state: str | None,
                deleted: bool, instance_host: str | None, this_host: str,
                ) -> Release:
-    """What destroy gives back of what the instance holds on this host."""
+    """Return which of the instance's assignments on this host end."""
     if deleted or task_state in _RELEASING_TASKS:
         return Release.ALL
     if task_state == task_states.RESIZE_REVERTING:
@@ -55,7 +55,7 @@ def on_destroy(*, vm_state: str | None, task_state: str | None,
         # migration: the instance lives elsewhere.
         return Release.ALL
     if task_state is None and instance_host == this_host:
-        # A delete all the same: one that confirms a resize first forgets its
-        # task on the way. Nothing else destroys a guest in no task.
+        # A delete, too: one that confirms a resize first loses its task on
+        # the way. Nothing else destroys a guest without a task.
         return Release.ALL
     return Release.NOTHING

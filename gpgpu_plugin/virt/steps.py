@@ -11,10 +11,10 @@
 #    under the License.
 """Spawning an instance with GPUs: a table of steps, each with its undo.
 
-The claim is in the database before hardware is touched. Whatever fails, the
-steps done so far are undone in reverse order; an undo that fails is logged
-and does not stop the others, and what it leaves is found by the comparison
-of assignments with instances.
+The claim is in the database before hardware is touched. If a step fails, the
+steps done so far are undone in reverse order. An undo that fails is logged
+and does not stop the others; what it leaves is found when assignments are
+compared with instances.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -39,13 +40,14 @@ class Spawn:
     """One spawn under way.
 
     :ivar spawn: Nova's own spawn; ``destroy`` its undo
-    :ivar keeps: a rebuild in place: the instance's own devices, no others
-    :ivar allocation_removal: an evacuation: if it fails, Nova takes the
-        allocation here back, and tries to only once
-    :ivar touched: assignments whose hardware may have been changed
-    :ivar faults: what is wrong with the hardware, by assignment
-    :ivar driver_capacities: what drivers said that had no room, before
-        anything was undone
+    :ivar keeps: a rebuild in place: the instance keeps its devices
+    :ivar allocation_removal: an evacuation: if it fails, Nova removes the
+        allocation here, without a retry
+    :ivar was_assigned: the devices were the instance's before
+    :ivar touched: UUIDs of assignments whose hardware may have been changed
+    :ivar faults: what is wrong with the hardware, by assignment UUID
+    :ivar driver_capacities: reports of drivers that had no capacity left,
+        from before anything was undone
     """
 
     tracker: resource_tracker.ResourceTracker
@@ -63,12 +65,12 @@ class Spawn:
     @property
     def uuids(self) -> list[str]:
         """UUIDs of the assignments."""
-        return [each.uuid for each in self.assignments]
+        return [assignment.uuid for assignment in self.assignments]
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """``do`` may be half done when it raises; ``undo`` copes with that."""
+    """One step: ``do`` may be half done when it raises; ``undo`` copes."""
 
     name: str
     do: Callable[[Spawn], None]
@@ -76,30 +78,34 @@ class Step:
 
 
 def _claim(run: Spawn) -> None:
-    held = run.tracker.assignments.of_instance(run.request.instance_uuid)
-    if run.keeps and held:
-        # Nothing to ask: a guest is made anew also while no conductor
-        # answers.
-        run.assignments, run.was_assigned = held, True
+    instance_uuid = run.request.instance_uuid
+    assigned = run.tracker.assignments.of_instance(instance_uuid)
+    if run.keeps and assigned:
+        # No call: a guest is made anew also while no conductor answers.
+        run.assignments, run.was_assigned = assigned, True
         return
-    context = gpgpu_context.admin()
-    # What the instance still owes, such as from before it was shelved, would
-    # be granted again and then taken away.
+    # A release that is still pending, such as from before the instance was
+    # shelved, would end what is granted now.
     run.tracker.flush_releases()
+    claim = _request_claim(run)
+    run.assignments = claim.assignments
+    # Claimed and activated before: they are the instance's already.
+    run.was_assigned = bool(claim.assignments) and all(
+        assignment.state == device_rules.DeviceState.ASSIGNED
+        for assignment in claim.assignments)
+    run.tracker.assignments.add(instance_uuid, run.assignments)
+    run.tracker.inventory.accept(claim.inventory)
+
+
+def _request_claim(run: Spawn) -> claim_obj.Claim:
     try:
-        claim = run.tracker.api.claim(context, run.request)
+        return run.tracker.api.claim(gpgpu_context.admin(), run.request)
     except exception.ClaimDenied:
         raise
     except Exception:
         # It may have been granted all the same.
         run.tracker.request_reconcile()
         raise
-    run.assignments = claim.assignments
-    # Claimed and activated before: they are the instance's already.
-    run.was_assigned = bool(claim.assignments) and all(
-        each.state == 'assigned' for each in claim.assignments)
-    run.tracker.assignments.add(run.request.instance_uuid, run.assignments)
-    run.tracker.inventory.accept(claim.inventory)
 
 
 def _unclaim(run: Spawn) -> None:
@@ -138,33 +144,35 @@ def _driver_capacities(run: Spawn) -> report_obj.DriverCapacities:
 
 
 def _prepare(run: Spawn) -> None:
-    for each in run.assignments:
+    for assignment in run.assignments:
         try:
-            run.tracker.backend.prepare(base.HostDevice.of(each))
+            run.tracker.backend.prepare(base.HostDevice.of(assignment))
         except exception.NoDriverCapacity:
             run.driver_capacities = _driver_capacities(run)
             raise
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:
-            run.touched.add(each.uuid)
-            run.faults[each.uuid] = str(exc)
+            run.touched.add(assignment.uuid)
+            run.faults[assignment.uuid] = str(exc)
             raise
-        run.touched.add(each.uuid)
+        run.touched.add(assignment.uuid)
 
 
 def _unprepare(run: Spawn) -> None:
     if run.was_assigned:
         return
-    for each in run.assignments:
-        if each.uuid not in run.touched:
+    for assignment in run.assignments:
+        if assignment.uuid not in run.touched:
             continue
         try:
-            run.tracker.backend.release(base.HostDevice.of(each))
+            run.tracker.backend.release(base.HostDevice.of(assignment))
         except exception.HostError:
-            # The device becomes dirty or quarantined, not free.
-            LOG.exception('Device %s could not be taken back',
-                          each.address)
+            # The device becomes dirty or quarantined, not available.
+            LOG.exception(
+                'Cannot take device %s on %s back from instance %s; it is '
+                'cleaned before its next assignment', assignment.address,
+                run.tracker.host, assignment.instance_uuid)
 
 
 def _spawn(run: Spawn) -> None:
@@ -183,7 +191,7 @@ def _activate(run: Spawn) -> None:
 
 
 def _nothing(run: Spawn) -> None:
-    """Undone by a later one in the order: _unclaim ends active ones too."""
+    """Do nothing: _unclaim, which comes later, ends active claims, too."""
 
 
 def _push(run: Spawn) -> None:
@@ -202,8 +210,8 @@ STEPS = (
 def execute(run: Spawn, steps: tuple[Step, ...] = STEPS) -> None:
     """Do all steps, or undo those that were begun and raise what failed.
 
-    A BaseException that is no Exception is the end of the process: nothing
-    is undone, as nothing would be after a kill.
+    A BaseException that is no Exception ends the process: nothing is undone,
+    as nothing would be after a kill.
     """
     begun: list[Step] = []
     try:
@@ -220,6 +228,7 @@ def _undo(step: Step, run: Spawn) -> None:
     try:
         step.undo(run)
     except Exception:
-        LOG.exception('Step %s of instance %s could not be undone',
-                      step.name, run.request.instance_uuid)
+        LOG.exception('Cannot undo step %s of instance %s on %s; what is left '
+                      'is found by the next comparison with the conductor',
+                      step.name, run.request.instance_uuid, run.tracker.host)
         run.tracker.request_reconcile()

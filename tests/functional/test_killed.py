@@ -194,7 +194,7 @@ class MovesTest(KilledCase):
         self.given_back()
 
     def test_destination_before_the_guest(self) -> None:
-        self._migrate_until('gpgpu_plugin.virt.moves.prepare', 'gpu2')
+        self._migrate_until('gpgpu_plugin.virt.migration.prepare', 'gpu2')
         facts = self.facts(self.server)
         self.assertEqual({'gpu1': 2, 'gpu2': 2}, {
             host: len(held) for host, held in facts['held'].items()})

@@ -114,7 +114,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self._reboot_host(bus_step=2)
         self.api.post_server_action(self.server['id'], {'unrescue': None})
         server = self.wait_status(self.server['id'], 'ERROR')
-        self.assertIn('reboot it hard', server['fault']['message'])
+        self.assertIn('Hard reboot the instance', server['fault']['message'])
         self.assertIn(self.before[0], server['fault']['message'])
         self.api.post_server_action(self.server['id'], {
             'reboot': {'type': 'HARD'}})

@@ -24,7 +24,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import moves
+from gpgpu_plugin.virt import migration
 from tests.unit.compute import base
 
 
@@ -300,7 +300,7 @@ class RestartedDestinationTest(base.ComputeTestCase):
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.rpc.compute_api.ComputeAPI.refresh',
             lambda api, ctxt, host: self.tracker.refresh()))
-        moves.unclaim(self.tracker, claim)
+        migration.unclaim(self.tracker, claim)
         self.tracker.run_once()
         self.assertEqual([], self.mdevs())
         self.assertEqual({'available'}, {

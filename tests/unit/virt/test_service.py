@@ -9,30 +9,20 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the mixin asks of Nova and tells it."""
+"""Start of nova-compute: which Nova, and when it is refused."""
 
-from nova import exception as nova_exception
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import mixin
+from gpgpu_plugin.virt import service
 
 
-class MixinTest(base.BaseTestCase):
+class NovaVersionTest(base.BaseTestCase):
 
     def test_other_nova_is_refused_by_name(self):
-        mixin.check_nova_version('34.0.1')
+        service.check_nova_version('34.0.1')
         for found in ('33.0.0', '35.0.0', '3.4'):
             exc = self.assertRaises(
-                exception.ConfigInvalid, mixin.check_nova_version, found)
+                exception.ConfigInvalid, service.check_nova_version, found)
             self.assertIn(found, str(exc))
             self.assertIn('34', str(exc))
-
-    def test_denied_build_goes_to_the_next_host(self):
-        # Nova reschedules on this class without counting a failed build.
-        self.assertTrue(issubclass(
-            virt_exception.GPUClaimDenied,
-            nova_exception.GroupAffinityViolation))
-        self.assertEqual('no_such_group (none)', str(
-            virt_exception.GPUClaimDenied(reason='no_such_group (none)')))

@@ -18,7 +18,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.virt import moves
+from gpgpu_plugin.virt import roles
 
 INSTANCE, DESTINATION = (
     types.SimpleNamespace(
@@ -36,10 +36,10 @@ class CurrentTest(base.BaseTestCase):
         migration = types.SimpleNamespace(
             uuid='m1', source_compute='h1', dest_compute=dest)
         self.useFixture(fixtures.MockPatchObject(
-            moves, 'migration_of', return_value=migration))
+            roles, 'migration_of', return_value=migration))
         tracker = types.SimpleNamespace(assignments=types.SimpleNamespace(
             of_instance=lambda instance_uuid: held))
-        selector = moves.current(types.SimpleNamespace(
+        selector = roles.current(types.SimpleNamespace(
             uuid='i1', migration_context=object() if moving else None,
             flavor=types.SimpleNamespace(id=flavor),
             new_flavor=None if new_flavor is None
@@ -87,12 +87,12 @@ class SettleTest(base.BaseTestCase):
                vm_state='error', moving=True, held=(INSTANCE, DESTINATION)):
         """What the tracker was told."""
         self.useFixture(fixtures.MockPatchObject(
-            moves, 'migration_of', return_value=types.SimpleNamespace(
+            roles, 'migration_of', return_value=types.SimpleNamespace(
                 uuid='m1', status=status, source_compute='h1',
                 dest_compute=dest)))
         tracker = mock.Mock()
         tracker.assignments.of_instance.return_value = held
-        moves.settle(tracker, types.SimpleNamespace(
+        roles.settle(tracker, types.SimpleNamespace(
             uuid='i1', vm_state=vm_state,
             migration_context=object() if moving else None,
             flavor=types.SimpleNamespace(id=flavor),

@@ -1,0 +1,258 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GPUs in the life of one guest on one host."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import nova.conf
+from nova import exception as nova_exception
+from nova.compute import task_states
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.host import base
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import release
+from gpgpu_plugin.virt import roles
+from gpgpu_plugin.virt import service
+from gpgpu_plugin.virt import steps
+
+CONF = nova.conf.CONF
+
+
+def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
+    """Return whether a flavor has GPUs, or extra specs that may mean some."""
+    try:
+        return bool(request_mod.from_extra_specs(flavor.extra_specs))
+    except exception.Invalid:
+        return True
+
+
+class LifecycleMixin(service.ServiceMixin):
+    """Claims before a guest is made, releases after it is destroyed."""
+
+    def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
+                 **kwargs: object) -> None:
+        super().__init__(virtapi, *args, **kwargs)
+        # By instance whose guest we make or end: what it gets meanwhile.
+        self._gpu_at_work: dict[str, roles.Selector] = {}
+
+    @contextlib.contextmanager
+    def _gpu_working(self, instance: nova_types.Instance,
+                     selector: roles.Selector = roles.any_role,
+                     ) -> Iterator[None]:
+        """Make or end a guest on our own behalf.
+
+        Nova's own calls of spawn and destroy within neither claim nor
+        release.
+
+        :param selector: which of the instance's assignments the guest gets
+        """
+        self._gpu_at_work[instance.uuid] = selector
+        try:
+            with self.gpu_tracker.building(instance.uuid):
+                yield
+        finally:
+            del self._gpu_at_work[instance.uuid]
+            self._gpu_wake()
+
+    # -- spawn --------------------------------------------------------------
+
+    def spawn(self, context: nova_types.Context,
+              instance: nova_types.Instance, image_meta: object,
+              injected_files: object, admin_password: object,
+              allocations: nova_types.Allocations | None, *args: object,
+              **kwargs: object) -> None:
+        """Make a guest, between claim and activation if it has GPUs."""
+        nova_spawn = functools.partial(
+            super().spawn, context, instance, image_meta, injected_files,
+            admin_password, allocations, *args, **kwargs)
+        if instance.uuid in self._gpu_at_work:
+            # FakeDriver's finish_migration.
+            nova_spawn()
+            return
+        build = self._gpu_build(instance)
+        with virt_exception.translated(build):
+            request = request_mod.from_extra_specs(
+                instance.flavor.extra_specs)
+        if not request:
+            nova_spawn()
+            return
+        run = steps.Spawn(
+            tracker=self.gpu_tracker,
+            request=self._gpu_claim_request(
+                instance, request, allocations, instance.numa_topology),
+            spawn=nova_spawn,
+            destroy=functools.partial(
+                super().destroy, context, instance,
+                kwargs.get('network_info'), kwargs.get('block_device_info')),
+            keeps=build is virt_exception.Build.REBUILD,
+            allocation_removal=build is virt_exception.Build.EVACUATION)
+        with virt_exception.translated(build), self._gpu_working(instance):
+            self._gpu_execute(run)
+
+    def _gpu_execute(self, run: steps.Spawn) -> None:
+        try:
+            steps.execute(run)
+        except Exception:
+            if run.keeps:
+                # Nova removes the allocation though the instance stays (its
+                # rebuild_instance takes it for an evacuation).
+                self.gpu_tracker.allocation_removed(run.request.instance_uuid)
+            raise
+
+    def _gpu_build(self, instance: nova_types.Instance,
+                   ) -> virt_exception.Build:
+        if instance.task_state not in (
+                task_states.REBUILDING, task_states.REBUILD_SPAWNING):
+            return virt_exception.Build.NEW
+        if instance.host == self.gpu_tracker.host:
+            return virt_exception.Build.REBUILD
+        return virt_exception.Build.EVACUATION
+
+    def _gpu_claim_request(
+            self, instance: nova_types.Instance, request: request_mod.Request,
+            allocations: nova_types.Allocations | None,
+            topology: nova_types.NUMATopology | None,
+            migration: nova_types.Migration | None = None,
+            ) -> claim_obj.ClaimRequest:
+        """Return what to claim.
+
+        :param migration: the claim is for its destination; None: for here
+        """
+        role, migration_uuid, host = (
+            (claim_obj.ClaimRole.INSTANCE, None, self.gpu_tracker.host)
+            if migration is None else
+            (claim_obj.ClaimRole.DESTINATION, migration.uuid,
+             migration.dest_compute))
+        return claim_obj.ClaimRequest(
+            instance_uuid=instance.uuid, host=host, role=role,
+            migration_uuid=migration_uuid,
+            project_id=instance.project_id, user_id=instance.user_id,
+            numa_nodes=None if topology is None else tuple(
+                sorted({cell.id for cell in topology.cells})),
+            request=request, allocated={
+                provider: dict(allocation['resources'])
+                for provider, allocation in (allocations or {}).items()})
+
+    # -- a guest that is made anew ------------------------------------------
+
+    # A driver may destroy the guest to start it: nothing is released then.
+
+    def reboot(self, context: nova_types.Context,
+               instance: nova_types.Instance, network_info: object,
+               reboot_type: str, *args: object, **kwargs: object) -> None:
+        """Reboot a guest with its devices ready.
+
+        A hard reboot ends what a failed migration left here.
+        """
+        with self._gpu_working(
+                instance, roles.current(instance, self.gpu_tracker)):
+            self._gpu_restore(instance)
+            super().reboot(context, instance, network_info, reboot_type,
+                           *args, **kwargs)
+            if reboot_type == 'HARD':
+                roles.settle(self.gpu_tracker, instance)
+
+    def power_on(self, context: nova_types.Context,
+                 instance: nova_types.Instance, *args: object,
+                 **kwargs: object) -> None:
+        """Start a guest with its devices ready."""
+        with self._gpu_working(
+                instance, roles.current(instance, self.gpu_tracker)):
+            self._gpu_restore(instance)
+            super().power_on(context, instance, *args, **kwargs)
+
+    def resume_state_on_host_boot(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            *args: object, **kwargs: object) -> None:
+        """Start a guest again; init_host has made its devices ready."""
+        with self._gpu_working(
+                instance, roles.current(instance, self.gpu_tracker)):
+            super().resume_state_on_host_boot(
+                context, instance, *args, **kwargs)
+
+    def _gpu_restore(self, instance: nova_types.Instance) -> None:
+        """Make ready again what was lost, as when a driver was reloaded.
+
+        :raises HostError: a device is still missing; the guest, if it runs,
+            is as it was
+        """
+        self.gpu_tracker.restore(filter(
+            self._gpu_at_work[instance.uuid],
+            self.gpu_tracker.assignments.of_instance(instance.uuid)))
+        self.gpu_attachments(instance)
+
+    def gpu_attachments(
+            self, instance: nova_types.Instance) -> list[base.Attachment]:
+        """Return what the guest gets, in an order that never changes.
+
+        :raises HostError: a device is missing
+        """
+        assigned = self.gpu_tracker.assignments.of_instance(instance.uuid)
+        if not assigned:
+            return []
+        selector = self._gpu_at_work.get(
+            instance.uuid) or roles.current(instance, self.gpu_tracker)
+        return [
+            self.gpu_tracker.backend.attachment(
+                base.HostDevice.of(assignment))
+            for assignment in sorted(
+                assigned, key=lambda assignment: assignment.stable_id)
+            if selector(assignment)]
+
+    # -- destroy ------------------------------------------------------------
+
+    def destroy(self, context: nova_types.Context,
+                instance: nova_types.Instance, *args: object,
+                **kwargs: object) -> None:
+        """End the guest, then release the devices that Nova gives up."""
+        super().destroy(context, instance, *args, **kwargs)
+        tracker = self._gpu_tracker
+        if tracker is None or instance.uuid in self._gpu_at_work:
+            return
+        what = release.on_destroy(
+            vm_state=instance.vm_state, task_state=instance.task_state,
+            deleted=bool(instance.deleted), instance_host=instance.host,
+            this_host=tracker.host)
+        if what is release.Release.ALL:
+            # Otherwise Nova removes the allocation with retries.
+            without_retry = (CONF.reclaim_instance_interval > 0
+                             or instance.host != tracker.host)
+            tracker.release_instance(
+                instance.uuid,
+                allocation_removal=instance.uuid if without_retry else None)
+        elif what is release.Release.DESTINATION:
+            tracker.release_instance(
+                instance.uuid,
+                roles.destination_of(roles.migration_of(instance)))
+        self._gpu_wake()
+
+    # -- what a GPU cannot do -----------------------------------------------
+
+    def suspend(self, context: nova_types.Context,
+                instance: nova_types.Instance) -> None:
+        """Refuse to suspend a guest with GPUs: their state cannot be saved.
+
+        :raises nova.exception.InstanceFaultRollback: before any work
+        """
+        if asks_for_gpus(instance.flavor):
+            raise nova_exception.InstanceFaultRollback(
+                virt_exception.GPUOperationUnsupported(
+                    operation='Suspend', instance=instance.uuid))
+        super().suspend(context, instance)

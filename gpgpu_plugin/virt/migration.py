@@ -1,0 +1,223 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Resize, cold and live migration of an instance with GPUs.
+
+Source and destination have devices until Nova decides. The source claims
+those of the destination before the guest is stopped, so that a denial changes
+nothing. After that nothing is undone here: Nova leaves the instance in ERROR
+where it is, with the devices that it has, to be rebooted hard, reverted or
+deleted. A hard reboot releases what the guest then does not use on its host.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from collections.abc import Iterable
+
+from nova import exception as nova_exception
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.host import base
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import lifecycle
+from gpgpu_plugin.virt import roles
+
+LOG = logging.getLogger(__name__)
+
+
+class MigrationMixin(lifecycle.LifecycleMixin):
+    """Devices on the source and on the destination, until Nova decides."""
+
+    # -- on the source ------------------------------------------------------
+
+    def migrate_disk_and_power_off(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            dest: str, flavor: nova_types.Flavor, *args: object,
+            **kwargs: object) -> object:
+        """Claim for the destination, then stop the guest and copy it.
+
+        :raises nova.exception.InstanceFaultRollback: the claim was denied;
+            the guest runs on where it is
+        """
+        try:
+            claim = self._gpu_claim_destination(context, instance, flavor)
+        except Exception as exc:
+            # Nova gives the destination's allocation back; on any other
+            # class the instance would go to ERROR.
+            raise nova_exception.InstanceFaultRollback(exc) from exc
+        try:
+            return super().migrate_disk_and_power_off(
+                context, instance, dest, flavor, *args, **kwargs)
+        except Exception:
+            if claim is not None:
+                unclaim(self.gpu_tracker, claim)
+            raise
+
+    def _gpu_claim_destination(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            flavor: nova_types.Flavor) -> claim_obj.Claim | None:
+        request = request_mod.from_extra_specs(flavor.extra_specs)
+        if not request:
+            return None
+        assert instance.migration_context is not None
+        # The instance's own allocations are the destination's by now.
+        allocations = self._gpu_client.get_allocs_for_consumer(
+            context, instance.uuid)['allocations']
+        return self.gpu_tracker.api.claim(
+            gpgpu_context.admin(), self._gpu_claim_request(
+                instance, request, allocations,
+                instance.migration_context.new_numa_topology,
+                roles.migration_of(instance)))
+
+    def confirm_migration(
+            self, context: nova_types.Context,
+            migration: nova_types.Migration, instance: nova_types.Instance,
+            network_info: object) -> None:
+        """Remove the guest here, then confirm to the conductor.
+
+        The instance has its destination's devices from then on, and those
+        that it had here are released.
+        """
+        with self._gpu_working(instance):
+            try:
+                super().confirm_migration(
+                    context, migration, instance, network_info)
+            except Exception:
+                self.gpu_tracker.allocation_removed(migration.uuid)
+                raise
+            self._gpu_confirm(migration, instance)
+
+    def _gpu_confirm(self, migration: nova_types.Migration,
+                     instance: nova_types.Instance) -> None:
+        source = tuple(
+            assignment.uuid for assignment in filter(
+                roles.source_of(migration),
+                self.gpu_tracker.assignments.of_instance(instance.uuid)))
+        if source or lifecycle.asks_for_gpus(instance.flavor):
+            self.gpu_tracker.confirm_migration(
+                claim_obj.MigrationConfirmation(
+                    instance_uuid=instance.uuid,
+                    migration_uuid=migration.uuid,
+                    source_assignments=source))
+
+    def finish_revert_migration(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            network_info: object, migration: nova_types.Migration,
+            *args: object, **kwargs: object) -> None:
+        """Make the guest here again, with the devices kept for it."""
+        selector = roles.source_of(migration)
+        with self._gpu_working(instance, selector):
+            prepare(self.gpu_tracker, filter(
+                selector,
+                self.gpu_tracker.assignments.of_instance(instance.uuid)))
+            super().finish_revert_migration(
+                context, instance, network_info, migration, *args, **kwargs)
+
+    def check_can_live_migrate_source(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            *args: object, **kwargs: object) -> object:
+        """Refuse to live migrate a guest with GPUs.
+
+        :raises nova.exception.MigrationPreCheckError: before any work
+        """
+        if lifecycle.asks_for_gpus(instance.flavor):
+            raise nova_exception.MigrationPreCheckError(
+                reason=f'instance {instance.uuid} has GPUs, which cannot be '
+                       f'live migrated')
+        return super().check_can_live_migrate_source(
+            context, instance, *args, **kwargs)
+
+    # -- on the destination -------------------------------------------------
+
+    def finish_migration(
+            self, context: nova_types.Context,
+            migration: nova_types.Migration, instance: nova_types.Instance,
+            disk_info: object, network_info: object, image_meta: object,
+            resize_instance: object,
+            allocations: nova_types.Allocations | None, *args: object,
+            **kwargs: object) -> None:
+        """Make the guest with the devices that were claimed for it."""
+        nova_finish = functools.partial(
+            super().finish_migration, context, migration, instance,
+            disk_info, network_info, image_meta, resize_instance,
+            allocations, *args, **kwargs)
+        with self._gpu_working(instance, roles.destination_of(migration)):
+            if lifecycle.asks_for_gpus(instance.flavor):
+                finish(self.gpu_tracker, instance.uuid, migration,
+                       allocations or {}, nova_finish)
+            else:
+                nova_finish()
+
+
+def unclaim(tracker: resource_tracker.ResourceTracker,
+            granted: claim_obj.Claim) -> None:
+    """End a claim for a destination; never raises.
+
+    What is left over is ended by the destination.
+    """
+    uuids = [assignment.uuid for assignment in granted.assignments]
+    if not uuids:
+        return
+    try:
+        # A destination that was restarted meanwhile has prepared all that is
+        # assigned there, this claim, too.
+        tracker.api.abort(gpgpu_context.admin(), uuids, touched=True)
+    except Exception:
+        LOG.exception(
+            'Cannot end assignments %s on %s of a migration that failed; '
+            'that host ends them later', uuids,
+            granted.assignments[0].host)
+
+
+def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
+           migration: nova_types.Migration, providers: Iterable[str],
+           nova_finish: Callable[[], None]) -> None:
+    """Make the guest on the destination with what was claimed for it.
+
+    :param providers: UUIDs of the providers on which Placement allocated
+    :raises NotFound: nothing was claimed although Placement allocated
+    """
+    is_destination = roles.destination_of(migration)
+    assignments = [
+        assignment for assignment in tracker.api.instance_assignments(
+            gpgpu_context.admin(), instance_uuid)
+        if assignment.host == tracker.host and is_destination(assignment)]
+    if not assignments:
+        if tracker.inventory.owns_any(providers):
+            raise exception.NotFound(
+                kind='claim for migration', name=migration.uuid)
+        nova_finish()
+        return
+    tracker.assignments.add(instance_uuid, assignments)
+    prepare(tracker, assignments)
+    # Before the guest is made: whatever happens from here on, the devices
+    # are the instance's, which is not built a second time.
+    tracker.inventory.accept(tracker.api.activate(
+        gpgpu_context.admin(),
+        [assignment.uuid for assignment in assignments],
+        tracker.backend.driver_capacity(
+            map(base.HostDevice.of, assignments))))
+    nova_finish()
+    tracker.inventory.push()
+
+
+def prepare(tracker: resource_tracker.ResourceTracker,
+            assignments: Iterable[claim_obj.Assignment]) -> None:
+    """Make devices ready for a guest; those that are ready stay so."""
+    for assignment in assignments:
+        tracker.backend.prepare(base.HostDevice.of(assignment))

@@ -1,0 +1,136 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Nova's virt driver, as far as the mixins extend it.
+
+For mypy the mixins extend ``DeclaredDriver``, which has types; at run time
+they extend Nova's own class. ``tests/unit/virt/test_nova_driver.py`` compares
+both. Arguments that are only passed on are in ``args`` and ``kwargs``.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from nova.virt import driver
+
+from gpgpu_plugin.compute import nova_types
+
+
+class DeclaredDriver:
+    """The methods of ``nova.virt.driver.ComputeDriver`` of Nova 34 that the
+    mixins extend or call."""
+
+    def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
+                 **kwargs: object) -> None:
+        raise NotImplementedError
+
+    def init_host(self, host: str) -> None:
+        """Prepare the driver; called once, before anything else."""
+        raise NotImplementedError
+
+    def cleanup_host(self, host: str) -> None:
+        """End the driver; called once, at the end."""
+        raise NotImplementedError
+
+    def get_nodenames_by_uuid(self, refresh: bool = False) -> dict[str, str]:
+        """Return names of compute nodes by UUID."""
+        raise NotImplementedError
+
+    def list_instance_uuids(self) -> list[str]:
+        """Return the UUIDs of the instances whose guests are here."""
+        raise NotImplementedError
+
+    def update_provider_tree(
+            self, provider_tree: nova_types.ProviderTree, nodename: str,
+            allocations: object = None) -> None:
+        """Bring Nova's provider tree in line with the host."""
+        raise NotImplementedError
+
+    def spawn(self, context: nova_types.Context,
+              instance: nova_types.Instance, image_meta: object,
+              injected_files: object, admin_password: object,
+              allocations: nova_types.Allocations | None, *args: object,
+              **kwargs: object) -> None:
+        """Make and start a guest."""
+        raise NotImplementedError
+
+    def destroy(self, context: nova_types.Context,
+                instance: nova_types.Instance, *args: object,
+                **kwargs: object) -> None:
+        """End a guest and remove what it had."""
+        raise NotImplementedError
+
+    def reboot(self, context: nova_types.Context,
+               instance: nova_types.Instance, network_info: object,
+               reboot_type: str, *args: object, **kwargs: object) -> None:
+        """Reboot a guest, softly or hard."""
+        raise NotImplementedError
+
+    def power_on(self, context: nova_types.Context,
+                 instance: nova_types.Instance, *args: object,
+                 **kwargs: object) -> None:
+        """Start a guest."""
+        raise NotImplementedError
+
+    def resume_state_on_host_boot(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            *args: object, **kwargs: object) -> None:
+        """Start a guest again after the host was booted."""
+        raise NotImplementedError
+
+    def suspend(self, context: nova_types.Context,
+                instance: nova_types.Instance) -> None:
+        """Save a guest's state and stop it."""
+        raise NotImplementedError
+
+    def check_can_live_migrate_source(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            *args: object, **kwargs: object) -> object:
+        """Check, on the source, whether a guest can be live migrated."""
+        raise NotImplementedError
+
+    def migrate_disk_and_power_off(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            dest: str, flavor: nova_types.Flavor, *args: object,
+            **kwargs: object) -> object:
+        """Stop a guest, on the source, and copy its disk."""
+        raise NotImplementedError
+
+    def finish_migration(
+            self, context: nova_types.Context,
+            migration: nova_types.Migration, instance: nova_types.Instance,
+            disk_info: object, network_info: object, image_meta: object,
+            resize_instance: object,
+            allocations: nova_types.Allocations | None, *args: object,
+            **kwargs: object) -> None:
+        """Make the guest on the destination."""
+        raise NotImplementedError
+
+    def confirm_migration(
+            self, context: nova_types.Context,
+            migration: nova_types.Migration, instance: nova_types.Instance,
+            network_info: object) -> None:
+        """Remove what the source still has of the instance."""
+        raise NotImplementedError
+
+    def finish_revert_migration(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            network_info: object, migration: nova_types.Migration,
+            *args: object, **kwargs: object) -> None:
+        """Make the guest on the source again."""
+        raise NotImplementedError
+
+
+if typing.TYPE_CHECKING:
+    ComputeDriver = DeclaredDriver
+else:
+    ComputeDriver = driver.ComputeDriver

@@ -1,0 +1,207 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GPUs in the life of nova-compute: start, provider tree, end."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+
+import nova.conf
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
+from gpgpu_plugin.compute import manager as compute_manager
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import worker
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.virt import nova_driver
+from gpgpu_plugin.virt import nova_managed_devices
+from gpgpu_plugin.virt import orphans
+
+LOG = logging.getLogger(__name__)
+CONF = nova.conf.CONF
+
+SUPPORTED_NOVA = 34
+
+
+def check_nova_version(found: str) -> None:
+    """Refuse a Nova that the plugin was not written for.
+
+    :raises ConfigInvalid: naming both versions
+    """
+    if found.partition('.')[0] != str(SUPPORTED_NOVA):
+        raise exception.ConfigInvalid(
+            option='compute_driver',
+            reason=f'this version of gpgpu_plugin works with Nova '
+                   f'{SUPPORTED_NOVA} (2026.2), and this is Nova {found}')
+
+
+class ServiceMixin(nova_driver.ComputeDriver):
+    """The host's resource tracker, its worker thread and its RPC server.
+
+    :cvar gpu_host: entry in the namespace ``gpgpu_plugin.hosts``
+    """
+
+    gpu_host: str
+
+    def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
+                 **kwargs: object) -> None:
+        check_nova_version(importlib.metadata.version('nova'))
+        conf_gpgpu.register_opts(CONF)
+        conf_gpgpu.check(CONF)
+        super().__init__(virtapi, *args, **kwargs)
+        self._gpu_client = virtapi.reportclient
+        self._gpu_tracker: resource_tracker.ResourceTracker | None = None
+        self._gpu_worker: worker.Worker | None = None
+        self._gpu_transport: rpc_transport.Transport | None = None
+        self._gpu_server: rpc_transport.RPCServer | None = None
+        self._gpu_stopping = False
+
+    @property
+    def gpu_tracker(self) -> resource_tracker.ResourceTracker:
+        """The host's resource tracker; made by init_host."""
+        if self._gpu_tracker is None:
+            raise RuntimeError('init_host was not called')
+        return self._gpu_tracker
+
+    # -- start --------------------------------------------------------------
+
+    def init_host(self, host: str) -> None:
+        """Start the GPUs' part, then Nova's, then what needs both.
+
+        Nova may destroy guests before its first inventory, so the resource
+        tracker is there first.
+        """
+        tracker = self._gpu_make_tracker(host)
+        self._gpu_tracker = tracker
+        self._gpu_worker = worker.Worker(
+            self._gpu_run_once, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
+        # Claims of a dead predecessor end before anything is built.
+        self._gpu_worker.run_once()
+        super().init_host(host)
+        [(uuid, name)] = self.get_nodenames_by_uuid().items()
+        tracker.set_node(name, uuid)
+        self._gpu_worker.run_once()
+        # Nova starts guests next, as after a reboot of the host.
+        tracker.restore()
+        try:
+            self._gpu_check_conflicts()
+        except exception.ConfigInvalid:
+            self._gpu_stop()
+            raise
+        self._gpu_worker.start()
+        self._gpu_wake()
+
+    def _gpu_make_tracker(
+            self, host: str) -> resource_tracker.ResourceTracker:
+        self._gpu_transport = rpc_transport.get_transport(CONF)
+        host_class = extensions.load(extensions.HOSTS, self.gpu_host)
+        return resource_tracker.ResourceTracker(
+            CONF, host, host_class.for_host(CONF, host),
+            conductor_api.ConductorAPI(CONF, self._gpu_transport),
+            self._gpu_client, functools.partial(
+                orphans.is_orphaned, guests=self._gpu_guests))
+
+    def _gpu_guests(self) -> set[str]:
+        return set(self.list_instance_uuids())
+
+    def _gpu_check_conflicts(self) -> None:
+        """Refuse to start if Nova itself assigns devices of a variant."""
+        nova_managed = nova_managed_devices.NovaManagedDevices(CONF)
+        if not nova_managed:
+            return
+        tracker = self.gpu_tracker
+        try:
+            devices = tracker.api.device_list(
+                gpgpu_context.admin(), host=tracker.host)
+            scan = tracker.backend.scan()
+        except (exception.ConductorUnavailable, exception.NotFound) as exc:
+            # It starts all the same, and its groups offer nothing until the
+            # conductor answers.
+            LOG.warning('The devices that Nova assigns itself on %s were not '
+                        'compared with its GPUs: %s', tracker.host, exc)
+        else:
+            nova_managed.check(
+                devices, scan, tracker.inventory.resource_classes())
+        # A variant may come later that matches some of them.
+        tracker.exclude(nova_managed.options)
+
+    # -- the worker's thread ------------------------------------------------
+
+    def _gpu_run_once(self) -> float | None:
+        self._gpu_serve()
+        return self.gpu_tracker.run_once()
+
+    def _gpu_serve(self) -> None:
+        """Serve the host's RPC topic as soon as there is a broker."""
+        transport = self._gpu_transport
+        if (transport is None or self._gpu_server is not None
+                or self._gpu_stopping):
+            return
+        try:
+            rpc_transport.probe(CONF, transport)
+        except exception.BrokerUnavailable as exc:
+            LOG.warning('%s; tried again later', exc)
+            return
+        server = rpc_transport.server(
+            transport, rpc_transport.compute_topic(CONF),
+            self.gpu_tracker.host,
+            [compute_manager.ComputeManager(
+                self._gpu_refresh, self._gpu_assignments_changed)])
+        server.start()
+        self._gpu_server = server
+
+    def _gpu_refresh(self) -> None:
+        self.gpu_tracker.refresh()
+        self._gpu_wake()
+
+    def _gpu_assignments_changed(self) -> None:
+        self.gpu_tracker.assignments_changed()
+        self._gpu_wake()
+
+    def _gpu_wake(self) -> None:
+        if self._gpu_worker is not None:
+            self._gpu_worker.wake()
+
+    # -- Nova's calls -------------------------------------------------------
+
+    def update_provider_tree(
+            self, provider_tree: nova_types.ProviderTree, nodename: str,
+            allocations: object = None) -> None:
+        """Put in Nova's own resources, then our groups below the node."""
+        super().update_provider_tree(provider_tree, nodename, allocations)
+        if self._gpu_tracker is not None and (
+                self._gpu_tracker.update_provider_tree(
+                    provider_tree, nodename)):
+            self._gpu_wake()
+
+    def cleanup_host(self, host: str) -> None:
+        """Stop what init_host started."""
+        self._gpu_stop()
+        super().cleanup_host(host)
+
+    def _gpu_stop(self) -> None:
+        # Nova gives little time for this; an iteration may take long.
+        self._gpu_stopping = True
+        server, self._gpu_server = self._gpu_server, None
+        if server is not None:
+            server.stop()
+            server.wait()
+        if self._gpu_worker is not None:
+            self._gpu_worker.stop()
+            self._gpu_worker = None

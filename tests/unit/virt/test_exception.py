@@ -1,0 +1,78 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What the plugin raises into Nova, so that Nova does the right thing."""
+
+from nova import exception as nova_exception
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.virt import exception as virt_exception
+
+_B = virt_exception.Build
+
+
+class TranslatedTest(base.BaseTestCase):
+
+    def raised(self, exc, build, expected):
+        """What Nova sees of an error, which is of the expected class."""
+        def fail():
+            with virt_exception.translated(build):
+                raise exc
+        return self.assertRaises(expected, fail)
+
+    def test_denied_build_goes_to_the_next_host(self):
+        # Nova reschedules on this class without counting a failed build.
+        self.assertTrue(issubclass(
+            virt_exception.GPUClaimDenied,
+            nova_exception.GroupAffinityViolation))
+        self.assertEqual('no_such_group (none)', str(
+            virt_exception.GPUClaimDenied(reason='no_such_group (none)')))
+
+    def test_class_follows_from_error_and_build(self):
+        denied = exception.ClaimDenied(
+            instance='i', host='h', reason='no_such_group', detail='x')
+        invalid = exception.Invalid(field='f', value='v', expected='e')
+        broken = exception.HostError(path='/sys/x', reason='gone')
+        for exc, build, expected in (
+                (denied, _B.NEW, virt_exception.GPUClaimDenied),
+                (denied, _B.REBUILD, virt_exception.GPUClaimDenied),
+                (denied, _B.EVACUATION,
+                 nova_exception.ComputeResourcesUnavailable),
+                (invalid, _B.NEW, virt_exception.GPUClaimDenied),
+                (invalid, _B.EVACUATION,
+                 nova_exception.ComputeResourcesUnavailable),
+                (broken, _B.NEW, nova_exception.ComputeResourcesUnavailable),
+                # The guest is gone already.
+                (broken, _B.REBUILD, nova_exception.InstanceDeployFailure),
+                (broken, _B.EVACUATION,
+                 nova_exception.ComputeResourcesUnavailable)):
+            with self.subTest(exc=type(exc).__name__, build=build):
+                self.assertIs(expected, type(
+                    self.raised(exc, build, expected)))
+
+    def test_reason_of_a_denial_has_no_remote_traceback(self):
+        exc = exception.ClaimDenied(
+            'message\nTraceback (most recent call last)', instance='i',
+            host='h', reason='no_such_group', detail='x')
+        self.assertEqual(
+            'Claim of i on h denied: no_such_group (x)',
+            str(self.raised(exc, _B.NEW, virt_exception.GPUClaimDenied)))
+
+    def test_wrong_extra_spec_is_named(self):
+        exc = exception.Invalid(field='gpgpu:x', value='v', expected='e')
+        self.assertEqual(
+            f'extra_spec_invalid: {exc}',
+            str(self.raised(exc, _B.NEW, virt_exception.GPUClaimDenied)))
+
+    def test_error_of_somebody_else_is_raised_as_it_is(self):
+        exc = ValueError('x')
+        self.assertIs(exc, self.raised(exc, _B.NEW, ValueError))

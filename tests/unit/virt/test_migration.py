@@ -1,0 +1,118 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What a migration does to the devices of both its hosts."""
+
+import types
+
+import fixtures
+import oslo_messaging
+from nova import exception as nova_exception
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import migration
+from gpgpu_plugin.virt import roles
+from tests.unit.virt import base
+
+
+class MigrationTest(base.DriverTestCase):
+    """A resize on one host: both roles are there."""
+
+    def setUp(self):
+        super().setUp()
+        self.instance = self.spawn(2)
+        self.instance.migration_context = types.SimpleNamespace(
+            migration_id=1, new_numa_topology=None)
+        self.migration = types.SimpleNamespace(
+            uuid='m1', source_compute='h1', dest_compute='h1')
+        self.useFixture(fixtures.MockPatchObject(
+            roles, 'migration_of', return_value=self.migration))
+
+    def begin(self, gpus=3):
+        """What the source does."""
+        flavor = self.make_instance(gpus).flavor
+        self.request(gpus)
+        self.client.allocations['i1'] = {
+            provider: {'resources': resources} for provider, resources
+            in self.client.allocations['i1'].items()}
+        self.driver.migrate_disk_and_power_off(
+            None, self.instance, 'ip', flavor, None)
+
+    def of_destination(self):
+        return [assignment.state for assignment in
+                self.api.instance_assignments(context.admin(), 'i1')
+                if roles.destination_of(self.migration)(assignment)]
+
+    def test_source_claims_for_the_destination(self):
+        self.begin(3)
+        self.assertEqual(['provisioning'] * 3, self.of_destination())
+
+    def test_denied_claim_changes_nothing(self):
+        self.assertRaises(
+            nova_exception.InstanceFaultRollback, self.begin, 7)
+        self.assertEqual([], self.of_destination())
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
+    def test_guest_that_cannot_be_stopped_ends_the_claim(self):
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.migrate_disk_and_power_off',
+            side_effect=RuntimeError('no space')))
+        self.assertRaises(RuntimeError, self.begin, 3)
+        self.assertEqual([], self.of_destination())
+
+    def test_flavor_without_gpus_claims_nothing(self):
+        self.driver.migrate_disk_and_power_off(
+            None, self.instance, 'ip', self.make_instance(0).flavor, None)
+        self.assertEqual([], self.of_destination())
+
+    def finish(self):
+        self.driver.finish_migration(
+            None, self.migration, self.instance, None, None, None, False,
+            {self.provider: {'resources': {}}})
+
+    def test_destination_gets_what_was_claimed_for_it(self):
+        self.begin(3)
+        self.finish()
+        self.assertEqual(['assigned'] * 3, self.of_destination())
+        self.assertEqual(
+            5, len(self.tracker.assignments.of_instance('i1')))
+
+    def test_destination_without_a_claim_makes_no_guest(self):
+        self.assertRaises(exception.NotFound, self.finish)
+
+    def test_revert_prepares_the_devices_of_the_source(self):
+        self.begin(3)
+        prepare = self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'prepare'))
+        self.driver.finish_revert_migration(
+            None, self.instance, None, self.migration)
+        self.assertEqual(2, prepare.mock.call_count)
+
+    def test_live_migration_of_a_guest_with_gpus_is_refused(self):
+        self.assertRaises(
+            nova_exception.MigrationPreCheckError,
+            self.driver.check_can_live_migrate_source, None, self.instance,
+            None)
+        self.assertEqual('x', self.driver.check_can_live_migrate_source(
+            None, self.make_instance(0), 'x'))
+
+    def test_unclaim_never_raises(self):
+        granted = claim_obj.Claim(
+            assignments=self.tracker.assignments.of_instance('i1'),
+            inventory=self.tracker.inventory.newest)
+        self.useFixture(fixtures.MockPatchObject(
+            self.api, 'abort', side_effect=oslo_messaging.RemoteError()))
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.virt.migration'))
+        migration.unclaim(self.tracker, granted)
+        self.assertIn('that host ends them later', log.output)
