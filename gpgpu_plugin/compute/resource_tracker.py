@@ -31,7 +31,6 @@ from nova import context as nova_context
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import allocation_removal
 from gpgpu_plugin.compute import assignments
@@ -216,12 +215,11 @@ class ResourceTracker:
         # Stored first: a crash from here on loses nothing, and releasing
         # twice does no harm.
         self.assignments.add_pending(uuids)
-        self._send(f'the release of assignments {uuids}')
+        self._send(f'the release of assignments {", ".join(uuids)}')
 
     def confirm_migration(
             self, confirmation: claim_obj.MigrationConfirmation) -> None:
-        """Tell the conductor that Nova confirmed a migration from this host;
-        later if no conductor answers."""
+        """Confirm a migration from here now, or later without a conductor."""
         if confirmation.source_assignments:
             # Nova removes the migration's allocation next.
             self.allocation_removal.add(confirmation.migration_uuid)
@@ -244,23 +242,14 @@ class ResourceTracker:
         self._require(_T.CLEAN)
 
     def flush_releases(self) -> None:
-        """Send the releases and confirmations that the conductor does not
-        have yet.
+        """Send pending releases and confirmations.
 
         :raises ConductorUnavailable: they stay pending
         """
-        pending = self.assignments.pending()
-        if pending:
-            self.inventory.accept(
-                self.api.release(gpgpu_context.admin(), pending))
-            self.assignments.remove_pending(pending)
+        if self._is_due(_T.RELEASE):
+            # What is released is dirty, also if the answer gets lost.
             self._require(_T.CLEAN)
-        for confirmation in self.assignments.confirmations():
-            for offered in self.api.confirm_migration(
-                    gpgpu_context.admin(), confirmation):
-                self.inventory.accept(offered)
-            self.assignments.remove_confirmation(confirmation)
-            self._require(_T.CLEAN)
+            tasks.release(self._host(), self.inventory.accept)
 
     def restore(
             self, assignments: Iterable[claim_obj.Assignment] | None = None,
@@ -297,7 +286,8 @@ class ResourceTracker:
                 if self._is_due(task):
                     self._run_task(task)
             except exception.ConductorUnavailable as exc:
-                LOG.warning('%s; tried again later', exc)
+                LOG.warning('%s; task %s of %s is tried again later', exc,
+                            task, self.host)
                 # The others would wait for it in vain, one after the other.
                 break
             except exception.HostNotReady as exc:

@@ -143,6 +143,24 @@ def _moved(scan: scanner.Scan,
         for assignment in assigned)
 
 
+def release(host: Host, accept: Callable[
+        [inventory_obj.HostInventory | None], None]) -> None:
+    """Send pending releases, then pending confirmations of migrations.
+
+    :param accept: called with the conductor's answers
+    :raises ConductorUnavailable: what was not sent stays pending
+    """
+    pending = host.assignments.pending()
+    if pending:
+        accept(host.api.release(gpgpu_context.admin(), pending))
+        host.assignments.remove_pending(pending)
+    for confirmation in host.assignments.confirmations():
+        for inventory in host.api.confirm_migration(
+                gpgpu_context.admin(), confirmation):
+            accept(inventory)
+        host.assignments.remove_confirmation(confirmation)
+
+
 def fetch(host: Host) -> inventory_obj.HostInventory:
     """Return the host's inventory as the conductor has it now.
 

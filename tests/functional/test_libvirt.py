@@ -230,7 +230,7 @@ class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
         self._start_with(vendor_id='10de', product_id='2330')
         self.manage('variant', 'create', *self.variants[0])
         self.assertEqual([], self.devices('--variant', 'H100'))
-        self.assertIn('Nova ([pci] device_spec)', self.listing(
+        self.assertIn('managed by Nova ([pci] device_spec)', self.listing(
             'device', 'show', first)['reason'])
         self.boot(self.flavor(H100=1), 'ERROR')
 
