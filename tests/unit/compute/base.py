@@ -123,9 +123,9 @@ class ComputeTestCase(base.BaseTestCase):
         tracker.set_node('h1', NODE)
         return tracker
 
-    def is_orphaned(self, each):
-        return (each.state == 'provisioning'
-                or each.instance_uuid in self.gone)
+    def is_orphaned(self, assignment):
+        return (assignment.state == 'provisioning'
+                or assignment.instance_uuid in self.gone)
 
     def update_tree(self):
         """What Nova does: its copy changed by us, then written."""
@@ -153,18 +153,19 @@ class ComputeTestCase(base.BaseTestCase):
 
     def states(self):
         result = {}
-        for each in self.api.device_list(context.admin(), variant='H100'):
-            result[each.shown_state] = result.get(each.shown_state, 0) + 1
+        for device in self.api.device_list(context.admin(), variant='H100'):
+            result[device.shown_state] = result.get(device.shown_state, 0) + 1
         return result
 
     def drivers(self):
-        return {each.driver for each in self.tracker.backend.scan().functions
-                if each.device == '2330'}
+        return {function.driver
+                for function in self.tracker.backend.scan().functions
+                if function.device == '2330'}
 
     def boot(self, count=2, instance='i1'):
         claim = self.api.claim(
             context.admin(), self.request(count, instance))
-        uuids = [each.uuid for each in claim.assignments]
+        uuids = [assignment.uuid for assignment in claim.assignments]
         self.api.activate(context.admin(), uuids)
         self.tracker.assignments.add(instance, claim.assignments)
         return uuids

@@ -144,8 +144,9 @@ class ChangeTest(AssignmentsTestCase):
             self.book().confirm(confirmation)
             self.assertEqual(
                 [(uuid, claim.ClaimRole.INSTANCE, None) for uuid in left], [
-                    (each.uuid, each.role, each.migration_uuid)
-                    for each in self.book().of_instance('i1')])
+                    (assignment.uuid, assignment.role,
+                     assignment.migration_uuid)
+                    for assignment in self.book().of_instance('i1')])
             self.assertEqual((other,), self.book().of_instance('i2'))
 
     def test_newer_answer_about_an_assignment_replaces_the_older_one(self):

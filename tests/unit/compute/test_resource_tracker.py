@@ -126,7 +126,7 @@ class RunOnceTest(base.ComputeTestCase):
         self.tracker.inventory.push()
         self.assertEqual((8, 2), self.placement())
 
-    def test_placement_error_is_tried_again_by_the_next_look(self):
+    def test_placement_error_is_tried_again_by_the_next_iteration(self):
         uuids = self.boot(2)
         self.client.error = nova_exception.ResourceProviderUpdateFailed(
             url='', error='')
@@ -191,7 +191,8 @@ class OrphanTest(base.ComputeTestCase):
         tracker.run_once()
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual(uuids, [
-            each.uuid for each in tracker.assignments.of_instance('i1')])
+            assignment.uuid for assignment
+            in tracker.assignments.of_instance('i1')])
 
 
     def test_compared_again_after_a_lease(self):
@@ -203,14 +204,14 @@ class OrphanTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 
-    def test_where_nothing_is_held_nothing_is_compared(self):
+    def test_where_nothing_is_assigned_nothing_is_compared(self):
         self.seconds += self.conf.gpgpu.claim_lease
         self.tracker.run_once()
         self.api.host_assignments = lambda *args: self.fail('called')
         self.seconds += self.conf.gpgpu.claim_lease
         self.tracker.run_once()
 
-    def test_who_cannot_be_asked_about_stays_and_is_asked_again(self):
+    def test_assignment_whose_user_is_unknown_is_asked_about_again(self):
         self.boot(2)
         self.gone.add('i1')
         tracker = self.make_tracker()
@@ -221,7 +222,7 @@ class OrphanTest(base.ComputeTestCase):
         tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 
-    def _away(self, each):
+    def _away(self, assignment):
         raise RuntimeError('Nova does not answer')
 
     def test_claim_for_a_migration_that_never_comes_ends(self):
@@ -263,9 +264,9 @@ class RestoreTest(base.ComputeTestCase):
 
     def test_one_that_is_broken_does_not_stop_the_others(self):
         self.boot(2, 'i1')
-        held = self.tracker.assignments.of_instance('i1')
+        assigned = self.tracker.assignments.of_instance('i1')
         self.tracker.backend.kernel.write(
-            f'bus/pci/devices/{held[0].address}/remove', '1')
+            f'bus/pci/devices/{assigned[0].address}/remove', '1')
         self.tracker.restore()
         self.assertIn('vfio-pci', self.drivers())
 
@@ -304,7 +305,7 @@ class RestartedDestinationTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.assertEqual([], self.mdevs())
         self.assertEqual({'available'}, {
-            each.shown_state for each in self.api.device_list(
+            device.shown_state for device in self.api.device_list(
                 context.admin())})
 
 
@@ -365,7 +366,8 @@ class ConfirmationTest(base.ComputeTestCase):
             context.admin(), dataclasses.replace(
                 self.request(3), role=claim_obj.ClaimRole.DESTINATION,
                 migration_uuid='m1'))
-        self.destination = [each.uuid for each in granted.assignments]
+        self.destination = [
+            assignment.uuid for assignment in granted.assignments]
         self.tracker.assignments.add('i1', granted.assignments)
         self.api.activate(context.admin(), self.destination)
         self.confirmation = claim_obj.MigrationConfirmation(
@@ -375,8 +377,8 @@ class ConfirmationTest(base.ComputeTestCase):
     def assert_confirmed(self, assignments):
         self.assertEqual(
             {(uuid, 'instance', None) for uuid in self.destination},
-            {(each.uuid, each.role, each.migration_uuid)
-             for each in assignments})
+            {(assignment.uuid, assignment.role, assignment.migration_uuid)
+             for assignment in assignments})
 
     def assert_delivered(self):
         self.assertEqual([], self.tracker.assignments.confirmations())
@@ -502,7 +504,8 @@ class DueTasksTest(base.ComputeTestCase):
         self.watch('host_assignments')
         self.assertEqual(['report', 'host_assignments'], self.run_once())
         self.assertEqual([assigned.address], [
-            each.address for each in self.tracker.assignments.all()])
+            assignment.address
+            for assignment in self.tracker.assignments.all()])
 
     def test_no_node_no_report(self):
         self.watch('report')

@@ -23,7 +23,7 @@ class AllocationsTest(base.ComputeTestCase):
         self.tracker.request_reconcile()
         self.tracker.run_once()
 
-    def test_what_is_held_without_an_allocation_is_reserved(self):
+    def test_device_without_an_allocation_is_reserved(self):
         self.boot(2, 'i1')
         self.boot(3, 'i2')
         self.compare()
@@ -59,7 +59,7 @@ class AllocationsTest(base.ComputeTestCase):
         self.assertIsNone(self.tracker.run_once())
         self.assertEqual((8, 2), self.placement())
 
-    def test_nothing_held_asks_nobody(self):
+    def test_host_without_assignments_asks_nobody(self):
         self.client.get_allocations_for_resource_provider = (
             lambda *args: self.fail('asked'))
         self.compare()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The worker looks when woken, one look at a time, and survives errors."""
+"""The worker iterates when woken, one at a time, and survives errors."""
 
 import threading
 
@@ -27,22 +27,22 @@ class WorkerTest(base.BaseTestCase):
         return made
 
     def test_wake(self):
-        looked = threading.Event()
-        self.make(looked.set).wake()
-        self.assertTrue(looked.wait(300))
+        iterated = threading.Event()
+        self.make(iterated.set).wake()
+        self.assertTrue(iterated.wait(300))
 
     def test_interval(self):
-        looked = threading.Event()
-        self.make(looked.set, 0.01)
-        self.assertTrue(looked.wait(300))
+        iterated = threading.Event()
+        self.make(iterated.set, 0.01)
+        self.assertTrue(iterated.wait(300))
 
-    def test_looks_again_when_the_work_wants_it(self):
-        looks = []
+    def test_next_iteration_comes_when_the_work_wants_it(self):
+        iterations = []
         third = threading.Event()
 
         def work():
-            looks.append(1)
-            if len(looks) == 3:
+            iterations.append(1)
+            if len(iterations) == 3:
                 third.set()
                 return None
             return 0.01
@@ -50,26 +50,26 @@ class WorkerTest(base.BaseTestCase):
         self.assertTrue(third.wait(300))
 
     def test_error_does_not_end_it(self):
-        looks = []
+        iterations = []
         second = threading.Event()
 
         def work():
-            looks.append(1)
-            if len(looks) == 1:
+            iterations.append(1)
+            if len(iterations) == 1:
                 raise RuntimeError('once')
             second.set()
         self.make(work, 0.01)
         self.assertTrue(second.wait(300))
 
-    def test_wakes_while_it_works_become_one_look(self):
-        looks = []
+    def test_wakes_while_it_works_become_one_iteration(self):
+        iterations = []
         begun, go_on, done = (threading.Event() for _ in range(3))
 
         def work():
-            looks.append(1)
+            iterations.append(1)
             begun.set()
             go_on.wait(300)
-            if len(looks) == 2:
+            if len(iterations) == 2:
                 done.set()
         made = self.make(work)
         made.wake()
@@ -79,4 +79,4 @@ class WorkerTest(base.BaseTestCase):
         go_on.set()
         self.assertTrue(done.wait(300))
         made.stop()
-        self.assertEqual(2, len(looks))
+        self.assertEqual(2, len(iterations))

@@ -26,7 +26,7 @@ class ValidatorsTest(base.BaseTestCase):
             self.assertIn(key, nova_validators.VALIDATORS)
         self.assertEqual(
             set(request.EXTRA_SPECS) | {'gpgpu:{key}'},
-            {each.name for each in extra_spec_validators.register()})
+            {validator.name for validator in extra_spec_validators.register()})
 
     def test_every_right_value(self):
         for key, values in request.EXTRA_SPECS.items():

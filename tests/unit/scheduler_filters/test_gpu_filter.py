@@ -91,7 +91,7 @@ class GpuFilterTest(base.BaseTestCase):
 
     def passed(self, api, spec, *hosts):
         made = gpu_filter.GpuFilter(scheduler_view.SchedulerViewCache(api))
-        return [each.host for each in made.filter_all(hosts, spec)]
+        return [host.host for host in made.filter_all(hosts, spec)]
 
     def view(self, *hosts, generation=1):
         return FakeAPI(inventory.Changes(generation=generation, hosts=hosts))
@@ -181,11 +181,11 @@ class GpuFilterTest(base.BaseTestCase):
 
     def test_only_fitting_candidates_stay(self):
         good = {'allocations': {'h1-rp': {}}}
-        each = host('h1', [{'allocations': {'other-rp': {}}}, good])
+        candidate_host = host('h1', [{'allocations': {'other-rp': {}}}, good])
         self.assertEqual(['h1'], self.passed(
             self.view(groups('h1')), self.spec(
-                resources__CUSTOM_GPU_A='1'), each))
-        self.assertEqual([good], each.allocation_candidates)
+                resources__CUSTOM_GPU_A='1'), candidate_host))
+        self.assertEqual([good], candidate_host.allocation_candidates)
 
     def test_enumerated_for_nova(self):
         self.assertIn(gpu_filter.GpuFilter, scheduler_filters.all_filters())

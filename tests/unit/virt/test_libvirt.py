@@ -46,11 +46,11 @@ class HostdevTest(base.BaseTestCase):
              'function': '0x0'}, dict(element.find('source/address').attrib))
 
     def places(self, **kwargs):
-        return [(each.find('address').get('bus'),
-                 each.find('address').get('slot'),
-                 each.find('address').get('function'),
-                 each.find('address').get('multifunction'))
-                for each in self.elements(
+        return [(hostdev.find('address').get('bus'),
+                 hostdev.find('address').get('slot'),
+                 hostdev.find('address').get('function'),
+                 hostdev.find('address').get('multifunction'))
+                for hostdev in self.elements(
                     '0000:21:00.0', '0000:21:00.2', **kwargs)]
 
     def test_functions_of_a_card_share_a_slot(self):
@@ -61,4 +61,5 @@ class HostdevTest(base.BaseTestCase):
                 (1, 'pc-i440fx-7.2', ('0x00', '0x11')),
                 (0, None, ('0x00', '0x10'))):
             found = self.places(number=number, machine_type=machine_type)
-            self.assertEqual([place, place], [each[:2] for each in found])
+            self.assertEqual(
+                [place, place], [address[:2] for address in found])

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What Nova would give away beside the plugin; the rest by REST API."""
+"""Devices that Nova assigns, too; the rest is tested by the REST API."""
 
 import json
 import uuid
@@ -56,8 +56,8 @@ class ConflictTest(ConflictCase):
             reported.scan([reported.Reported(
                 id='s', address=ADDRESS, vgpu_mechanism='mdev',
                 vgpu_types=tuple(
-                    vgpu_type.VGPUType(name=each, type_id=each)
-                    for each in types))]),
+                    vgpu_type.VGPUType(name=name, type_id=name)
+                    for name in types))]),
             resource_classes)
 
     def refused(self, *words, **kwargs):
@@ -144,18 +144,19 @@ class MdevOnVFTest(ConflictCase):
             {'10de:20b5': 20})
         self.host.make_vfs(())
         self.pf, *self.vfs = self.card()
-        [self.kind] = [each for each in self.pf.vgpu_types
-                       if each.name == 'A100D-20C']
+        [self.kind] = [offered for offered in self.pf.vgpu_types
+                       if offered.name == 'A100D-20C']
         self.conf.set_override(
             'enabled_mdev_types', [self.kind.type_id], 'devices')
         self.option = f'[devices] enabled_mdev_types = {self.kind.type_id}'
 
     def card(self):
         """The first one and its VFs."""
-        functions = [each for each in reported.functions(self.host.scan())
-                     if pci.can_be_gpu(each.class_code)]
-        return [each for each in functions
-                if functions[0].id in (each.id, each.pf)]
+        functions = [
+            function for function in reported.functions(self.host.scan())
+            if pci.can_be_gpu(function.class_code)]
+        return [function for function in functions
+                if functions[0].id in (function.id, function.pf)]
 
     def options(self):
         return nova_managed_devices.NovaManagedDevices(self.conf).options(
@@ -175,7 +176,8 @@ class MdevOnVFTest(ConflictCase):
 
     def test_all_that_have_the_type(self):
         covered = dict.fromkeys(
-            (each.address for each in (self.pf, *self.vfs)), self.option)
+            (function.address for function in (self.pf, *self.vfs)),
+            self.option)
         self.assertEqual(covered, self.options())
         # Also once one of them has it, as at each start after the first.
         self.carve(self.vfs[0])

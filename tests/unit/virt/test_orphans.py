@@ -33,7 +33,7 @@ def assignment(state='assigned', role=claim.ClaimRole.INSTANCE,
 
 class LivenessTest(base.BaseTestCase):
 
-    def is_orphaned(self, each, instance=None, guests=()):
+    def is_orphaned(self, assignment, instance=None, guests=()):
         answer = {'side_effect': nova_exception.InstanceNotFound(
             instance_id='i1')}
         if instance is not None:
@@ -41,7 +41,7 @@ class LivenessTest(base.BaseTestCase):
                 'deleted': False, 'task_state': None, **instance})}
         with mock.patch.object(
                 objects.Instance, 'get_by_uuid', **answer):
-            return orphans.is_orphaned(each, lambda: guests)
+            return orphans.is_orphaned(assignment, lambda: guests)
 
     def test_assigned_lives_as_long_as_the_instance(self):
         self.assertFalse(self.is_orphaned(assignment(), {}))

@@ -59,7 +59,7 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual(self.before, self.settled())
 
     def fail_prepare(self):
-        second = sorted(each.address for each in self.api.device_list(
+        second = sorted(device.address for device in self.api.device_list(
             context.admin(), variant='H100'))[1]
         faults = self.tracker.backend.kernel.faults
         faults[f'{second}/driver_override'] = errno.EBUSY
@@ -86,13 +86,13 @@ class StepsTest(base.ComputeTestCase):
     def _fail_after(self, name):
         """The step does all it does, and fails then."""
         def broken(run):
-            [step] = [each for each in steps.STEPS if each.name == name]
+            [step] = [step for step in steps.STEPS if step.name == name]
             step.do(run)
             raise RuntimeError(name)
         self.assertRaises(RuntimeError, self.run_steps, tuple(
-            each if each.name != name
-            else steps.Step(name, broken, each.undo)
-            for each in steps.STEPS))
+            step if step.name != name
+            else steps.Step(name, broken, step.undo)
+            for step in steps.STEPS))
         self.assertEqual([], self.guests)
         self.assertEqual(self.before, self.settled())
 
@@ -141,12 +141,12 @@ class StepsTest(base.ComputeTestCase):
         def broken(run):
             raise RuntimeError('spawn')
         self.assertRaises(RuntimeError, self.run_steps, tuple(
-            each if each.name != 'spawn'
-            else steps.Step('spawn', broken, each.undo)
-            for each in steps.STEPS))
+            step if step.name != 'spawn'
+            else steps.Step('spawn', broken, step.undo)
+            for step in steps.STEPS))
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual(first, [
-            each.uuid for each in self.api.instance_assignments(
+            assignment.uuid for assignment in self.api.instance_assignments(
                 context.admin(), 'i1')])
 
     def test_conductor_goes_away_before_activation(self):
@@ -155,9 +155,9 @@ class StepsTest(base.ComputeTestCase):
             raise exception.ConductorUnavailable(method='x', timeout=1)
         self.assertRaises(
             exception.ConductorUnavailable, self.run_steps, tuple(
-                each if each.name != 'activate'
-                else steps.Step('activate', away, each.undo)
-                for each in steps.STEPS))
+                step if step.name != 'activate'
+                else steps.Step('activate', away, step.undo)
+                for step in steps.STEPS))
         self.assertEqual([], self.guests)
         self.conductor.start()
         self.assertEqual(self.before, self.settled())
@@ -174,7 +174,7 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
         self.assertEqual(self.before, self.settled())
 
-    def test_release_that_is_owed_does_not_hit_the_new_claim(self):
+    def test_pending_release_does_not_end_the_new_claim(self):
         # As for an instance that was shelved while no conductor answered,
         # and is unshelved here.
         first = self.run_steps().uuids
@@ -184,7 +184,7 @@ class StepsTest(base.ComputeTestCase):
         self.settled()
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
 
-    def test_claim_that_breaks_in_the_conductor_is_suspect(self):
+    def test_claim_that_fails_in_the_conductor_is_reconciled(self):
         claim = self.api.claim
 
         def breaks(*args):
