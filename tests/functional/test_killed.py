@@ -219,7 +219,7 @@ class MovesTest(KilledCase):
         self.act('migrate')
         new = self.moved()
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
-                       '.release_instance', self.acting('confirmResize'))
+                       '.confirm_migration', self.acting('confirmResize'))
         self.both_hold(new)
         self.given_back()
 
