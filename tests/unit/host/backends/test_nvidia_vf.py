@@ -104,6 +104,40 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.host.kernel.faults['reset'] = errno.ENOTTY
         self.assertFalse(self.host.clean(device).passed)
 
+    def test_vf_with_other_ids_than_before_the_guest_is_not_clean(self):
+        device = self.device(cleaning='c1')
+        self.host.prepare(device)
+        path = f'{self.root}/bus/pci/devices/{device.address}/config'
+        with open(path, 'r+b') as file:
+            file.seek(8)
+            file.write(b'\xa2')
+        verdict = self.host.clean(device)
+        self.assertFalse(verdict.passed)
+        self.assertIn('since before the guest, revision was', verdict.evidence)
+
+    def test_other_vf_at_the_address_is_not_touched(self):
+        device = self.device()
+        self.host.prepare(device)
+        self.host.kernel.written.clear()
+        other = self.device(stable_id=self.vfs[1].id,
+                            assignment_uuid=device.assignment_uuid)
+        for method in (self.host.prepare, self.host.release,
+                       self.host.attachment):
+            self.refused(method, other, f'{self.vfs[1].id} is not there')
+        self.assertFalse(self.host.clean(other).passed)
+        self.assertEqual([], self.host.kernel.written)
+
+    def test_dead_vf_is_not_touched(self):
+        device = self.device()
+        self.host.prepare(device)
+        self.host.kernel.written.clear()
+        pathlib.Path(self.root, 'bus/pci/devices', device.address,
+                     'config').write_bytes(b'\xff' * 256)
+        for method in (self.host.release, self.host.attachment):
+            self.refused(method, device, device.address, 'does not answer')
+        self.assertFalse(self.host.clean(device).passed)
+        self.assertEqual([], self.host.kernel.written)
+
     def test_clean_fails_if_the_driver_is_not_bound_again(self):
         device = self.device()
         for fail in (lambda: self.host.kernel.faults.update(

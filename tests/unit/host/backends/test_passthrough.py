@@ -22,6 +22,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
 
@@ -136,6 +137,45 @@ class CardTest(PassthroughCase):
         found = self.functions()
         self.assertEqual({None},
                          {found[address].driver for address in both})
+
+    def change_config(self, address):
+        path = f'{self.root}/bus/pci/devices/{address}/config'
+        with open(path, 'r+b') as file:
+            file.seek(2)
+            file.write(b'\x39\x23')
+
+    def test_changed_companion_is_not_clean_and_stays_without_driver(self):
+        before = self.functions()
+        self.backend.prepare(self.device(self.gpu))
+        self.change_config(self.audio)
+        verdict = self.backend.clean(self.device(self.gpu))
+        self.assertFalse(verdict.passed)
+        self.assertIn(f'{self.audio}: since before the guest, device was',
+                      verdict.evidence)
+        found = self.functions()
+        for address in (self.gpu.address, self.audio):
+            self.assertIsNotNone(before[address].driver)
+            self.assertIsNone(found[address].driver)
+
+    def test_no_function_is_bound_if_one_cannot_be_read(self):
+        read = self.backend.binder._read_file
+
+        def fail(path):
+            if self.audio in path:
+                raise OSError(5, 'Input/output error')
+            return read(path)
+        self.backend.binder._read_file = fail
+        self.refused(self.backend.prepare, self.gpu, 'Input/output error')
+        self.assertEqual([], self.backend.kernel.written)
+
+    def test_clean_without_helper_gives_no_verdict(self):
+        self.backend.prepare(self.device(self.gpu))
+
+        def fail(path):
+            raise privsep.HelperUnavailable(5, 'no helper')
+        self.backend.binder._read_file = fail
+        self.assertRaises(exception.HostNotReady, self.backend.clean,
+                          self.device(self.gpu))
 
     def test_foreign_device_in_iommu_group_is_refused(self):
         foreign = next(

@@ -1,0 +1,116 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the watch, on a fake machine."""
+
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import watch
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import vgpu_driver
+
+MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
+    'mtty-1': {'name': 'Single port serial', 'video_ram': 1, 'max': 24}}}
+
+
+class WatchTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        machine.build(machine.load('intel-flex170-2'), self.root)
+        self.kernel = fake_kernel.FakeKernel(self.root)
+        self.gpu = next(
+            function for function
+            in scanner.scan(sysfs.Sysfs(self.root)).functions
+            if pci.can_be_gpu(function.class_code)
+            and function.sriov_totalvfs)
+
+    def write(self, name, value):
+        self.kernel.write(
+            f'bus/pci/devices/{self.gpu.address}/{name}', value)
+
+    def watch(self):
+        made = watch.Watch(sysfs.Sysfs(self.root), scanner.scan(
+            sysfs.Sysfs(self.root)))
+        self.addCleanup(made.close)
+        return made
+
+    def test_unchanged_host_is_not_changed(self):
+        self.assertFalse(self.watch().changed())
+
+    def test_change_of_driver_is_noticed(self):
+        address = self.gpu.address
+        before = self.watch()
+        self.kernel.write('bus/pci/drivers/i915/unbind', address)
+        self.assertTrue(before.changed())
+        before = self.watch()
+        self.write('driver_override', 'vfio-pci')
+        self.kernel.write('bus/pci/drivers/vfio-pci/bind', address)
+        self.assertTrue(before.changed())
+
+    def test_removed_function_is_noticed(self):
+        before = self.watch()
+        self.write('remove', '1')
+        self.assertTrue(before.changed())
+
+    def test_change_of_numvfs_is_noticed(self):
+        before = self.watch()
+        self.write('sriov_numvfs', '2')
+        self.assertTrue(before.changed())
+
+    def test_check_opens_no_files(self):
+        made = self.watch()
+        calls = []
+        for name in ('open', 'readlink', 'read'):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'os.{name}', lambda *args: calls.append(args)))
+        self.assertFalse(made.changed())
+        self.assertEqual([], calls)
+
+    def test_new_mdev_parent_is_noticed(self):
+        before = self.watch()
+        folder = pathlib.Path(self.root, 'devices/virtual/mtty/mtty')
+        folder.mkdir(parents=True)
+        vgpu_driver.add_types(pathlib.Path(self.root), folder, MTTY)
+        self.assertTrue(before.changed())
+
+    def test_first_function_of_a_driver_is_noticed(self):
+        pathlib.Path(self.root, 'bus/pci/drivers/nouveau').mkdir()
+        before = self.watch()
+        pathlib.Path(self.root, 'bus/pci/drivers/nouveau/0000:ff:00.0').touch()
+        self.assertTrue(before.changed())
+
+    def test_capacity_counts_only_after_the_driver_failed(self):
+        folder = pathlib.Path(self.root, 'devices/virtual/mtty/mtty')
+        folder.mkdir(parents=True)
+        vgpu_driver.add_types(pathlib.Path(self.root), folder, MTTY)
+        path = folder / 'mdev_supported_types/mtty-1/available_instances'
+        for available, noticed in (('24', False), ('0', True)):
+            path.write_text(f'{available}\n')
+            before = self.watch()
+            path.write_text('23\n')
+            self.assertEqual(noticed, before.changed(), available)
+
+    def test_closed_watch_has_no_open_files(self):
+        before = len(os.listdir('/proc/self/fd'))
+        made = self.watch()
+        self.assertGreater(len(os.listdir('/proc/self/fd')), before)
+        made.close()
+        self.assertEqual(before, len(os.listdir('/proc/self/fd')))

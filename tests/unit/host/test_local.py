@@ -1,0 +1,186 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the host of nova-compute, on fake machines."""
+
+import errno
+import os
+import shutil
+import uuid
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import local
+from gpgpu_plugin.host.backends import mdev
+from gpgpu_plugin.host.backends import nvidia_vf
+from gpgpu_plugin.host.backends import passthrough
+from gpgpu_plugin.host.backends import sriov_vf
+from gpgpu_plugin.host.fake import host as fake_host
+
+
+class LocalHostCase(base.BaseTestCase):
+
+    machine = 'pcie-l40s-4'
+
+    def setUp(self):
+        super().setUp()
+        self.host = self.make_host(self.machine)
+        self.kernel = self.host.kernel
+
+    def make_host(self, name, numvfs=None):
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        return fake_host.FakeHost.for_machine(name, self.root, numvfs)
+
+    def functions(self):
+        return [function for function in self.host.scan().functions
+                if pci.can_be_gpu(function.class_code)
+                and function.vendor != '1a03']
+
+    @staticmethod
+    def device(function, vgpu_type=naming.PASSTHROUGH):
+        return host_base.HostDevice(
+            assignment_uuid=str(uuid.uuid4()), stable_id=function.id,
+            address=function.address, vgpu_type=vgpu_type)
+
+
+class BackendsTest(LocalHostCase):
+
+    def handler(self, function, vgpu_type=naming.PASSTHROUGH):
+        """Return the first backend of the list that handles a device."""
+        device = self.device(function, vgpu_type)
+        return next(kind for kind in local.BACKENDS
+                    if kind(self.host.access).handles(device))
+
+    def test_whole_gpu_is_passed_through_whatever_its_driver(self):
+        for name in ('nvidia-t4-2', 'nvidia-l40s-vgpu-2', 'hgx-h100-8'):
+            self.host = self.make_host(name)
+            self.assertIs(passthrough.PassthroughBackend,
+                          self.handler(self.functions()[0]))
+
+    def test_vgpu_is_handled_by_the_backend_of_its_mechanism(self):
+        for name, numvfs, vgpu_type, backend in (
+                ('nvidia-a100-2', '10de:20b5', 'A100D-20C',
+                 mdev.MdevBackend),
+                ('nvidia-l40s-vgpu-2', '10de:26b9', 'L40S-12Q',
+                 nvidia_vf.NvidiaVFBackend),
+                ('intel-flex170-2', '8086:56c0', 'vf4',
+                 sriov_vf.SriovVFBackend)):
+            self.host = self.make_host(name, {numvfs: 4})
+            self.host.make_vfs(())
+            vf = next(vf for vf in self.functions() if vf.pf)
+            self.assertIs(backend, self.handler(vf, vgpu_type))
+
+    def test_vgpu_on_gpu_without_vgpu_driver_is_refused(self):
+        gpu = self.functions()[0]
+        exc = self.assertRaises(
+            exception.HostError, self.host.prepare,
+            self.device(gpu, 'L40S-12Q'))
+        self.assertIn(f'{gpu.address}: no backend supports vGPU type L40S-12Q',
+                      str(exc))
+        self.assertEqual([], self.kernel.written)
+
+
+class ErrorsTest(LocalHostCase):
+
+    def setUp(self):
+        super().setUp()
+        self.gpu = self.device(self.functions()[0])
+
+    def test_refused_bind_is_an_error(self):
+        self.kernel.faults['vfio-pci/bind'] = errno.EBUSY
+        exc = self.assertRaises(
+            exception.HostError, self.host.prepare, self.gpu)
+        self.assertIn('busy', str(exc))
+
+    def test_device_that_fails_to_clean_is_not_clean(self):
+        self.host.prepare(self.gpu)
+        self.kernel.faults['/reset'] = errno.EIO
+        verdict = self.host.clean(self.gpu)
+        self.assertFalse(verdict.passed)
+        self.assertIn('/reset', verdict.evidence)
+
+    def test_vgpu_that_no_backend_supports_is_not_clean(self):
+        verdict = self.host.clean(self.device(
+            self.functions()[0], 'L40S-12Q'))
+        self.assertFalse(verdict.passed)
+
+    def test_host_that_cannot_tell_gives_no_verdict(self):
+        self.host.prepare(self.gpu)
+
+        def fail(path):
+            raise exception.HostNotReady(path=path, reason='no helper')
+        self.useFixture(fixtures.MockPatchObject(
+            self.host.binder, 'config', fail))
+        self.assertRaises(
+            exception.HostNotReady, self.host.clean, self.gpu)
+
+    def test_dead_gpu_is_refused(self):
+        self.host = self.make_host('broken-l40s-4')
+        dead = next(function for function in self.host.scan().functions
+                    if function.fault)
+        self.assertRaises(
+            exception.HostError, self.host.prepare, self.device(dead))
+
+
+class ChangedTest(LocalHostCase):
+
+    def test_host_is_changed_until_it_is_scanned(self):
+        self.assertTrue(self.host.changed())
+        self.host.scan()
+        self.assertFalse(self.host.changed())
+
+    def test_host_without_pci_bus_is_changed_and_cannot_be_scanned(self):
+        self.host.scan()
+        shutil.rmtree(f'{self.root}/bus/pci/devices')
+        self.assertTrue(self.host.changed())
+        self.assertRaises(exception.HostError, self.host.scan)
+
+
+class MakeVFsTest(LocalHostCase):
+
+    machine = 'intel-flex170-2'
+
+    def test_gpu_of_a_guest_gets_no_vfs(self):
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        first, second = self.functions()
+        self.host.binder.bind(first)
+        self.host.make_vfs(())
+        self.assertEqual({second.id}, {
+            vf.pf for vf in self.functions() if vf.pf})
+
+    def test_number_of_vfs_that_exist_stays(self):
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        self.host.kernel.set_vfs(self.functions()[0].address, 2)
+        self.host.make_vfs(())
+        pfs = [gpu for gpu in self.functions() if gpu.pf is None]
+        self.assertEqual([2, 4], [pf.sriov_numvfs for pf in pfs])
+
+    def test_no_vfs_are_made_unless_configured(self):
+        self.host.make_vfs(())
+        self.assertEqual([], self.kernel.written)
+
+
+class RestartTest(LocalHostCase):
+
+    def test_machine_is_kept_over_a_restart(self):
+        gpu = self.functions()[0]
+        self.host.prepare(self.device(gpu))
+        again = fake_host.FakeHost.for_machine(self.machine, self.root)
+        self.assertEqual('vfio-pci', next(
+            function.driver for function in again.scan().functions
+            if function.id == gpu.id))
+        self.assertTrue(os.path.islink(
+            f'{self.root}/bus/pci/drivers/vfio-pci/{gpu.address}'))
