@@ -9,34 +9,32 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The request context that crosses RPC, and its serializer."""
+"""The request context of RPC calls, and its serializer."""
 
 from __future__ import annotations
-
-import typing
 
 import oslo_messaging
 from oslo_context import context
 
 
 class RequestContext(context.RequestContext):
-    """Who asks, and under which request id it is logged."""
+    """The user of a request, and the request ID in the logs."""
 
 
 def admin(request_id: str | None = None) -> RequestContext:
-    """A context for what the plugin does on its own account."""
+    """Return a context for what the plugin does by itself."""
     return RequestContext(is_admin=True, request_id=request_id,
                           overwrite=False)
 
 
 class ContextSerializer(oslo_messaging.NoOpSerializer):
-    """Carry the context; arguments are primitive already (objects.codec)."""
+    """Serializer of the context; arguments are primitives (rpc.contract)."""
 
     def serialize_context(
-            self, ctxt: RequestContext) -> dict[str, typing.Any]:
+            self, ctxt: RequestContext) -> dict[str, object]:
         return dict(ctxt.to_dict())
 
     def deserialize_context(
-            self, ctxt: dict[str, typing.Any]) -> RequestContext:
+            self, ctxt: dict[str, object]) -> RequestContext:
         result: RequestContext = RequestContext.from_dict(ctxt)
         return result

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Small files that survive a power cut."""
+"""Replacement of small files that survives a power failure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import pathlib
 
 
 def replace(path: pathlib.Path, text: str) -> None:
-    """Replace a file as a whole, and make the folder that it is in.
+    """Replace the whole file, and create its directory if needed.
 
-    It is on disk when the function returns; whenever the power fails before,
-    all of the old text is there or all of the new one.
+    The new text is on disk when the function returns. If the power fails
+    before, the file has either the complete old text or the complete new one.
 
-    :raises OSError: it cannot be written
+    :raises OSError: the file cannot be written
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix('.new')
     with new.open('w', encoding='utf-8') as file:
         file.write(text)
         file.flush()
-        # Else the name may be on disk before the text is.
+        # Otherwise the new name may reach the disk before the text.
         os.fsync(file.fileno())
     os.replace(new, path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

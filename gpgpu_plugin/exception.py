@@ -11,9 +11,9 @@
 #    under the License.
 """Errors, grouped by what the caller can do about them.
 
-Every class carries its values as keyword arguments, so that they survive
-oslo.messaging: the remote side rebuilds the class from ``kwargs``, while the
-message gets a remote traceback appended and must never be parsed.
+Every error keeps its values as keyword arguments, so that they survive
+oslo.messaging: the caller's side rebuilds the class from ``kwargs``. The
+message gets the remote traceback appended and must never be parsed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import typing
 class GpgpuException(Exception):
     """Base of all errors of the plugin.
 
-    :cvar msg_fmt: message with ``%(name)s`` fields; each field must be given
-        as a keyword argument, and is kept as ``kwargs[name]``.
+    :cvar msg_fmt: message with ``%(name)s`` fields; every field must be given
+        as a keyword argument, which is stored in ``kwargs[name]``
     """
 
     msg_fmt: typing.ClassVar[str] = 'An unknown error of gpgpu_plugin'
@@ -36,78 +36,89 @@ class GpgpuException(Exception):
 
 
 class Invalid(GpgpuException):
-    """The input is wrong; the message says what would be right."""
+    """The input is malformed; the message says what is expected."""
 
-    # A value may be as long as the file that it is in.
+    # A value may be as long as the file that contains it.
     msg_fmt = '%(field).300s: %(value).300r is not valid: %(expected)s'
 
 
 class ConfigInvalid(GpgpuException):
-    """The configuration is wrong; the service must not start."""
+    """The configuration is wrong, so the service does not start."""
 
     msg_fmt = 'Option %(option)s: %(reason)s'
 
 
 class NotFound(GpgpuException):
-    """The named thing does not exist."""
+    """The object does not exist."""
 
     msg_fmt = '%(kind)s %(name)s does not exist'
 
 
 class Conflict(GpgpuException):
-    """The input is well-formed but contradicts what is stored."""
+    """The request is well-formed but contradicts the stored state."""
 
     msg_fmt = '%(kind)s %(name)s: %(reason)s'
 
 
 class InvalidTransition(Conflict):
-    """A device state has no such event (see domain.device)."""
+    """The device's state has no such event; see domain.device."""
 
-    msg_fmt = 'A device that is %(state)s cannot take the event %(event)s'
+    msg_fmt = 'Event %(event)s is not possible for a device in state %(state)s'
 
 
 class VariantTie(Conflict):
     """Two variants match one device equally well."""
 
     msg_fmt = ('Variants %(first)s and %(second)s match %(name)s equally '
-               'well; make one of them more specific or delete it')
+               'well; make one of them more specific, or delete one')
 
 
 class ClaimDenied(GpgpuException):
-    """The conductor refuses a claim; ``reason`` is a domain.request.Reason."""
+    """The conductor denied a claim.
+
+    ``reason`` is a domain.allocation.request.Reason.
+    """
 
     msg_fmt = ('Claim of %(instance)s on %(host)s denied: '
                '%(reason)s (%(detail)s)')
 
     @property
     def reason(self) -> str:
-        """The refusal's name, one of domain.request.Reason."""
+        """Name of the refusal, a domain.allocation.request.Reason."""
         return str(self.kwargs.get('reason', 'unknown'))
 
 
 class ConductorUnavailable(GpgpuException):
-    """No gpgpu-conductor answered in time; no change is known."""
+    """No gpgpu-conductor answered in time.
 
-    msg_fmt = 'No gpgpu-conductor answered %(method)s within %(timeout)s s'
+    It is unknown whether the call was executed.
+    """
+
+    msg_fmt = ('No gpgpu-conductor answered %(method)s within %(timeout)s s; '
+               'check that one is running')
 
 
 class BrokerUnavailable(ConductorUnavailable):
-    """Not even the broker between us and the conductor can be reached."""
+    """The message broker cannot be reached; the call was not sent."""
 
     msg_fmt = 'The message broker at %(hosts)s cannot be reached: %(reason)s'
 
 
 class HostError(GpgpuException):
-    """The machine did not do what it was asked."""
+    """The kernel, a driver or a program of the host failed or refused."""
 
     msg_fmt = '%(path)s: %(reason)s'
 
 
 class HostNotReady(HostError):
-    """The machine is not set up for it; no device was touched, and none is
-    to blame."""
+    """The host is not set up for the operation.
+
+    No device was touched, and none is defective.
+    """
 
 
 class NoDriverCapacity(HostNotReady):
-    """The card's driver makes no more of a vGPU type, though there should be
-    room."""
+    """The GPU's driver offers no instance of a vGPU type.
+
+    The conductor's data said that there was capacity.
+    """

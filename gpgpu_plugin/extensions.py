@@ -9,11 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Parts that are named by entry points, so that others can add their own."""
+"""Extensions: classes that packages register as entry points."""
 
 from __future__ import annotations
 
 import typing
+from importlib import metadata
 
 from stevedore import driver
 from stevedore import exception as stevedore_exception
@@ -25,19 +26,19 @@ HOSTS = 'gpgpu_plugin.hosts'
 SCHEDULER_FILTERS = 'gpgpu_plugin.scheduler_filters'
 
 
-def _failed(manager: object, entry_point: typing.Any,
+def _failed(manager: object, entry_point: metadata.EntryPoint,
             error: BaseException) -> None:
-    # A part that is silently not there, such as a filter that does not
-    # filter, is worse than none.
+    # An extension that is silently left out, such as a filter, is worse than
+    # a service that does not start.
     raise exception.ConfigInvalid(
         option=f'entry point {entry_point.name}',
         reason=f'{entry_point.value} cannot be loaded: {error}') from error
 
 
 def load(namespace: str, name: str) -> typing.Any:
-    """The one part of a name.
+    """Return the extension of a name.
 
-    :raises ConfigInvalid: there is none, or it cannot be loaded
+    :raises ConfigInvalid: it does not exist or cannot be loaded
     """
     try:
         return driver.DriverManager(
@@ -47,16 +48,15 @@ def load(namespace: str, name: str) -> typing.Any:
             extension.ExtensionManager(namespace).names())) or 'none'
         raise exception.ConfigInvalid(
             option=f'entry point {name}',
-            reason=f'there is none in {namespace}, which has {known}',
+            reason=f'{namespace} has no such entry point; known: {known}',
         ) from None
 
 
-def load_all(namespace: str) -> dict[str, typing.Any]:
-    """All parts, by name.
+def load_all(namespace: str) -> dict[str, type]:
+    """Return all extensions by name.
 
     :raises ConfigInvalid: one of them cannot be loaded
     """
-    manager: extension.ExtensionManager[typing.Any] = (
-        extension.ExtensionManager(
-            namespace, on_load_failure_callback=_failed))
-    return {each.name: each.plugin for each in manager}
+    manager: extension.ExtensionManager[object] = extension.ExtensionManager(
+        namespace, on_load_failure_callback=_failed)
+    return {found.name: found.plugin for found in manager}

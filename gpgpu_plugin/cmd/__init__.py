@@ -15,9 +15,9 @@ import warnings
 
 from oslo_service import backend
 
-# Asked by the first import of oslo.messaging, which else imports eventlet.
-# Nova's processes choose for themselves.
+# The first import of oslo.messaging calls this hook, and would otherwise
+# import eventlet. Nova's processes make their own choice.
 backend.register_backend_default_hook(lambda: backend.BackendType.THREADING)
-# futurist imports eventlet wherever it is installed, as it is beside Nova;
-# operators need not read of it at each command.
+# futurist imports eventlet wherever it is installed, as it is beside Nova, and
+# all commands would print its warning.
 warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')

@@ -9,33 +9,56 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What all commands share; it imports nothing that takes time."""
+"""Base class of all commands; it imports nothing that takes time."""
 
 from __future__ import annotations
 
 import typing
+from collections.abc import Callable
+
+from cliff import app as cliff_app
 
 from gpgpu_plugin.cmd import errors
+
+# For annotations alone: most commands need neither.
+if typing.TYPE_CHECKING:
+    import openstack.connection
+    from oslo_config import cfg
 
 CONFIG_FILE = '/etc/gpgpu/gpgpu.conf'
 NOVA_CONFIG_FILE = '/etc/nova/nova.conf'
 
 
-class Command:
-    """Mixed into a cliff command: its app is cmd.manage.GpgpuManage.
+class Application(cliff_app.App):
+    """The application as its commands see it; see cmd.manage.GpgpuManage.
 
-    The name cannot be annotated with that class, which loads the commands.
+    :ivar given_conf: configuration of a process that runs the conductor
+        itself, else None
+    :ivar connect: function that connects to a cloud; None for
+        openstack.connect
     """
 
-    app: typing.Any
+    given_conf: cfg.ConfigOpts | None
+    connect: Callable[..., openstack.connection.Connection] | None
+
+
+class Command:
+    """Mixin of every cliff command of gpgpu-manage."""
+
+    app: cliff_app.App
+
+    @property
+    def manage(self) -> Application:
+        """The application, typed as ours."""
+        return typing.cast(Application, self.app)
 
     def note(self, text: str) -> None:
-        """Say something that is not part of the answer."""
+        """Print a remark on stderr that is not part of the result."""
         self.app.stderr.write(f'{self.app.NAME}: {text}\n')
 
     def explain(self, exc: Exception) -> str:
         """Return an error of this command as one line for the operator.
 
-        A command overrides it that imports a library with errors of its own.
+        Commands that import a library with errors of its own override it.
         """
         return errors.message(exc)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Files of variants, such as the shipped ``etc/gpgpu/variants.yaml``."""
+"""Catalogues: YAML files of variants, such as ``etc/gpgpu/variants.yaml``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(rules.Variant))
 
 
 def shipped() -> pathlib.Path:
-    """Where the shipped catalogue is: /etc, the installation, the checkout.
+    """Return the path of the shipped catalogue.
 
-    :raises NotFound: in none of them
+    It is looked for in /etc, in the installation and in the checkout.
+
+    :raises NotFound: it is in none of them
     """
     folders = (pathlib.Path('/'), pathlib.Path(sys.prefix),
                pathlib.Path(__file__).parents[2])
@@ -45,16 +47,16 @@ def shipped() -> pathlib.Path:
 
 
 def read(path: pathlib.Path) -> tuple[rules.Variant, ...]:
-    """The variants of a file, each in its one form.
+    """Return the variants of a file, in normalised form.
 
-    :raises NotFound: there is no such file
-    :raises Invalid: the file has another form, or an entry is wrong
+    :raises NotFound: the file does not exist
+    :raises Invalid: the file is malformed, or an entry is
     :raises Conflict: two entries cannot both exist
     """
     variants = tuple(_variant(path, number, entry) for number, entry
                      in enumerate(_entries(path), start=1))
-    for number, each in enumerate(variants):
-        check_beside(each, variants[:number])
+    for number, variant in enumerate(variants):
+        check_beside(variant, variants[:number])
     return variants
 
 
@@ -82,9 +84,9 @@ def _variant(path: pathlib.Path, number: int,
     try:
         return rules.check(codec.from_primitive(rules.Variant, entry))
     except exception.Invalid as exc:
-        # YAML takes 0001 for 1 and 10e0 for 10.0.
+        # YAML reads an unquoted 0001 as 1 and 10e0 as 10.0.
         raise _invalid(
-            path, f'entry {number} to be right, ids in quotes: '
+            path, f'a valid entry {number}, with ids in quotes: '
                   f'{exc.args[0]}') from None
 
 
@@ -95,11 +97,11 @@ def _invalid(path: pathlib.Path, expected: str) -> exception.Invalid:
 
 def check_beside(variant: rules.Variant,
                  others: Sequence[rules.Variant]) -> None:
-    """Refuse a variant before any of its file is created.
+    """Refuse a variant that conflicts with others, before any is created.
 
-    The conductor has the last word.
+    The conductor checks again when it creates the variant.
 
-    :raises Conflict: it cannot exist beside the others
+    :raises Conflict: the variant cannot exist beside the others
     """
     try:
         rules.check_beside(variant, others)
@@ -111,14 +113,14 @@ def check_beside(variant: rules.Variant,
 
 def only(variants: Iterable[rules.Variant],
          names: Sequence[str]) -> tuple[rules.Variant, ...]:
-    """The named ones.
+    """Return the variants that are named.
 
-    :raises NotFound: a name that none of them has
+    :raises NotFound: no variant has one of the names
     """
-    known = {each.name: each for each in variants}
+    known = {variant.name: variant for variant in variants}
     for name in names:
         if name not in known:
             raise exception.NotFound(
                 kind='variant of the catalogue',
-                name=f'{name} (there are: {", ".join(sorted(known))})')
+                name=f'{name} (known: {", ".join(sorted(known))})')
     return tuple(known[name] for name in dict.fromkeys(names))

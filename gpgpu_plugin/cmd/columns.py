@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of values of the conductor, for people and for programs."""
+"""Rows and fields that a command prints, for people and for programs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,22 @@ from collections.abc import Sequence
 
 from cliff import columns
 
+# What cliff's Lister and ShowOne take: headings, then rows or fields.
+Rows = tuple[Sequence[str], Iterable[Sequence[object]]]
+Fields = tuple[Sequence[str], Iterable[object]]
+
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _INITIALISMS = ('dsn', 'id', 'iommu', 'numa', 'ram', 'uuid')
 
 
-class Cell(columns.FormattableColumn[typing.Any]):
-    """People read ``-`` for none, lists and counts without brackets;
-    programs get the value itself."""
+class Cell(columns.FormattableColumn[object]):
+    """A value that people read as text and programs get as it is.
+
+    People read ``-`` for a value that is absent, and lists and counts
+    without brackets.
+    """
 
     def human_readable(self) -> str:
         value = self._value
@@ -36,33 +46,33 @@ class Cell(columns.FormattableColumn[typing.Any]):
             return ', '.join(f'{key} {count}'
                              for key, count in value.items())
         if isinstance(value, (list, tuple)):
-            return ', '.join(str(each) for each in value)
+            return ', '.join(map(str, value))
         if isinstance(value, bool):
             return 'yes' if value else 'no'
         return str(value)
 
-    def machine_readable(self) -> typing.Any:
+    def machine_readable(self) -> object:
         # Plain lists and strings: YAML would tag a tuple or an enum.
-        return json.loads(json.dumps(self._value))
+        plain: object = json.loads(json.dumps(self._value))
+        return plain
 
 
 def title(name: str) -> str:
-    """``node_uuid`` is headed ``Node UUID``."""
+    """Return the heading of a field: ``Node UUID`` for ``node_uuid``."""
     return ' '.join(
         word.upper() if word in _INITIALISMS
         else word.replace('gpu', 'GPU') if word in ('vgpu', 'pgpu')
         else word.title() for word in name.split('_'))
 
 
-def rows(values: Iterable[typing.Any], names: Sequence[str],
-         ) -> tuple[list[str], list[list[Cell]]]:
-    """A listing of some fields, as a cliff lister returns it."""
+def rows(values: Iterable[object], names: Sequence[str]) -> Rows:
+    """Return some fields of values, one row a value."""
     return [title(name) for name in names], [
         [Cell(getattr(value, name)) for name in names] for value in values]
 
 
-def one(value: typing.Any) -> tuple[list[str], list[Cell]]:
-    """All fields of one value, as a cliff show command returns it."""
+def fields(value: DataclassInstance) -> Fields:
+    """Return all fields of one value."""
     names = [field.name for field in dataclasses.fields(value)]
     return ([title(name) for name in names],
             [Cell(getattr(value, name)) for name in names])

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The commands of gpgpu-manage by name, none of them imported."""
+"""The commands of gpgpu-manage by name, without importing them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cliff import commandmanager
 
 
 class CommandManager(commandmanager.CommandManager):
-    """Finds commands by entry points and imports the one that is called.
+    """Finds commands by entry points and imports only the one that is called.
 
-    cliff's own imports all modules of the namespace to learn their names,
-    and with them openstacksdk, SQLAlchemy and oslo.messaging: a second.
+    cliff's own manager imports all modules of the namespace, and with them
+    openstacksdk, SQLAlchemy and oslo.messaging, which takes a second.
     """
 
     def load_commands(self, namespace: str) -> None:
-        """Learn the names of a namespace."""
+        """Add the command names of a namespace."""
         self.group_list.append(namespace)
         for entry_point in metadata.entry_points(group=namespace):
             self.commands[entry_point.name.replace('_', ' ')] = entry_point

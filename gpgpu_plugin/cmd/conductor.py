@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""gpgpu-conductor: the only owner of the plugin's database."""
+"""gpgpu-conductor, the only process that uses the plugin's database."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ LOG = logging.getLogger(__name__)
 
 
 def prepare(argv: Sequence[str]) -> cfg.ConfigOpts:
-    """The configuration of a process of its own.
+    """Read the configuration of this process and set up logging.
 
-    :raises ConfigInvalid: nobody could reach the process
+    :raises ConfigInvalid: no other process could reach this one
     """
     conf = cfg.CONF
     logging.register_options(conf)
@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         conf = prepare(sys.argv[1:] if argv is None else argv)
         conductor = service.ConductorService(conf)
-    # The border to a person: a database that is away, a driver that is not
-    # installed, an option that is wrong.
+    # Whatever is wrong is one line for the operator: a database that is away,
+    # a driver that is not installed, an option that is wrong.
     except Exception as exc:  # noqa: BLE001
         sys.stderr.write(f'gpgpu-conductor: {reach.message(exc)}\n')
         return 1

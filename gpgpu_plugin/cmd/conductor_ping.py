@@ -9,17 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage conductor ping``: who is alive, and in which version."""
+"""``gpgpu-manage conductor ping``: the live conductors and their versions."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import typing
 
 from cliff import lister
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.rpc import ping
 
@@ -33,23 +33,23 @@ def _seconds(text: str) -> float:
 
 
 class ConductorPing(reach.Command, lister.Lister):
-    """Ask all conductors; exit code 1 when none answers."""
+    """List the conductors that answer; exit code 1 if none does."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--wait', type=_seconds, default=2.0,
                             metavar='SECONDS',
-                            help='how long to listen (default: 2)')
+                            help='how long to wait for answers (default: 2)')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         answers = ping.ping(self.rpc_conf, self.transport,
                             wait=parsed_args.wait)
         if not answers:
             raise exception.ConductorUnavailable(
                 method='ping', timeout=parsed_args.wait)
         return (('Host', 'PID', 'Version', 'RPC Version', 'Started At'),
-                [(each.host, each.pid, each.version, each.rpc_version,
+                [(answer.host, answer.pid, answer.version, answer.rpc_version,
                   datetime.datetime.fromtimestamp(
-                      each.started_at, datetime.UTC).isoformat(
-                          timespec='seconds')) for each in answers])
+                      answer.started_at, datetime.UTC).isoformat(
+                          timespec='seconds')) for answer in answers])

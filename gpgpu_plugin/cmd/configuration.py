@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The configuration of a command, and what is said when it is wrong."""
+"""The configuration of a command, and the messages of its errors."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 
 
 class Command(base.Command):
-    """Mixed into a cliff command that reads the configuration."""
+    """Mixin of a cliff command that reads the configuration."""
 
     def configuration(self, *defaults: str) -> cfg.ConfigOpts:
-        """Return the configuration of the process, else that of its files.
+        """Return the given configuration, else the one read from files.
 
-        :param defaults: files of which the first that exists is read, unless
-            the operator named others
+        :param defaults: paths; the first that exists is read, unless the
+            operator named other files
         """
-        return self.app.given_conf or _read(self.app.options, defaults)
+        return self.manage.given_conf or _read(self.app.options, defaults)
 
     def explain(self, exc: Exception) -> str:
-        """See base.Command."""
+        """Return an error as one line for the operator."""
         return message(exc)
 
 
@@ -50,7 +50,7 @@ def message(exc: Exception) -> str:
 
 def _read(options: argparse.Namespace,
           defaults: Sequence[str]) -> cfg.ConfigOpts:
-    """Read the files that are named, else the first default there is."""
+    """Read the named files, else the first default that exists."""
     conf = cfg.ConfigOpts()
     conf_gpgpu.register_opts(conf)
     files = options.config_file or [

@@ -9,29 +9,34 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage db``: the schema. The only commands that touch SQL."""
+"""``gpgpu-manage db``: the database schema.
+
+No other command uses SQL.
+"""
 
 from __future__ import annotations
 
 import argparse
-import typing
 
 from cliff import command
 from cliff import show
 from oslo_config import cfg
 
 from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import configuration
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
 
 
 class _Command(configuration.Command):
+    """Mixin of a command that uses the database."""
+
     @property
     def database_conf(self) -> cfg.ConfigOpts:
         """The configuration that names the database.
 
-        Never Nova's file, whose ``[database]`` is Nova's own.
+        Nova's file is not read: its ``[database]`` is Nova's own.
         """
         conf = self.configuration(base.CONFIG_FILE)
         api.register_opts(conf)
@@ -39,7 +44,7 @@ class _Command(configuration.Command):
 
 
 class DBSync(_Command, command.Command):
-    """Bring the database to the newest schema; may always be repeated."""
+    """Migrate the database to the newest schema; safe to repeat."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         engine = api.Database(self.database_conf).engine
@@ -49,9 +54,9 @@ class DBSync(_Command, command.Command):
 
 
 class DBVersion(_Command, show.ShowOne):
-    """Show the schema's revision, and the newest one."""
+    """Show the revision of the schema, and the newest one."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         conf = self.database_conf
         found = None if api.is_missing_file(conf) else migration.version(
             api.Database(conf).engine)

@@ -9,64 +9,58 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage host designate`` and its kin: cards of this machine.
+"""``gpgpu-manage host designate``, ``undesignate``, ``show-designated``.
 
-They need root and neither a conductor nor a broker.
+They concern the machine that they run on, and need root but no service.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import typing
 from collections.abc import Iterable
 
 from cliff import command
 from cliff import lister
 
 from gpgpu_plugin import exception
-from gpgpu_plugin import privsep
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
-from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.host.vfio import designation
 
 
 class _Local(base.Command, command.Command):
-    """A command about the machine that it runs on, as root."""
+    """Base of a command that changes this machine, as root."""
 
     def designator(self) -> designation.Designator:
-        """Of this machine.
+        """Return the designator of this machine.
 
-        :raises HostError: somebody else than root asks
+        :raises HostError: the user is not root
         """
         if os.geteuid() != 0:
             raise exception.HostError(
-                path='/sys', reason='only root may bind devices')
-        privsep.be_root()
-        sysfs = sysfs_mod.Sysfs()
-        return designation.Designator(
-            sysfs, binding.Binder.privileged(sysfs),
-            designation.Store.privileged())
+                path='/sys', reason='only root may bind devices; run the '
+                                    'command as root, for example with sudo')
+        return designation.Designator.as_root()
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            'device', help='address or id of a function of the card, as '
-                           '"gpgpu-manage pci list" shows them')
+            'device', help='address or ID of any function of the card, as '
+                           'in "gpgpu-manage pci list"')
         return parser
 
     def say(self, card: Iterable[pci.PCIFunction], what: str) -> None:
-        """Name the functions that were changed."""
-        for each in card:
-            print(f'{each.address} ({each.vendor}:{each.device}) {what}',
-                  file=self.app.stdout)
+        """Print one line about every function of a card."""
+        for function in card:
+            print(f'{function.address} ({function.vendor}:{function.device}) '
+                  f'{what}', file=self.app.stdout)
 
 
 class HostDesignate(_Local):
-    """Bind a card of this machine to vfio-pci, now and after every boot."""
+    """Bind a card of this machine to vfio-pci, now and at every boot."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.say(self.designator().designate(parsed_args.device),
@@ -74,17 +68,17 @@ class HostDesignate(_Local):
 
 
 class HostUndesignate(_Local):
-    """Give a card of this machine back to the drivers of the host."""
+    """Return a card of this machine to the drivers of the host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.say(self.designator().undesignate(parsed_args.device),
-                 "is the host's again")
+                 'is no longer designated')
 
 
 class HostShowDesignated(base.Command, lister.Lister):
-    """List what is designated on this machine."""
+    """List the designated PCI functions of this machine."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         return columns.rows(
             designation.listing(sysfs_mod.Sysfs(), designation.Store()),
             ('id', 'address', 'vendor', 'device', 'kept_by', 'driver'))

@@ -9,12 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage device`` and ``instance``: devices and who holds them."""
+"""``gpgpu-manage device`` and ``instance``: devices and their assignments."""
 
 from __future__ import annotations
 
 import argparse
-import typing
 import uuid
 
 from cliff import lister
@@ -34,14 +33,14 @@ class DeviceList(reach.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--host', help='only of this host')
-        parser.add_argument('--variant', help='only of this variant')
-        parser.add_argument('--state', help='only in this shown state')
+        parser.add_argument('--host', help='only devices of this host')
+        parser.add_argument('--variant', help='only devices of this variant')
+        parser.add_argument('--state', help='only devices shown in this state')
         parser.add_argument('--used-by', metavar='INSTANCE',
-                            help='only those held by this instance')
+                            help='only devices assigned to this instance')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         api, context = self.api, gpgpu_context.admin()
         if parsed_args.variant:
             api.variant_show(context, parsed_args.variant)
@@ -54,6 +53,8 @@ class DeviceList(reach.Command, lister.Lister):
 
 
 class _OneDevice(reach.Command, show.ShowOne):
+    """Base of a command about one device."""
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('device', help='UUID of the device')
@@ -61,52 +62,54 @@ class _OneDevice(reach.Command, show.ShowOne):
 
 
 class DeviceShow(_OneDevice):
-    """Show all that is known of a device."""
+    """Show a device."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.api.device_show(
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.device_show(
             gpgpu_context.admin(), parsed_args.device))
 
 
 class DeviceSet(_OneDevice):
-    """Offer a device, or offer it no more; who holds it keeps it."""
+    """Enable or disable a device; an assigned one stays assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         choice = parser.add_mutually_exclusive_group(required=True)
         choice.add_argument('--enable', dest='enabled', action='store_true',
-                            default=None, help='offer it')
+                            default=None,
+                            help='offer the device to new instances')
         choice.add_argument('--disable', dest='enabled',
-                            action='store_false', help='do not offer it')
+                            action='store_false',
+                            help='do not offer it to new instances')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.api.device_set(
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.device_set(
             gpgpu_context.admin(), parsed_args.device,
             enabled=parsed_args.enabled))
 
 
 class DeviceRelease(_OneDevice):
-    """Let a quarantined device be cleaned again."""
+    """Send a quarantined device to cleaning again."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.api.device_release(
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.device_release(
             gpgpu_context.admin(), parsed_args.device))
 
 
 class InstanceShow(reach.Command, lister.Lister):
-    """List the devices that an instance holds."""
+    """List the devices assigned to an instance."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('instance', help='UUID of the instance')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         found = self.api.instance_assignments(
             gpgpu_context.admin(), _instance(parsed_args.instance))
         if not found:
-            self.note(f'instance {parsed_args.instance} holds no device')
+            self.note(f'instance {parsed_args.instance} has no device')
         return columns.rows(
             found, ('uuid', 'host', 'role', 'migration_uuid', 'variant',
                     'vgpu_type', 'address', 'state', 'device_uuid',
@@ -114,7 +117,10 @@ class InstanceShow(reach.Command, lister.Lister):
 
 
 def _instance(text: str) -> str:
-    """The UUID as Nova writes it; a name would silently match nothing."""
+    """Return a UUID as Nova writes it.
+
+    :raises Invalid: not a UUID; a name would silently match nothing
+    """
     try:
         return str(uuid.UUID(text))
     except ValueError:

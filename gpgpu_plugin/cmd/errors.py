@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What an error says to the operator, without any traceback.
+"""Messages of errors for the operator, without any traceback.
 
-Errors of libraries are explained by the modules that import these, so that a
-command that needs none of them does not load them: cmd.configuration for
-oslo.config, cmd.reach for oslo.messaging.
+Errors of libraries are handled by the modules that import these libraries, so
+that other commands do not load them: cmd.configuration for oslo.config,
+cmd.reach for oslo.messaging.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpgpu_plugin import exception
 
 
 def message(exc: Exception) -> str:
-    """The error's own words.
+    """Return the message of an error.
 
     ``str`` of an error that came by RPC has the remote traceback appended;
     its first argument is the message alone.

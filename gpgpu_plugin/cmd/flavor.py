@@ -9,17 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage flavor``: extra specs that ask for GPUs."""
+"""``gpgpu-manage flavor``: extra specs that request GPUs."""
 
 from __future__ import annotations
 
 import argparse
-import typing
 
 from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
@@ -31,7 +31,7 @@ def _gpu(text: str) -> tuple[str, int]:
         name, count = text, '1'
     if not name or not count.isdecimal() or int(count) < 1:
         raise argparse.ArgumentTypeError(
-            f'{text!r}: expected VARIANT=COUNT with a count from 1 on')
+            f'{text!r}: expected VARIANT=COUNT with a count of at least 1')
     return name, int(count)
 
 
@@ -40,40 +40,42 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
         '--gpu', action='append', type=_gpu, default=[],
         metavar='VARIANT[/TYPE]=COUNT',
         help='GPUs of a variant, or vGPUs of one of its types, repeatable')
-    parser.add_argument('--variant', help='the variant, if it is only one')
+    parser.add_argument('--variant',
+                        help='variant, if the flavor has only one')
     parser.add_argument(
-        '--vgpu-type', help='vGPUs of this type, as "vgpu-type list" names '
-                            'it, instead of whole GPUs')
+        '--vgpu-type', help='request vGPUs of this type (see "vgpu-type '
+                            'list") instead of whole GPUs')
     parser.add_argument('--count', type=int,
-                        help='how many of --variant (default: 1)')
+                        help='number of GPUs or vGPUs (default: 1)')
     for key, values in request.EXTRA_SPECS.items():
         parser.add_argument(
             '--' + key.partition(':')[2].replace('_', '-'),
-            choices=[str(each) for each in values], dest=key)
+            choices=[str(value) for value in values], dest=key)
 
 
 def render(parsed_args: argparse.Namespace,
            classes: dict[str, str]) -> dict[str, str]:
-    """The extra specs of a request.
+    """Return the extra specs of a request.
 
     :param classes: resource class by variant, or variant/type
     :raises NotFound: no such variant or type
-    :raises Invalid: no GPU is asked for, a variant twice or a wrong count
+    :raises Invalid: no GPU is requested, one variant twice, or a count below
+        1
     """
     specs: dict[str, str] = {}
     for name, count in _gpus(parsed_args):
         if name not in classes:
             kind = 'vGPU type' if '/' in name else 'variant'
             known = ', '.join(sorted(
-                each for each in classes
-                if ('/' in each) is ('/' in name))) or 'none'
+                other for other in classes
+                if ('/' in other) is ('/' in name))) or 'none'
             raise exception.NotFound(
-                kind=kind, name=f'{name} (there are: {known})')
+                kind=kind, name=f'{name} (known: {known})')
         key = f'resources:{classes[name]}'
         if key in specs or count < 1:
             raise exception.Invalid(
                 field=f'count of {name}', value=count,
-                expected='each variant once, with a count from 1 on')
+                expected='every variant once, with a count of at least 1')
         specs[key] = str(count)
     for key in request.EXTRA_SPECS:
         value = getattr(parsed_args, key)
@@ -100,7 +102,7 @@ def _gpus(parsed_args: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 class Flavor(reach.Command, show.ShowOne):
-    """A command that is told of GPUs; see the subclasses."""
+    """Base of a command that takes a request for GPUs."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -115,20 +117,20 @@ class Flavor(reach.Command, show.ShowOne):
         :raises Invalid: see render
         """
         api, context = self.api, gpgpu_context.admin()
-        classes = {each.name: each.resource_class
-                   for each in api.variant_list(context)}
+        classes = {variant.name: variant.resource_class
+                   for variant in api.variant_list(context)}
         if parsed_args.vgpu_type or any(
                 '/' in name for name, _ in parsed_args.gpu):
             classes |= {
-                f'{each.variant}/{each.vgpu_type}': each.resource_class
-                for each in api.vgpu_type_list(context)
-                if each.vgpu_type != naming.PASSTHROUGH}
+                f'{info.variant}/{info.vgpu_type}': info.resource_class
+                for info in api.vgpu_type_list(context)
+                if info.vgpu_type != naming.PASSTHROUGH}
         return render(parsed_args, classes), classes
 
 
 class FlavorRender(Flavor):
-    """Print the extra specs that ask for GPUs; change nothing."""
+    """Print the extra specs that request GPUs; change nothing."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         specs, _ = self.specs(parsed_args)
         return tuple(specs), tuple(specs.values())

@@ -9,18 +9,19 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage flavor set``: the one command that talks to Nova."""
+"""``gpgpu-manage flavor set``, the only command that calls Nova."""
 
 from __future__ import annotations
 
 import argparse
-import typing
 
 import openstack
 from keystoneauth1 import exceptions as keystone_exceptions
 from openstack import exceptions as sdk_exceptions
+from openstack.compute.v2 import _proxy as proxy
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import flavor
 from gpgpu_plugin.domain import naming
 
@@ -29,17 +30,17 @@ MICROVERSION = '2.86'
 
 
 class FlavorSet(flavor.Flavor):
-    """Make a flavor of Nova ask for GPUs, and for no others than these."""
+    """Make a flavor of Nova request these GPUs and no others."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('flavor', help='name or id of the flavor')
+        parser.add_argument('flavor', help='name or ID of the flavor')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         specs, classes = self.specs(parsed_args)
         try:
-            connect = self.app.connect or openstack.connect
+            connect = self.manage.connect or openstack.connect
             compute = connect(cloud=self.app.options.os_cloud).compute
             apply(compute, parsed_args.flavor, specs, set(classes.values()))
         except (sdk_exceptions.SDKException,
@@ -50,18 +51,18 @@ class FlavorSet(flavor.Flavor):
         return tuple(specs), tuple(specs.values())
 
 
-def apply(compute: typing.Any, name: str, specs: dict[str, str],
+def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
           classes: set[str]) -> None:
-    """Make a flavor ask for just these GPUs; other keys stay.
+    """Make a flavor request exactly these GPUs; other keys stay.
 
-    :param compute: compute proxy of openstacksdk
     :param classes: resource classes of all variants
+    :raises Conflict: the flavor still requests other GPUs, too
     """
     flavor = compute.find_flavor(
         name, ignore_missing=False, get_extra_specs=True)
     before = flavor.extra_specs or {}
     if any(before.get(key) != value for key, value in specs.items()):
-        # The SDK's own method asks for 2.61, where Nova checks nothing.
+        # The SDK's own method uses 2.61, where Nova does not check.
         sdk_exceptions.raise_from_response(compute.post(
             f'/flavors/{flavor.id}/os-extra_specs',
             json={'extra_specs': specs}, microversion=MICROVERSION))
@@ -74,13 +75,14 @@ def apply(compute: typing.Any, name: str, specs: dict[str, str],
                 keystone_exceptions.ClientException) as exc:
             raise exception.Conflict(
                 kind='flavor', name=name,
-                reason=f'it asks for what was given, but also still for '
-                       f'{", ".join(left)}: {exc}; run this again') from exc
+                reason=f'the new extra specs are set, but '
+                       f'{", ".join(left)} could not be removed: {exc}; '
+                       f'run the command again') from exc
         del left[0]
 
 
 def _is_ours(key: str, classes: set[str]) -> bool:
-    # Also classes of variants that are gone.
+    # Reserved classes include those of variants that were deleted.
     scope, _, name = key.partition(':')
     return scope == 'gpgpu' or (scope == 'resources' and (
         name in classes or naming.is_reserved_class(name)))

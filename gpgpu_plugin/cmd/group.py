@@ -9,12 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage group``: the cards of one variant on one host."""
+"""``gpgpu-manage group``: the GPUs of one variant on one host."""
 
 from __future__ import annotations
 
 import argparse
-import typing
 
 from cliff import lister
 from cliff import show
@@ -32,17 +31,17 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
 
 
 class GroupList(reach.Command, lister.Lister):
-    """List groups with their capacity: why does nothing fit?"""
+    """List groups with their capacity."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--host', help='only of this host')
-        parser.add_argument('--variant', help='only of this variant')
+        parser.add_argument('--host', help='only groups of this host')
+        parser.add_argument('--variant', help='only groups of this variant')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         api, context = self.api, gpgpu_context.admin()
-        # A wrong name would look like a kind that is nowhere.
+        # An unknown name must not look like a group without GPUs.
         if parsed_args.host:
             api.host_show(context, parsed_args.host)
         if parsed_args.variant:
@@ -63,7 +62,7 @@ class GroupShow(reach.Command, show.ShowOne):
         _add_key(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         found = self.api.group_list(
             gpgpu_context.admin(), host=parsed_args.host,
             variant=parsed_args.variant)
@@ -71,22 +70,23 @@ class GroupShow(reach.Command, show.ShowOne):
             raise exception.NotFound(
                 kind='group',
                 name=f'{parsed_args.variant} on {parsed_args.host}')
-        return columns.one(found[0])
+        return columns.fields(found[0])
 
 
 class GroupSet(reach.Command, show.ShowOne):
-    """Change a group."""
+    """Set the allocation policy of a group."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_key(parser)
         parser.add_argument(
             '--allocation-policy', required=True,
-            choices=[str(each) for each in request.AllocationPolicy],
-            help='use cards packed or spread, where topology does not tell')
+            choices=[str(policy) for policy in request.AllocationPolicy],
+            help='prefer packed or spread GPUs where topology does not '
+                 'decide')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.api.group_set(
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.group_set(
             gpgpu_context.admin(), parsed_args.host, parsed_args.variant,
             parsed_args.allocation_policy))

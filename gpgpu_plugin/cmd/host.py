@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import argparse
-import typing
 
 from cliff import command
 from cliff import lister
@@ -26,9 +25,9 @@ from gpgpu_plugin.cmd import reach
 
 
 class HostList(reach.Command, lister.Lister):
-    """List the hosts and their devices by state."""
+    """List the hosts, with the number of devices by state."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         return columns.rows(
             self.api.host_list(gpgpu_context.admin()),
             ('host', 'node', 'node_uuid', 'devices', 'reported_at'))
@@ -42,21 +41,21 @@ class HostShow(reach.Command, show.ShowOne):
         parser.add_argument('host', help='name of the nova-compute service')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.api.host_show(
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.host_show(
             gpgpu_context.admin(), parsed_args.host))
 
 
 class HostDelete(reach.Command, command.Command):
-    """Forget a host of which no instance holds a device."""
+    """Delete a host none of whose devices is assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('host', help='name of the nova-compute service')
         parser.add_argument(
             '--force', action='store_true',
-            help='delete it though its nova-compute is running, which then '
-                 'reports its devices anew, or cannot be asked')
+            help='delete the host even if its nova-compute runs, which then '
+                 'reports its devices again, or cannot be asked')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -9,12 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""gpgpu-manage: the operator's program.
+"""gpgpu-manage, the operator's program.
 
 Its commands are entry points of the namespace ``gpgpu_manage``, one module a
-noun; only the module of the command that is run is imported, with what it
-needs (cmd.configuration, cmd.reach). This module makes of every error one
-line on stderr and an exit code.
+noun. Only the module of the command that runs is imported, with what it needs
+(cmd.configuration, cmd.reach). This module turns every error into one line on
+stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import typing
 from collections.abc import Callable
 from collections.abc import Sequence
 
-from cliff import app
 from cliff import help as cliff_help
 
 from gpgpu_plugin import version
@@ -38,27 +37,28 @@ from gpgpu_plugin.cmd import errors
 
 # For annotations alone: half of the commands read no configuration.
 if typing.TYPE_CHECKING:
+    import openstack.connection
     from oslo_config import cfg
+
+    _Connect = Callable[..., openstack.connection.Connection]
 
 NAMESPACE = 'gpgpu_manage'
 
 
-class GpgpuManage(app.App):
+class GpgpuManage(base.Application):
     """The cliff application.
 
-    :param conf: configuration of a process that serves the conductor
-        itself; None for a process of its own, which reads files
-    :param connect: how to reach a cloud; None for openstack.connect
-    :ivar given_conf: conf
-    :ivar connect: connect
+    :param conf: configuration of a process that runs the conductor itself;
+        None for a process of its own, which reads files
+    :param connect: function that connects to a cloud; None for
+        openstack.connect
     """
 
     NAME = 'gpgpu-manage'
     DEFAULT_VERBOSE_LEVEL = 0
 
     def __init__(self, conf: cfg.ConfigOpts | None = None,
-                 connect: Callable[..., typing.Any] | None = None,
-                 ) -> None:
+                 connect: _Connect | None = None) -> None:
         self.given_conf = conf
         self.connect = connect
         super().__init__(
@@ -69,7 +69,7 @@ class GpgpuManage(app.App):
 
     def build_option_parser(
             self, description: str | None, version: str | None,
-            argparse_kwargs: dict[str, typing.Any] | None = None,
+            argparse_kwargs: dict[str, object] | None = None,
             ) -> argparse.ArgumentParser:
         parser = super().build_option_parser(
             description, version, {'prog': self.NAME})
@@ -80,34 +80,34 @@ class GpgpuManage(app.App):
                  f'{base.NOVA_CONFIG_FILE})')
         parser.add_argument(
             '--config-dir', action='append', metavar='DIR',
-            help='folder of configuration files, repeatable')
+            help='directory of configuration files, repeatable')
         parser.add_argument(
             '--os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
             help='cloud of clouds.yaml, for "flavor set" (env: OS_CLOUD)')
         return parser
 
     def configure_logging(self) -> None:
-        """Warnings go to stderr, but for those about a broker's channels."""
+        """Log warnings to stderr, except those about a broker's channels."""
         super().configure_logging()
         if self.given_conf is None:
             logging.getLogger('amqp').setLevel(logging.ERROR)
 
     def interact(self) -> None:
-        """Refuse a call without a command: there is no shell here."""
+        """Refuse a call without a command; cliff would start a shell."""
         self.parser.error('a command is required; see gpgpu-manage --help')
 
     def run_subcommand(self, argv: list[str]) -> int:
-        """Run a command.
+        """Run a command and return the exit code.
 
-        cliff would log any error itself, with the remote traceback that
-        oslo.messaging appends to it, hence not its own method.
+        cliff's own method would log every error with the remote traceback
+        that oslo.messaging appends to it.
         """
         try:
             factory, name, rest = self.command_manager.find_command(argv)
         except ValueError as exc:
             self.stderr.write(f'{self.NAME}: {_unknown(self, argv, exc)}\n')
             return 2
-        # A command of another package, or one that is not fully installed.
+        # A dependency of the command is not installed.
         except ImportError as exc:
             return self._fail(exc, errors.message(exc))
         command = factory(self, self.options, cmd_name=name)
@@ -118,8 +118,7 @@ class GpgpuManage(app.App):
             return 0
         except BrokenPipeError:
             raise
-        # The border to a person: whatever it is, it is said, and the exit
-        # code tells.
+        # Whatever went wrong is one line for the operator and an exit code.
         except Exception as exc:  # noqa: BLE001
             return self._fail(exc, (
                 command.explain(exc) if isinstance(command, base.Command)
@@ -134,17 +133,18 @@ class GpgpuManage(app.App):
 
 def _unknown(manage: GpgpuManage, argv: list[str], exc: ValueError) -> str:
     similar = manage.get_fuzzy_matches(argv[0])
-    return f'{exc}; is it one of: {", ".join(similar)}' if similar else (
-        str(exc))
+    if not similar:
+        return str(exc)
+    return f'{exc}; did you mean one of: {", ".join(similar)}'
 
 
 def run(argv: Sequence[str], conf: cfg.ConfigOpts | None = None,
-        connect: Callable[..., typing.Any] | None = None) -> int:
-    """Run one command.
+        connect: _Connect | None = None) -> int:
+    """Run one command in this process.
 
     :param conf: see GpgpuManage
     :param connect: see GpgpuManage
-    :returns: exit code: 0 done, 1 refused or failed, 2 wrong usage
+    :returns: exit code: 0 success, 1 refused or failed, 2 wrong usage
     """
     try:
         return int(GpgpuManage(conf, connect).run(list(argv)) or 0)
@@ -153,7 +153,7 @@ def run(argv: Sequence[str], conf: cfg.ConfigOpts | None = None,
 
 
 def main() -> int:
-    """The program."""
+    """Run the command of the command line."""
     return run(sys.argv[1:])
 
 

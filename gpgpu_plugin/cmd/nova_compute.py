@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""gpgpu-nova-compute: nova-compute where Nova is in another site folder.
+"""gpgpu-nova-compute: nova-compute where Nova is in another site directory.
 
 Python finds ``nova.virt.gpgpu`` only beside Nova itself. Where a
-distribution's packages put Nova elsewhere, this program adds the folder of
-the plugin's installation to the package's path before Nova starts.
+distribution's packages put Nova elsewhere, this program adds the directory
+of the plugin's installation to the package's path before Nova starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import gpgpu_plugin
 
 
 def extend_path() -> None:
-    """Let ``nova.virt.gpgpu`` be found beside gpgpu_plugin."""
+    """Make Python find ``nova.virt.gpgpu`` beside gpgpu_plugin."""
     folder = str(pathlib.Path(gpgpu_plugin.__file__).parent.parent
                  / 'nova' / 'virt')
     if folder not in nova.virt.__path__:
@@ -41,13 +41,13 @@ def main() -> int:
     try:
         from nova.cmd import compute  # noqa: PLC0415
     except ModuleNotFoundError as exc:
-        # Anything else that is missing is Nova's to tell.
+        # Another missing module is an error of Nova's own installation.
         if exc.name not in ('nova', 'nova.cmd'):
             raise
         sys.stderr.write(
             f'gpgpu-nova-compute: Nova is not installed for '
-            f'{sys.executable}; run the program of the installation that '
-            f'sees Nova\n')
+            f'{sys.executable}; run the gpgpu-nova-compute of the Python '
+            f'that has Nova\n')
         return 1
     return int(compute.main() or 0)
 

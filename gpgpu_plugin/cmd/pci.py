@@ -9,22 +9,26 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage pci``: what the scanner sees, and a recording of it, without
-any service."""
+"""``gpgpu-manage pci``: list and record the PCI functions of this host.
+
+No service is needed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import tempfile
-import typing
+from collections.abc import Iterable
+from collections.abc import Sequence
 
-from cliff import columns
+from cliff import columns as cliff_columns
 from cliff import command
 from cliff import lister
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.fake import machine as machine_mod
@@ -43,16 +47,16 @@ _SYSFS = '/sys'
 def _add_root(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         '--sysfs-root', default=_SYSFS, metavar='DIR',
-        help=f'where the sysfs of the host is (default: {_SYSFS})')
+        help=f'directory of the sysfs to read (default: {_SYSFS})')
 
 
-class Unknown(columns.FormattableColumn[typing.Any]):
-    """A value for people: ``-`` where it is unknown or none."""
+class _Value(cliff_columns.FormattableColumn[object]):
+    """A value that people read as ``-`` if it is None."""
 
     def human_readable(self) -> str:
         return '-' if self._value is None else str(self._value)
 
-    def machine_readable(self) -> typing.Any:
+    def machine_readable(self) -> object:
         return self._value
 
 
@@ -65,14 +69,14 @@ class PCIList(base.Command, lister.Lister):
         _add_root(where)
         where.add_argument(
             '--machine', metavar='FILE',
-            help='another host, as "gpgpu-manage pci record" recorded it, '
-                 'or the name of a fake machine')
+            help='read a recording of another host by "gpgpu-manage pci '
+                 'record", or the fake machine of this name')
         parser.add_argument(
             '--text', action='store_true',
-            help='one line a function: ' + ' '.join(_TEXT))
+            help='print one line a function: ' + ' '.join(_TEXT))
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         scan = (_scan_machine(parsed_args.machine) if parsed_args.machine
                 else scanner.scan(sysfs_mod.Sysfs(parsed_args.sysfs_root)))
         for problem in scan.problems:
@@ -81,11 +85,12 @@ class PCIList(base.Command, lister.Lister):
             {name: getattr(function,
                            'class_code' if name == 'class' else name)
              for name in COLUMNS} for function in scan.functions]
-        return COLUMNS, [[Unknown(row[name]) for name in COLUMNS]
+        return COLUMNS, [[_Value(row[name]) for name in COLUMNS]
                          for row in self._rows]
 
     def produce_output(self, parsed_args: argparse.Namespace,
-                       column_names: typing.Any, data: typing.Any) -> int:
+                       column_names: Sequence[str],
+                       data: Iterable[Sequence[object]]) -> int:
         if not parsed_args.text:
             result: int = super().produce_output(
                 parsed_args, column_names, data)
@@ -111,11 +116,11 @@ class PCIRecord(base.Command, command.Command):
         _add_root(parser)
         parser.add_argument(
             '--with-serials', action='store_true',
-            help='keep serial numbers; else numbers that tell the devices '
-                 'apart are in their place')
+            help='keep serial numbers, which are otherwise replaced by '
+                 'other distinct numbers')
         parser.add_argument(
             'file', nargs='?', metavar='FILE',
-            help='file to be made (default: standard output)')
+            help='file to create (default: standard output)')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -125,8 +130,8 @@ class PCIRecord(base.Command, command.Command):
                              with_serials=parsed_args.with_serials),
             _reference(root))
         if root == _SYSFS and os.geteuid() != 0:
-            self.note('only root is shown the whole configuration space and '
-                      'VPD; the rest is recorded')
+            self.note('only root can read the whole configuration space and '
+                      'VPD; the recording lacks them')
         if parsed_args.file is None:
             self.app.stdout.write(text)
             return
@@ -137,26 +142,26 @@ class PCIRecord(base.Command, command.Command):
 
 
 def _reference(root: str) -> str:
-    """What was recorded; nothing that names the host."""
+    """Return where the recording comes from, without naming the host."""
     if root != _SYSFS:
-        return 'the sysfs in a folder'
+        return 'a sysfs in a directory'
     kernel = os.uname()
     return f'Linux {kernel.release} {kernel.version} {kernel.machine}'
 
 
 def _write_new(path: str, text: str) -> None:
-    """Make a file.
+    """Create a file.
 
-    :raises Conflict: it is there already
-    :raises HostError: it cannot be made
+    :raises Conflict: it exists
+    :raises HostError: it cannot be created
     """
     try:
         with open(path, 'x', encoding='utf-8') as file:
             file.write(text)
     except FileExistsError:
         raise exception.Conflict(
-            kind='File', name=path,
-            reason='it is there already: name another one') from None
+            kind='file', name=path,
+            reason='it exists; name another one') from None
     except OSError as exc:
         raise exception.HostError(
             path=path, reason=f'cannot be written: {exc.strerror}') from None

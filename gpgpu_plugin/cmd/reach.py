@@ -9,12 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""How a short-lived program finds the broker, or learns that it cannot."""
+"""Connection of a command to gpgpu-conductor."""
 
 from __future__ import annotations
 
 import functools
-import typing
 
 import oslo_messaging
 from oslo_config import cfg
@@ -28,7 +27,7 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 
 
 class Command(configuration.Command):
-    """Mixed into a cliff command that talks to gpgpu-conductor."""
+    """Mixin of a cliff command that calls gpgpu-conductor."""
 
     @functools.cached_property
     def rpc_conf(self) -> cfg.ConfigOpts:
@@ -36,39 +35,43 @@ class Command(configuration.Command):
         return self.configuration(base.CONFIG_FILE, base.NOVA_CONFIG_FILE)
 
     @functools.cached_property
-    def transport(self) -> typing.Any:
+    def transport(self) -> rpc_transport.Transport:
         """The transport to the conductor.
 
-        :raises ConfigInvalid: none can be reached by it
+        :raises ConfigInvalid: it reaches no broker
         """
-        if self.app.given_conf is not None:
-            return rpc_transport.get_transport(self.app.given_conf)
+        if self.manage.given_conf is not None:
+            return rpc_transport.get_transport(self.manage.given_conf)
         return transport(self.rpc_conf)
 
     @property
     def api(self) -> conductor_api.ConductorAPI:
-        """The conductor. :raises ConfigInvalid: see transport"""
+        """The client of the conductor.
+
+        :raises ConfigInvalid: see transport
+        """
         return conductor_api.ConductorAPI(self.rpc_conf, self.transport)
 
     def explain(self, exc: Exception) -> str:
-        """See base.Command."""
+        """Return an error as one line for the operator."""
         return message(exc)
 
 
 def message(exc: Exception) -> str:
     """Return an error, also one of oslo.messaging, as one line."""
     if isinstance(exc, oslo_messaging.RemoteError):
-        return (f'gpgpu-conductor failed, its log tells where: '
-                f'{exc.exc_type}: {errors.first_line(exc.value)}')
+        return (f'gpgpu-conductor failed with {exc.exc_type}: '
+                f'{errors.first_line(exc.value)}; see its log')
     if isinstance(exc, oslo_messaging.MessagingException):
         return errors.first_line(exc)
     return configuration.message(exc)
 
 
-def transport(conf: cfg.ConfigOpts) -> typing.Any:
-    """A transport on which a broker answered.
+def transport(conf: cfg.ConfigOpts) -> rpc_transport.Transport:
+    """Return a transport whose broker answered.
 
-    :raises ConfigInvalid: the transport reaches nobody, or not now
+    :raises ConfigInvalid: the transport reaches no other process, or its
+        broker cannot be reached now
     """
     rpc_transport.check_leaves_process(conf)
     _check_configured(conf)
@@ -82,19 +85,20 @@ def transport(conf: cfg.ConfigOpts) -> typing.Any:
 
 
 def _check_configured(conf: cfg.ConfigOpts) -> None:
-    """Refuse to guess a broker where nothing at all is configured.
+    """Refuse to connect where nothing is configured.
 
-    oslo.messaging would take the one on this machine.
+    oslo.messaging would connect to a broker on this machine.
 
-    :raises ConfigInvalid: no file was found, and no variable names a broker
+    :raises ConfigInvalid: no configuration file was found, and no
+        environment variable names a broker
     """
-    # The environment may set either option, without any file.
+    # The environment may set either option without any file.
     found = conf.get_location('transport_url')
     if (conf.config_file or conf.config_dir or conf.gpgpu.transport_url
             or (found and found.location is not cfg.Locations.opt_default)):
         return
     raise exception.ConfigInvalid(
         option='[gpgpu] transport_url',
-        reason=f'it is not set, and there is neither {base.CONFIG_FILE} nor '
-               f'{base.NOVA_CONFIG_FILE}; name the configuration file with '
-               f'--config-file')
+        reason=f'it is not set, and neither {base.CONFIG_FILE} nor '
+               f'{base.NOVA_CONFIG_FILE} exists; name the configuration '
+               f'file with --config-file')

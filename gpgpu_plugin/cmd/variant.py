@@ -9,14 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage variant``: names for devices."""
+"""``gpgpu-manage variant``: names of device models."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import pathlib
-import typing
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -36,10 +35,10 @@ from gpgpu_plugin.objects import admin
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
            'type', 'resource_class', 'mix_policy')
 _HELP = {
-    'resource_class': 'resource class of a whole card '
+    'resource_class': 'resource class of a whole GPU '
                       '(default: CUSTOM_GPU_<name>)',
-    'type': 'only: gpu',
-    'mix_policy': 'which vGPUs may be on one card together: '
+    'type': 'kind of device; only gpu',
+    'mix_policy': 'which vGPUs may be on one GPU together: '
                + ', '.join(capacity.VGPUMixPolicy)}
 _COLUMNS = ('name', *_FIELDS, 'traits', 'devices')
 
@@ -50,17 +49,19 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
         parser.add_argument(
             '--' + name.replace('_', '-'),
             required=required and name in ('vendor', 'device'),
-            help=_HELP.get(name, 'PCI id in hex'))
+            help=_HELP.get(name, 'PCI ID in hex'))
     parser.add_argument('--trait', action='append', dest='traits',
-                        help='trait of its providers, repeatable')
+                        help='trait of its resource providers, repeatable')
 
 
-def _given(parsed_args: argparse.Namespace) -> dict[str, typing.Any]:
+def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
+                ) -> admin.VariantInfo:
+    """Return a variant with the fields that the operator gave."""
     given = {name: getattr(parsed_args, name) for name in _FIELDS
              if getattr(parsed_args, name) is not None}
     if parsed_args.traits is not None:
         given['traits'] = tuple(parsed_args.traits)
-    return given
+    return dataclasses.replace(before, **given)
 
 
 class VariantCreate(reach.Command, show.ShowOne):
@@ -71,20 +72,22 @@ class VariantCreate(reach.Command, show.ShowOne):
         _add_fields(parser, required=True)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         created = self.api.variant_create(
             gpgpu_context.admin(),
-            admin.VariantInfo(name=parsed_args.name, **_given(parsed_args)))
+            _with_given(admin.VariantInfo(
+                name=parsed_args.name, vendor=parsed_args.vendor,
+                device=parsed_args.device), parsed_args))
         if not created.devices:
             self.note(f'variant {created.name} matches no device that a '
-                      f'host reported so far')
-        return columns.one(created)
+                      f'host has reported so far')
+        return columns.fields(created)
 
 
 class VariantList(reach.Command, lister.Lister):
     """List the variants."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         return columns.rows(
             self.api.variant_list(gpgpu_context.admin()), _COLUMNS)
 
@@ -97,28 +100,28 @@ class VariantShow(reach.Command, show.ShowOne):
         parser.add_argument('name', help='name of the variant')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        return columns.one(self.api.variant_show(
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.variant_show(
             gpgpu_context.admin(), parsed_args.name))
 
 
 class VariantSet(reach.Command, show.ShowOne):
-    """Change a variant that no instance uses."""
+    """Change a variant none of whose devices is assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_fields(parser, required=False)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         api, context = self.api, gpgpu_context.admin()
         before = api.variant_show(context, parsed_args.name)
-        return columns.one(api.variant_set(
-            context, dataclasses.replace(before, **_given(parsed_args))))
+        return columns.fields(api.variant_set(
+            context, _with_given(before, parsed_args)))
 
 
 class VariantDelete(reach.Command, command.Command):
-    """Delete a variant that no instance uses; its devices are unmanaged."""
+    """Delete a variant none of whose devices is assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -130,48 +133,51 @@ class VariantDelete(reach.Command, command.Command):
 
 
 class VariantImport(reach.Command, lister.Lister):
-    """Create the variants of a catalogue; those that exist stay."""
+    """Create the variants of a catalogue; keep those that exist."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('file', nargs='?', type=pathlib.Path,
                             help='catalogue (default: the shipped one)')
         parser.add_argument('--only', action='append', metavar='NAME',
-                            help='only this variant, repeatable')
+                            help='import only this variant, repeatable')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         wanted = catalogue.read(parsed_args.file or catalogue.shipped())
         if parsed_args.only:
             wanted = catalogue.only(wanted, parsed_args.only)
         api, context = self.api, gpgpu_context.admin()
-        known = {each.name: each for each in api.variant_list(context)}
+        known = {info.name: info for info in api.variant_list(context)}
         missing = _missing(wanted, known)
-        created = {each.name: api.variant_create(
-            context, admin.VariantInfo(**dataclasses.asdict(each)))
-            for each in missing}
+        created = {variant.name: api.variant_create(
+            context, admin.VariantInfo(**dataclasses.asdict(variant)))
+            for variant in missing}
         return ('Name', 'Result', 'Devices'), [
-            (each.name,
-             'created' if each.name in created else 'unchanged',
-             (created.get(each.name) or known[each.name]).devices)
-            for each in wanted]
+            (variant.name,
+             'created' if variant.name in created else 'unchanged',
+             (created.get(variant.name) or known[variant.name]).devices)
+            for variant in wanted]
 
 
 def _missing(wanted: Sequence[rules.Variant],
              known: Mapping[str, admin.VariantInfo],
              ) -> list[rules.Variant]:
-    """Those to create; refuses the whole import before any is created."""
-    different = [each.name for each in wanted if each.name in known
-                 and each != _to_rules(known[each.name])]
+    """Return the variants to create.
+
+    :raises Conflict: one of them cannot be created; none was
+    """
+    different = [variant.name for variant in wanted if variant.name in known
+                 and variant != _to_rules(known[variant.name])]
     if different:
         raise exception.Conflict(
             kind='variant', name=', '.join(different),
-            reason='it exists with other ids, class or traits; nothing was '
-                   'imported (change it by "variant set", or name the '
-                   'others by --only)')
-    missing = [each for each in wanted if each.name not in known]
-    for each in missing:
-        catalogue.check_beside(each, [
+            reason='it exists with another ID, resource class, trait or mix '
+                   'policy; nothing was imported (change it with "variant '
+                   'set", or import the others with --only)')
+    missing = [variant for variant in wanted if variant.name not in known]
+    for variant in missing:
+        catalogue.check_beside(variant, [
             _to_rules(other) for other in known.values()])
     return missing
 

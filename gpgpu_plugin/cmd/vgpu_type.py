@@ -9,15 +9,16 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage vgpu-type``: what groups offer; ``passthrough`` is the whole
-card."""
+"""``gpgpu-manage vgpu-type``: the vGPU types of groups.
+
+``passthrough`` is one of them: the whole GPU.
+"""
 
 from __future__ import annotations
 
 import argparse
 import collections
 import dataclasses
-import typing
 from collections.abc import Iterable
 
 from cliff import lister
@@ -39,9 +40,9 @@ _DETAILS = ('host', 'variant', 'vgpu_type', 'resource_class', 'enabled',
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OfCloud:
-    """A type over all hosts.
+    """A type on all hosts together.
 
-    :ivar hosts: how many offer it
+    :ivar hosts: number of hosts on which it is enabled
     """
 
     variant: str
@@ -53,51 +54,51 @@ class _OfCloud:
 
 
 def summed(types: Iterable[admin.VGPUTypeInfo]) -> list[_OfCloud]:
-    """Capacity of each type over all hosts, by variant and type."""
+    """Return the capacity on all hosts, by variant and type."""
     found: dict[tuple[str, str], list[admin.VGPUTypeInfo]] = (
         collections.defaultdict(list))
-    for each in types:
-        found[each.variant, each.vgpu_type].append(each)
+    for info in types:
+        found[info.variant, info.vgpu_type].append(info)
     return [_OfCloud(
         variant=variant, vgpu_type=vgpu_type,
-        hosts=sum(each.enabled for each in those),
-        **{name: sum(getattr(each, name) for each in those)
+        hosts=sum(info.enabled for info in infos),
+        **{name: sum(getattr(info, name) for info in infos)
            for name in _SUMMED})
-        for (variant, vgpu_type), those in sorted(found.items())]
+        for (variant, vgpu_type), infos in sorted(found.items())]
 
 
 class VGPUTypeList(reach.Command, lister.Lister):
-    """List the types of groups with their capacity."""
+    """List the vGPU types of groups with their capacity."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--host', help='only of this host')
-        parser.add_argument('--variant', help='only of this variant')
+        parser.add_argument('--host', help='only types on this host')
+        parser.add_argument('--variant', help='only types of this variant')
         parser.add_argument('--enabled', action='store_true',
-                            help='only types that are offered')
+                            help='only types that are enabled')
         parser.add_argument('--cloud', action='store_true',
-                            help='all hosts together')
+                            help='add up all hosts')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
-        types = [each for each in self.api.vgpu_type_list(
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        types = [info for info in self.api.vgpu_type_list(
             gpgpu_context.admin(), host=parsed_args.host,
             variant=parsed_args.variant)
-            if each.enabled or not parsed_args.enabled]
+            if info.enabled or not parsed_args.enabled]
         if parsed_args.cloud:
             return columns.rows(summed(types), _OF_CLOUD)
         return columns.rows(types, _COLUMNS)
 
 
 class VGPUTypeShow(reach.Command, lister.Lister):
-    """Show all that is known of a type, a line for each host."""
+    """Show a vGPU type, one line a host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_key(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         found = self.api.vgpu_type_list(
             gpgpu_context.admin(), host=parsed_args.host,
             variant=parsed_args.variant)
@@ -108,22 +109,24 @@ class VGPUTypeShow(reach.Command, lister.Lister):
 
 def find(types: Iterable[admin.VGPUTypeInfo], variant: str,
          vgpu_type: str) -> list[admin.VGPUTypeInfo]:
-    """The named type of a variant on each host.
+    """Return a type of a variant on each host.
 
-    :raises NotFound: no card of the variant has it
+    :raises NotFound: no GPU of the variant has the type
     """
-    of_variant = [each for each in types if each.variant == variant]
-    found = [each for each in of_variant if each.vgpu_type == vgpu_type]
+    of_variant = [info for info in types if info.variant == variant]
+    found = [info for info in of_variant if info.vgpu_type == vgpu_type]
     if not found:
-        known = sorted({each.vgpu_type for each in of_variant})
+        known = sorted({info.vgpu_type for info in of_variant})
         raise exception.NotFound(
             kind='vGPU type',
-            name=f'{vgpu_type} of {variant} (there are: '
-                 f'{", ".join(known) or "none, no host has such a card"})')
+            name=f'{vgpu_type} of {variant} (known: '
+                 f'{", ".join(known) or "none; no host has such a GPU"})')
     return found
 
 
 class _Set(reach.Command, lister.Lister):
+    """Base of a command that enables or disables a type."""
+
     enabled: bool
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -131,7 +134,7 @@ class _Set(reach.Command, lister.Lister):
         _add_key(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> typing.Any:
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         return columns.rows(self.api.vgpu_type_set(
             gpgpu_context.admin(), parsed_args.variant,
             parsed_args.vgpu_type, parsed_args.host, enabled=self.enabled),
@@ -139,13 +142,13 @@ class _Set(reach.Command, lister.Lister):
 
 
 class VGPUTypeEnable(_Set):
-    """Offer a type, on one host or on all, those to come as well."""
+    """Enable a vGPU type on one host, or on all present and later hosts."""
 
     enabled = True
 
 
 class VGPUTypeDisable(_Set):
-    """Offer a type no more; instances keep what they have."""
+    """Disable a vGPU type; assigned vGPUs stay assigned."""
 
     enabled = False
 
@@ -153,5 +156,5 @@ class VGPUTypeDisable(_Set):
 def _add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('variant', help='name of the variant')
     parser.add_argument('vgpu_type', metavar='type',
-                        help='name of the type, as listed')
+                        help='name of the type, as in "vgpu-type list"')
     parser.add_argument('--host', help='only on this host')

@@ -9,13 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""gpgpu-conductor as a thing to start and stop, in any process."""
+"""The service gpgpu-conductor, which any process can start and stop."""
 
 from __future__ import annotations
 
 import os
 import socket
-import typing
 import uuid
 
 from oslo_config import cfg
@@ -30,12 +29,13 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 
 
 class ConductorService:
-    """One conductor; any number of them share a database and a transport.
+    """A conductor; several can share a database and a transport.
 
-    :raises ConfigInvalid: the database is not at the schema of this code
+    :raises ConfigInvalid: the database does not have the newest schema
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, transport: typing.Any = None,
+    def __init__(self, conf: cfg.ConfigOpts,
+                 transport: rpc_transport.Transport | None = None,
                  database: api.Database | None = None) -> None:
         self._transport = transport or rpc_transport.get_transport(conf)
         self.database = database or api.Database(conf)
@@ -43,8 +43,8 @@ class ConductorService:
             raise exception.ConfigInvalid(
                 option='[database] connection',
                 reason='the schema is at revision '
-                       f'{migration.version(self.database.engine)}, not at '
-                       f'{migration.revisions()[-1]}: run '
+                       f'{migration.version(self.database.engine)} instead '
+                       f'of {migration.revisions()[-1]}; run '
                        '"gpgpu-manage db sync"')
         self._server = rpc_transport.server(
             self._transport, rpc_transport.conductor_topic(conf),
@@ -55,10 +55,10 @@ class ConductorService:
              ping.PingEndpoint(self._transport)])
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Begin to serve calls."""
         self._server.start()
 
     def stop(self) -> None:
-        """Serve no new call, and wait for those under way."""
+        """Accept no new call, and wait until all running ones have ended."""
         self._server.stop()
         self._server.wait()

@@ -9,8 +9,4 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What crosses RPC: frozen values, and their one codec.
-
-``to_primitive`` gives what JSON can carry; ``from_primitive`` checks types
-and ignores fields that it does not know, so that a newer peer can add some.
-"""
+"""Values that are sent by RPC, and their codec."""

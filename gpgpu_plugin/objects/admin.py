@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What operators see: hosts, groups, devices and variants."""
+"""Hosts, groups, vGPU types, devices and variants as operators see them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VariantInfo:
-    """A variant and how many devices it matches now."""
+    """A variant, with the number of devices that it matches now."""
 
     name: str
     vendor: str
@@ -35,7 +35,11 @@ class VariantInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostInfo:
-    """A host, its devices counted by shown state."""
+    """A host, with the number of its devices by shown state.
+
+    :ivar reported_at: ISO 8601, UTC
+    :ivar problems: what its scan could not read, one sentence each
+    """
 
     host: str
     node: str
@@ -48,7 +52,7 @@ class HostInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupInfo:
-    """A group with its capacity."""
+    """A group, with its capacity in whole GPUs."""
 
     host: str
     variant: str
@@ -64,13 +68,13 @@ class GroupInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VGPUTypeInfo:
-    """A type of one group; ``None`` is unknown.
+    """A vGPU type of one group; ``None`` means unknown.
 
     :ivar video_ram: MiB
-    :ivar max_vgpu_per_pgpu: so many fit on a card that has nothing else
-    :ivar max_capacity: so many fit on all cards that have nothing else
-    :ivar remaining_capacity: so many can be claimed now
-    :ivar assigned: so many are held
+    :ivar max_vgpu_per_pgpu: number that fits on one empty GPU
+    :ivar max_capacity: number that fits on all GPUs if they are empty
+    :ivar remaining_capacity: number that can be claimed now
+    :ivar assigned: number of assigned vGPUs
     """
 
     host: str
@@ -90,15 +94,15 @@ class VGPUTypeInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceInfo:
-    """A device.
+    """A device: a GPU, a VF or an mdev row.
 
-    :ivar shown_state: what an operator reads: ``unmanaged``, ``missing`` or
-        ``disabled`` where they apply to a device nobody holds, else the
-        state; ``assigned`` and others keep their name with ``present`` False
-    :ivar used_by: UUID of the instance that holds it
-    :ivar kind: ``pci``, or ``mdev`` for a seat on a card
-    :ivar parent: UUID of the card
-    :ivar vgpu_type: what is carved there, or may be
+    :ivar shown_state: ``unmanaged``, ``missing`` or ``disabled`` where one of
+        them applies to a device that is not assigned, else the state; an
+        assigned device that is missing is shown as ``assigned``
+    :ivar used_by: UUID of the instance that it is assigned to
+    :ivar kind: ``pci`` or ``mdev``
+    :ivar parent: UUID of the parent GPU of an mdev row or a VF
+    :ivar vgpu_type: type of the vGPU that exists there or may be created
     """
 
     uuid: str

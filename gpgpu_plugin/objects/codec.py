@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Between frozen dataclasses and what JSON can carry.
+"""Conversion between frozen dataclasses and JSON primitives.
 
-msgspec does the work: it checks types by annotation, ignores fields that it
-does not know (so that a newer peer can add some) and fills in defaults (so
-that an older peer can leave some out).
+msgspec checks types by annotation, ignores unknown fields, so that a newer
+peer can add some, and fills in defaults, so that an older peer can leave some
+out.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from gpgpu_plugin import exception
 T = typing.TypeVar('T')
 
 _lock = threading.Lock()
-_prepared: set[typing.Any] = set()
+_prepared: set[object] = set()
 
 
-def to_primitive(value: object) -> typing.Any:
-    """The value as dicts, lists, strings, numbers, booleans and None."""
-    return msgspec.to_builtins(value)
+def to_primitive(value: object) -> object:
+    """Return a value as dicts, lists, strings, numbers, booleans and None."""
+    primitive: object = msgspec.to_builtins(value)
+    return primitive
 
 
-def _prepare(kind: typing.Any) -> None:
-    """Let msgspec look at a kind once, in one thread.
+def _prepare(kind: type[object]) -> None:
+    """Let msgspec inspect a type once, in one thread.
 
-    It keeps what it finds out about a dataclass with the class, and lets
-    other threads see it before it is complete: two first calls at once end
-    the process (msgspec 0.22, segmentation fault).
+    msgspec caches what it finds in the dataclass, and other threads see the
+    cache before it is complete: two first calls at the same time crash the
+    process (msgspec 0.22, segmentation fault).
     """
     if kind in _prepared:
         return
@@ -51,9 +52,9 @@ def _prepare(kind: typing.Any) -> None:
 
 
 def from_primitive(kind: type[T], primitive: object) -> T:
-    """A value of the kind.
+    """Return a primitive as a value of a type.
 
-    :raises Invalid: the primitive does not fit the kind's annotations
+    :raises Invalid: the primitive does not fit the type's annotations
     """
     _prepare(kind)
     try:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a host's groups offer: for Placement, and for the scheduler."""
+"""The capacity of a host's groups, for Placement and for schedulers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TypeInventory:
-    """Inventory record of one resource class, as Placement takes it."""
+    """Inventory of one resource class, with Placement's fields."""
 
     resource_class: str
     total: int
@@ -28,7 +28,7 @@ class TypeInventory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupInventory:
-    """One provider: a group, its traits and its inventories."""
+    """Resource provider of one group, with its traits and inventories."""
 
     variant: str
     provider_name: str
@@ -39,10 +39,9 @@ class GroupInventory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostInventory:
-    """All groups of a host at one generation of it.
+    """All groups of a host at one generation.
 
-    The higher generation is the newer one; an answer that arrives late is
-    recognised by it.
+    A higher generation is newer, which shows that an answer arrived late.
     """
 
     host: str
@@ -53,10 +52,10 @@ class HostInventory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TypeMasks:
-    """One resource class of a group.
+    """Availability of one resource class of a group, by GPU.
 
-    :ivar free: mask of the cards of which a claim could take some now
-    :ivar available: how many of each card; empty: one of each
+    :ivar free: mask of the GPUs with at least one available unit
+    :ivar available: available units by GPU; empty if one of each free GPU
     """
 
     resource_class: str
@@ -66,13 +65,14 @@ class TypeMasks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupMasks:
-    """One group as the scheduler needs it. Bit i of a mask is card i.
+    """One group as a scheduler needs it. Bit i of a mask is GPU i.
 
-    :ivar types: what it offers
-    :ivar numa: mask of the cards of each known NUMA node (unknown: in none)
-    :ivar switches: mask of the cards below each PCIe switch
+    :ivar types: one entry a resource class
+    :ivar numa: one mask of GPUs a known NUMA node; a GPU whose node is
+        unknown is in none of them
+    :ivar switches: one mask of GPUs a PCIe switch
     :ivar alone: as in domain.allocation.feasibility.Masks
-    :ivar states: cards by state, ``missing`` and ``disabled`` first
+    :ivar states: number of GPUs by state, ``missing`` and ``disabled`` first
     """
 
     variant: str
@@ -86,7 +86,7 @@ class GroupMasks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostMasks:
-    """One host as the scheduler needs it."""
+    """One host as a scheduler needs it."""
 
     host: str
     node_uuid: str
@@ -97,11 +97,12 @@ class HostMasks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Hosts that changed after a generation, and the one to ask with next.
+    """Hosts that changed after a generation.
 
-    Masks of the groups of one host share their order: entry i of ``numa``
-    (of ``switches``, of ``alone``) is the same node (switch, card) in every
-    group.
+    Masks of the groups of one host have the same order: entry i of ``numa``
+    (``switches``, ``alone``) is the same node (switch, GPU) in every group.
+
+    :ivar generation: to be sent with the next question
     """
 
     generation: int

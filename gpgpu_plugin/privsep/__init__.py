@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What needs more rights than the user of nova-compute has.
+"""Operations that need more rights than the user of nova-compute has.
 
-It runs in a daemon of oslo.privsep, which nova-compute starts by
-``[gpgpu_sys_admin] helper_command``; nothing else of the plugin needs root.
+They run in a daemon of oslo.privsep, which nova-compute starts by
+``[gpgpu_sys_admin] helper_command``. Nothing else of the plugin needs root.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ T = typing.TypeVar('T')
 
 
 class HelperUnavailable(PermissionError):
-    """The daemon does not start, or serves another sysfs; nothing was done."""
+    """The daemon does not start or serves another sysfs; nothing was done."""
 
 
-# A driver that never lets go of a device blocks whoever unbinds it.
+# Seconds. A driver that never releases a device blocks the unbind call.
 TIMEOUT = 60
 
-# CAP_DAC_OVERRIDE: attributes belong to root; CAP_SYS_ADMIN: vfio and reset;
+# CAP_DAC_OVERRIDE: attributes belong to root; CAP_SYS_ADMIN: VFIO and reset;
 # CAP_SYS_MODULE: loading vfio-pci.
 sys_admin_pctxt = priv_context.PrivContext(
     'gpgpu_plugin',
@@ -51,8 +51,9 @@ sys_admin_pctxt = priv_context.PrivContext(
 def call(entrypoint: Callable[..., T], *args: str) -> T:
     """Call a function of this package in the daemon.
 
-    :raises OSError: the kernel refused; TimeoutError when it did not answer
-        in time, HelperUnavailable when the daemon does not start
+    :raises TimeoutError: the kernel did not answer in time
+    :raises HelperUnavailable: the daemon does not start
+    :raises OSError: the kernel refused
     """
     if sys_admin_pctxt.client_mode and sys_admin_pctxt.channel is None:
         try:
@@ -60,7 +61,7 @@ def call(entrypoint: Callable[..., T], *args: str) -> T:
         except (daemon.FailedToDropPrivileges, OSError) as exc:
             raise HelperUnavailable(
                 errno.EPERM, f'the privileged helper does not start ({exc}); '
-                'see [gpgpu_sys_admin] helper_command') from None
+                'check [gpgpu_sys_admin] helper_command') from None
     try:
         return entrypoint(*args)
     except comm.PrivsepTimeout:
@@ -70,7 +71,10 @@ def call(entrypoint: Callable[..., T], *args: str) -> T:
 
 
 def run(*command: str) -> None:
-    """Run a program, within the daemon. :raises OSError: with what it said"""
+    """Run a program, inside the daemon.
+
+    :raises OSError: it failed, with its output on stderr
+    """
     done = subprocess.run(command, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
@@ -79,5 +83,5 @@ def run(*command: str) -> None:
 
 
 def be_root() -> None:
-    """Do without the daemon: the process itself is root's."""
+    """Make this process, which runs as root, work without the daemon."""
     sys_admin_pctxt.set_client_mode(False)

@@ -9,9 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What makes a designation last, and the module that it needs.
+"""Files that make a designation permanent, and the module vfio-pci.
 
-Rules of udev run programs as root: they are made here, of ids and numbers.
+Rules of udev run programs as root, so the daemon itself composes them, from
+stable ids and PCI ids that it has checked.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _MARK = '# designated: '
 _STABLE_ID = re.compile(
     r'/devices(/pci[0-9a-f]{4,16}:[0-9a-f]{2}(/[0-9a-f]{2}\.[0-7])+)+')
 _NUMBER = re.compile(r'[0-9a-f]{4}')
-# A driver of the initramfs may be faster than udev, and vfio-pci is not yet
-# loaded. In a rule $$ is $, %k the address and %p the path below /sys.
+# A driver of the initramfs may bind the device before udev, when vfio-pci is
+# not loaded yet. In a rule, %k is the address and %p the path below /sys.
 _BIND = ('modprobe vfio-pci; cd /sys%p && '
          '{ grep -qx DRIVER=vfio-pci uevent || '
          '{ [ ! -e driver ] || echo %k >driver/unbind; '
@@ -45,19 +46,22 @@ _BIND = ('modprobe vfio-pci; cd /sys%p && '
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def load_vfio() -> None:
-    """Load vfio-pci. :raises OSError: it cannot be loaded"""
+    """Load vfio-pci.
+
+    :raises OSError: it cannot be loaded
+    """
     privsep.run('modprobe', _VFIO)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def driverctl(action: str, address: str) -> None:
-    """Let driverctl write down, or forget, that a function is vfio-pci's.
+    """Let driverctl store or remove the override of a function to vfio-pci.
 
-    It binds nothing: driverctl 0.111 forgets nothing of a device for which
-    there is no other driver.
+    ``--noprobe``: driverctl does not bind the device, since driverctl 0.111
+    does not remove the override of a device that has no other driver.
 
     :param action: ``set-override`` or ``unset-override``
-    :raises OSError: it refused, or it is no address
+    :raises OSError: driverctl failed, or the address is malformed
     """
     sysfs.check_address(address)
     driver = {'set-override': [_VFIO], 'unset-override': []}[action]
@@ -65,7 +69,7 @@ def driverctl(action: str, address: str) -> None:
 
 
 def read_rules(etc: str) -> dict[str, str]:
-    """Our udev rules by stable id; others than root may read them, too."""
+    """Return our udev rules by stable id; this needs no privilege."""
     with contextlib.suppress(FileNotFoundError):
         lines = pathlib.Path(etc, RULES).read_text().splitlines()
         return {line.removeprefix(_MARK): rule
@@ -76,24 +80,24 @@ def read_rules(etc: str) -> dict[str, str]:
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def add_rule(stable_id: str, vendor: str, device: str) -> None:
-    """Let udev give a function to vfio-pci whenever it appears.
+    """Let udev bind a function to vfio-pci whenever it appears.
 
-    :raises OSError: it cannot be written, or it is no function
+    :raises OSError: the rule cannot be written, or an argument is malformed
     """
     if not (_STABLE_ID.fullmatch(stable_id) and _NUMBER.fullmatch(vendor)
             and _NUMBER.fullmatch(device)):
         raise PermissionError(
-            1, f'{stable_id} ({vendor}:{device}) is no function of which a '
-            'rule could be made')
+            1, f'no udev rule can be made for {stable_id} '
+            f'({vendor}:{device}): malformed stable id or PCI id')
     _replace(read_rules(ETC) | {
         stable_id: _rule(stable_id, vendor, device)})
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def remove_rule(stable_id: str) -> None:
-    """Forget the rule of a function, if there is one.
+    """Remove the rule of a function, if there is one.
 
-    :raises OSError: it cannot be written
+    :raises OSError: the file cannot be written
     """
     rules = read_rules(ETC)
     if rules.pop(stable_id, None) is not None:
@@ -101,11 +105,11 @@ def remove_rule(stable_id: str) -> None:
 
 
 def _rule(stable_id: str, vendor: str, device: str) -> str:
-    """The rule that binds a function whenever it appears (udev(7))."""
+    """Return the rule that binds a function whenever it appears (udev(7))."""
     path, domain = [], ''
     for hop in stable_id.removeprefix('/devices/').split('/'):
         if hop.startswith('pci'):
-            # A host bridge may be below a function (Intel VMD).
+            # Below a function may be another host bridge (Intel VMD).
             domain = hop.removeprefix('pci').partition(':')[0]
             path.append(hop)
         else:
@@ -119,8 +123,7 @@ def _rule(stable_id: str, vendor: str, device: str) -> str:
 
 
 def _replace(rules: Mapping[str, str]) -> None:
-    """Replace our file of udev rules as a whole; without rules there is
-    none."""
+    """Replace our file of udev rules, or delete it if there are no rules."""
     path = pathlib.Path(ETC, RULES)
     if rules:
         durable.replace(path, _HEADER + ''.join(

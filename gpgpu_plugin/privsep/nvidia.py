@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""NVIDIA's own program for what its driver refuses to others."""
+"""NVIDIA's program that creates VFs, which its driver refuses to others."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SRIOV_MANAGE = '/usr/lib/nvidia/sriov-manage'
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def make_vfs(address: str) -> None:
-    """Give a card all the VFs that it can have.
+    """Create all VFs that a GPU can have.
 
     Source: NVIDIA vGPU software user guide, "Preparing the Virtual Function
-    for an NVIDIA vGPU": only this program makes them.
+    for an NVIDIA vGPU": only this program creates them.
 
-    :raises OSError: it failed, or is not there
+    :raises OSError: the program failed or is not installed
     """
     sysfs.check_address(address)
     privsep.run(SRIOV_MANAGE, '-e', address)

@@ -9,8 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The attributes of sysfs that the plugin writes, and the one that only root
-reads as a whole; no others."""
+"""The attributes of sysfs that the plugin writes, or reads as root.
+
+Paths are checked here, in the daemon, against a list.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ import re
 
 from gpgpu_plugin import privsep
 
-# Not the caller's to choose: it could make a folder of links to any file.
+# Fixed: in a directory of the caller's choice, links could lead to any file.
 SYSFS_ROOT = '/sys'
 ADDRESS = r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]'
 _ALLOWED = re.compile(
@@ -36,69 +38,69 @@ _CONFIG = re.compile(rf'bus/pci/devices/{ADDRESS}/config')
 
 
 def check(path: str) -> None:
-    """Refuse to write what the plugin has no business with.
+    """Refuse a path that the plugin does not write.
 
-    :raises PermissionError: a path that is not on the list
+    :raises PermissionError: the path is not on the list
     """
     if '..' in path.split('/') or not _ALLOWED.fullmatch(path):
         raise PermissionError(
-            1, f'{path} is no attribute that gpgpu_plugin writes', path)
+            1, f'{path} is not an attribute that gpgpu_plugin writes', path)
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no address of a function.
+    """Refuse a malformed address of a function.
 
-    :raises PermissionError: it is none
+    :raises PermissionError: the address is malformed
     """
     if not re.fullmatch(ADDRESS, address):
-        raise PermissionError(1, f'{address} is no PCI address', address)
+        raise PermissionError(1, f'{address} is not a PCI address', address)
 
 
-def _place(root: str, path: str) -> str:
-    """Where a path leads, by the kernel's own links alone.
+def _resolved(root: str, path: str) -> str:
+    """Return a path in sysfs with all links resolved.
 
-    :raises HelperUnavailable: the caller looks at another sysfs, which must
-        not decide what is done in this one
-    :raises PermissionError: it leads out of sysfs
+    :raises HelperUnavailable: the caller reads another sysfs, which must not
+        decide what is written in this one
+    :raises PermissionError: the path leads out of sysfs
     """
     if root != SYSFS_ROOT:
         raise privsep.HelperUnavailable(
-            errno.EPERM, f'the privileged helper has no business with {root}, '
-            f'but with {SYSFS_ROOT} alone')
-    place = os.path.realpath(os.path.join(SYSFS_ROOT, path))
-    if not place.startswith(f'{os.path.realpath(SYSFS_ROOT)}/'):
+            errno.EPERM, f'the privileged helper works in {SYSFS_ROOT} only, '
+            f'not in {root}')
+    resolved = os.path.realpath(os.path.join(SYSFS_ROOT, path))
+    if not resolved.startswith(f'{os.path.realpath(SYSFS_ROOT)}/'):
         raise PermissionError(1, f'{path} leads out of {SYSFS_ROOT}', path)
-    return place
+    return resolved
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def read_config(root: str, path: str) -> bytes:
-    """A function's configuration space, of which the kernel shows others
-    than root the header only.
+    """Return the configuration space of a function.
 
-    :param root: of the sysfs that the caller looks at
+    Without root's rights the kernel shows only its header.
+
+    :param root: root of the caller's sysfs
     :param path: relative to it, ``bus/pci/devices/ADDRESS/config``
-    :raises OSError: it is not there, or the path or the root is another one
+    :raises OSError: the file does not exist, or the path or root is refused
     """
     if not _CONFIG.fullmatch(path):
-        raise PermissionError(1, f'{path} is no configuration space', path)
-    with open(_place(root, path), 'rb', buffering=0) as file:
+        raise PermissionError(1, f'{path} is not a configuration space', path)
+    with open(_resolved(root, path), 'rb', buffering=0) as file:
         return file.read(4096)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def write(root: str, path: str, value: str) -> None:
-    """Write a value in one system call, as sysfs wants it.
+    """Write a value in one system call, as sysfs requires.
 
-    :param root: of the sysfs that the caller looks at
+    :param root: root of the caller's sysfs
     :param path: relative to it
-    :raises OSError: the kernel refused, the path is not on the list, or the
-        root is another one
+    :raises OSError: the kernel refused, or the path or root is refused
     """
     check(path)
-    fd = os.open(_place(root, path), os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(_resolved(root, path), os.O_WRONLY | os.O_CLOEXEC)
     try:
-        # An empty string is no write at all; a line's end clears.
+        # Writing an empty string does nothing; a newline clears.
         os.write(fd, (value or '\n').encode())
     finally:
         os.close(fd)

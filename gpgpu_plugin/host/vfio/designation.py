@@ -182,6 +182,17 @@ class Designator:
         self._store = store
         self._used_by_host = used_by_host or usage.Usage(sysfs).of
 
+    @classmethod
+    def as_root(cls) -> Designator:
+        """Return one of this machine, for a process that runs as root.
+
+        It writes without the privileged helper.
+        """
+        privsep.be_root()
+        sysfs = sysfs_mod.Sysfs()
+        return cls(sysfs, binding.Binder.privileged(sysfs),
+                   Store.privileged())
+
     def designate(self, name: str) -> Sequence[pci.PCIFunction]:
         """Bind a card to vfio-pci, now and after every boot.
 

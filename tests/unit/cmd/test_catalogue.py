@@ -162,7 +162,7 @@ class ImportTest(cmd_base.CommandTestCase):
         self.assertEqual([('A100', 'created', 0)],
                          self.imported(self.path, '--only', 'A100'))
         self.assertEqual(['A100'], self.names())
-        self.assertIn('H9 (there are: A100, H100) does not exist',
+        self.assertIn('H9 (known: A100, H100) does not exist',
                       self.refused('variant', 'import', self.path,
                                    '--only', 'H9'))
 
@@ -176,7 +176,7 @@ class ImportTest(cmd_base.CommandTestCase):
         self.manage('variant', 'create', 'A100', '--vendor', '10de',
                     '--device', '20b2')
         err = self.refused('variant', 'import', self.path)
-        self.assertIn('variant A100: it exists with other ids', err)
+        self.assertIn('variant A100: it exists with another ID', err)
         self.assertIn('nothing was imported', err)
         self.assertEqual(['A100'], self.names())
 

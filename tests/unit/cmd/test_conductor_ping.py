@@ -49,7 +49,8 @@ class ConductorPingTest(base.CommandTestCase):
     def test_nobody(self):
         self.conductor.stop()
         self.assertEqual(
-            'gpgpu-manage: No gpgpu-conductor answered ping within 0.1 s\n',
+            'gpgpu-manage: No gpgpu-conductor answered ping within 0.1 s; '
+            'check that one is running\n',
             self.refused('conductor', 'ping', '--wait', '0.1'))
 
     def test_wait_of_nonsense(self):

@@ -98,7 +98,8 @@ class DeviceTest(base.CommandTestCase):
 
     def test_release_of_any_other_device(self):
         device = self.first()
-        self.assertIn('is available cannot take the event operator_release',
+        self.assertIn('operator_release is not possible for a device in '
+                      'state available',
                       self.refused('device', 'release', device))
         self.assertEqual('available', self.json(
             'device', 'show', device)['Shown State'])
@@ -135,7 +136,7 @@ class InstanceTest(base.CommandTestCase):
         unknown = str(uuid.uuid4())
         result = self.manage('instance', 'show', unknown, '-f', 'json')
         self.assertEqual(
-            (0, '[]', f'gpgpu-manage: instance {unknown} holds no device\n'),
+            (0, '[]', f'gpgpu-manage: instance {unknown} has no device\n'),
             (result.code, result.out.strip(), result.err))
 
     def test_name(self):

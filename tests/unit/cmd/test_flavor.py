@@ -51,26 +51,26 @@ class RenderTest(base.CommandTestCase):
     def test_refused(self):
         for arguments, expected in (
                 (('--gpu', 'H9=1'),
-                 'variant H9 (there are: H100, a100-80) does not exist'),
+                 'variant H9 (known: H100, a100-80) does not exist'),
                 ((), '--variant V --count N, or --gpu VARIANT=COUNT'),
                 (('--gpu', 'H100=1', '--count', '2'), '--count alone'),
-                (('--variant', 'H100', '--count', '0'), 'from 1 on'),
-                (('--variant', 'H100', '--count', '-1'), 'from 1 on'),
+                (('--variant', 'H100', '--count', '0'), 'of at least 1'),
+                (('--variant', 'H100', '--count', '-1'), 'of at least 1'),
                 (('--gpu', 'H100=1', '--gpu', 'H100=2'),
-                 'each variant once')):
+                 'every variant once')):
             self.assertIn(expected, self.refused(
                 'flavor', 'render', *arguments))
 
     def test_no_variant_at_all(self):
         for name in ('H100', 'a100-80'):
             self.done('variant', 'delete', name)
-        self.assertIn('variant H100 (there are: none) does not exist',
+        self.assertIn('variant H100 (known: none) does not exist',
                       self.refused('flavor', 'render', '--gpu', 'H100=1'))
 
     def test_misused(self):
         for arguments, expected in (
-                (('--gpu', 'H100=0'), 'count from 1 on'),
-                (('--gpu', 'H100=two'), 'count from 1 on'),
+                (('--gpu', 'H100=0'), 'count of at least 1'),
+                (('--gpu', 'H100=two'), 'count of at least 1'),
                 (('--gpu', '=2'), 'VARIANT=COUNT'),
                 (('--gpu', 'H100', '--topology', 'round'), 'same_switch'),
                 (('--variant', 'H100', '--count', 'two'), 'two')):
@@ -136,7 +136,7 @@ class SetTest(base.CommandTestCase):
         self.assertEqual({}, self.nova.specs)
 
     def test_unknown_variant_asks_no_cloud(self):
-        self.assertIn('there are: H100, MINE',
+        self.assertIn('known: H100, MINE',
                       self.refused('--gpu', 'H9=2'))
         self.assertFalse(hasattr(self.nova, 'cloud'))
 
@@ -153,8 +153,8 @@ class SetTest(base.CommandTestCase):
                                 'resources:CUSTOM_GPU_B': '1'})
         self.nova.undeletable = 'resources:CUSTOM_GPU_B'
         err = self.refused('--gpu', 'H100=2')
-        self.assertIn('also still for resources:CUSTOM_GPU_B: ', err)
-        self.assertIn('run this again', err)
+        self.assertIn('resources:CUSTOM_GPU_B could not be removed: ', err)
+        self.assertIn('run the command again', err)
         self.nova.undeletable = None
         self.set('--gpu', 'H100=2')
         self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)

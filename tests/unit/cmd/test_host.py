@@ -127,10 +127,8 @@ class DesignationTest(base.CommandTestCase):
                 self.calls.append(('undesignate', name))
                 return self.CARD
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.host.vfio.designation.Designator',
-            lambda *args: Designator()))
-        self.useFixture(fixtures.MockPatchObject(
-            commands.privsep, 'be_root'))
+            'gpgpu_plugin.host.vfio.designation.Designator.as_root',
+            lambda _class: Designator()))
 
     def user(self, uid):
         self.useFixture(fixtures.MockPatchObject(
@@ -142,7 +140,7 @@ class DesignationTest(base.CommandTestCase):
             '0000:21:00.0 (10de:11fa) is designated for passthrough\n'
             '0000:21:00.1 (10de:0e0b) is designated for passthrough\n',
             self.done('host', 'designate', '0000:21:00.1'))
-        self.assertIn("0000:21:00.1 (10de:0e0b) is the host's again",
+        self.assertIn("0000:21:00.1 (10de:0e0b) is no longer designated",
                       self.done('host', 'undesignate', '0000:21:00.0'))
         self.assertEqual([('designate', '0000:21:00.1'),
                           ('undesignate', '0000:21:00.0')], self.calls)

@@ -136,7 +136,7 @@ class ErrorTest(cmd_base.CommandTestCase):
         self.conductor.stop()
         self.assertEqual(
             'gpgpu-manage: No gpgpu-conductor answered host_list within 60 '
-            's\n', self.refused('host', 'list'))
+            's; check that one is running\n', self.refused('host', 'list'))
 
 
 class MessageTest(base.BaseTestCase):
@@ -161,8 +161,8 @@ class MessageTest(base.BaseTestCase):
             'no row\nof many lines'))
         self.assertIsInstance(remote, oslo_messaging.RemoteError)
         self.assertEqual(
-            'gpgpu-conductor failed, its log tells where: NoResultFound: '
-            'no row', reach.message(remote))
+            'gpgpu-conductor failed with NoResultFound: no row; see its log',
+            reach.message(remote))
 
     def test_python_s_own_remote_error(self):
         self.assertEqual('LookupError: no row', reach.message(
@@ -230,9 +230,10 @@ class ConfigurationTest(base.BaseTestCase):
         for command in (('device', 'list'), ('conductor', 'ping')):
             self.assertEqual(
                 f'gpgpu-manage: Option [gpgpu] transport_url: it is not set, '
-                f'and there is neither {self.folder}/CONFIG_FILE nor '
-                f'{self.folder}/NOVA_CONFIG_FILE; name the configuration '
-                f'file with --config-file\n', self.refused(*command))
+                f'and neither {self.folder}/CONFIG_FILE nor '
+                f'{self.folder}/NOVA_CONFIG_FILE exists; name the '
+                f'configuration file with --config-file\n',
+                self.refused(*command))
 
     def test_broker_of_the_environment_needs_no_file(self):
         for name in ('OS_GPGPU__TRANSPORT_URL', 'OS_DEFAULT__TRANSPORT_URL'):

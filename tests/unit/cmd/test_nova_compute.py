@@ -37,7 +37,7 @@ class NovaComputeProgramTest(base.BaseTestCase):
         self.assertEqual((1, ''), (done.returncode, done.stdout))
         self.assertEqual(
             f'gpgpu-nova-compute: Nova is not installed for {sys.executable};'
-            f' run the program of the installation that sees Nova',
+            f' run the gpgpu-nova-compute of the Python that has Nova',
             done.stderr.splitlines()[-1])
         self.assertNotIn('Traceback', done.stderr)
 

@@ -135,7 +135,7 @@ class PCIRecordTest(PCICase):
             self.assertEqual(file.read(), out)
         # What a stranger may see of where it was recorded.
         self.assertEqual(
-            ('recorded', 'the sysfs in a folder', {}),
+            ('recorded', 'a sysfs in a directory', {}),
             tuple(yaml.safe_load(out)[each]
                   for each in ('source', 'reference', 'facts')))
 
@@ -155,7 +155,7 @@ class PCIRecordTest(PCICase):
         pathlib.Path(self.file).write_text('mine')
         code, out, err = self.run_on('wide-domains', self.file)
         self.assertEqual((1, ''), (code, out))
-        self.assertIn(f'{self.file}: it is there already', err)
+        self.assertIn(f'{self.file}: it exists', err)
         self.assertEqual('mine', pathlib.Path(self.file).read_text())
 
     def test_file_that_cannot_be_made(self):
@@ -173,7 +173,7 @@ class PCIRecordTest(PCICase):
     def test_others_than_root_are_told(self):
         if not os.path.isdir('/sys/bus/pci/devices'):
             self.skipTest('no PCI')
-        for uid, words in ((0, ''), (1000, 'only root is shown')):
+        for uid, words in ((0, ''), (1000, 'only root can read')):
             with fixtures.MonkeyPatch('os.geteuid', lambda uid=uid: uid):
                 code, out, err = self.run_command()
             self.assertEqual((0, bool(words)), (code, bool(err)))

@@ -61,7 +61,7 @@ class VariantTest(base.CommandTestCase):
         self.assertEqual(0, result.code)
         self.assertEqual(
             'gpgpu-manage: variant A100 matches no device that a host '
-            'reported so far\n', result.err)
+            'has reported so far\n', result.err)
         self.assertEqual(['A100'], self.names())
 
     def test_create_refused(self):

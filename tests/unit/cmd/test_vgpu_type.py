@@ -70,7 +70,7 @@ class VGPUTypeTest(base.CommandTestCase):
             ('t1', 'CUSTOM_VGPU_T4_T4_4Q', 4096, None, 't2'),
             (first['Host'], first['Resource Class'], first['Video RAM'],
              first['Max Heads'], second['Host']))
-        self.assertIn('T4-3Q of T4 (there are: T4-16Q', self.refused(
+        self.assertIn('T4-3Q of T4 (known: T4-16Q', self.refused(
             'vgpu-type', 'show', 'T4', 'T4-3Q'))
 
     def test_unknown(self):
@@ -102,7 +102,7 @@ class VGPUTypeTest(base.CommandTestCase):
              'resources:CUSTOM_VGPU_T4_T4_1Q': '3'}, self.json(
                 'flavor', 'render', '--gpu', 'T4', '--gpu', 'T4/T4-1Q=3'))
         self.assertIn(
-            'vGPU type T4/T4-3Q (there are: T4/T4-16Q', self.refused(
+            'vGPU type T4/T4-3Q (known: T4/T4-16Q', self.refused(
                 'flavor', 'render', '--gpu', 'T4/T4-3Q'))
         self.assertIn('--vgpu-type alone', self.refused(
             'flavor', 'render', '--gpu', 'T4', '--vgpu-type', 'T4-1Q'))

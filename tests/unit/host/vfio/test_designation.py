@@ -29,6 +29,16 @@ from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.privsep import designation as privsep_designation
 
 
+class AsRootTest(base.BaseTestCase):
+
+    def test_designator_as_root_writes_without_the_helper(self):
+        self.useFixture(fixtures.MockPatchObject(
+            privsep.sys_admin_pctxt, 'client_mode', True))
+        self.assertIsInstance(
+            designation.Designator.as_root(), designation.Designator)
+        self.assertIs(False, privsep.sys_admin_pctxt.client_mode)
+
+
 class DesignationCase(base.BaseTestCase):
 
     def setUp(self):
