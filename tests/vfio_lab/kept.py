@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What is held when the lab's machine is booted again, on its disk."""
+"""Assignments that last over a boot of the lab's machine, on its disk."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _NOTES = pathlib.Path('/var/lib/gpgpu-lab.json')
 
 def vf_device(vf: pci.PCIFunction, assignment_uuid: str,
               address: str | None = None) -> host_base.HostDevice:
-    """A holding of one of the NVMe's four VFs."""
+    """Return an assignment of one of the NVMe's four VFs."""
     return host_base.HostDevice(
         assignment_uuid=assignment_uuid, stable_id=vf.id,
         address=address or vf.address, vgpu_type='vf4')
 
 
 def note(devices: Iterable[host_base.HostDevice]) -> None:
-    """Write holdings down, as the database of a conductor has them."""
+    """Store assignments, as the database of a conductor does."""
     _NOTES.write_text(json.dumps(
-        [dataclasses.asdict(each) for each in devices]))
+        [dataclasses.asdict(device) for device in devices]))
 
 
 def noted() -> list[host_base.HostDevice]:
-    """The holdings of the boot before."""
-    return [host_base.HostDevice(**each)
-            for each in json.loads(_NOTES.read_text())]
+    """Return the assignments of the boot before."""
+    return [host_base.HostDevice(**fields)
+            for fields in json.loads(_NOTES.read_text())]

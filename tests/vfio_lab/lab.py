@@ -138,9 +138,9 @@ def opened(group: object, device: str) -> Iterator[None]:
 def _device_fd() -> int:
     # The ioctl returns it, which fcntl.ioctl hides when it is given bytes;
     # it is the newest one.
-    return max(int(each) for each in os.listdir('/proc/self/fd')
-               if os.path.exists(f'/proc/self/fd/{each}')
-               and 'vfio-device' in os.readlink(f'/proc/self/fd/{each}'))
+    return max(int(name) for name in os.listdir('/proc/self/fd')
+               if os.path.exists(f'/proc/self/fd/{name}')
+               and 'vfio-device' in os.readlink(f'/proc/self/fd/{name}'))
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
@@ -159,8 +159,8 @@ def placed(text: str, ids: str) -> int:
     """
     return sum(
         # All ones: the firmware has not come to it yet.
-        bool(re.search(r'BAR0: .* at 0x(?!f{8})', each))
-        for each in re.split(r'^  Bus ', text, flags=re.M) if ids in each)
+        bool(re.search(r'BAR0: .* at 0x(?!f{8})', bus))
+        for bus in re.split(r'^  Bus ', text, flags=re.M) if ids in bus)
 
 
 def nested(ids: str, *arguments: str) -> int:
@@ -208,21 +208,22 @@ def _ask(process: subprocess.Popen[str], command: str,
 
 def functions() -> dict[str, reported.Reported]:
     """All functions of the machine by address."""
-    return {each.address: each for each in reported.functions(
+    return {function.address: function for function in reported.functions(
         scanner.scan(sysfs.Sysfs('/sys')))}
 
 
 def displays() -> list[reported.Reported]:
-    """The four cards, two on each NUMA node, by address."""
-    return [each for each in functions().values()
-            if each.vendor == '1234' and each.id.startswith('/devices/pci')]
+    """Return the four displays by address, two on each NUMA node."""
+    return [function for function in functions().values()
+            if function.vendor == '1234'
+            and function.id.startswith('/devices/pci')]
 
 
 def nvme() -> pci.PCIFunction:
     """The PF of the NVMe, whose driver can make VFs of it."""
     subprocess.run(['modprobe', 'nvme'], check=True)
-    return next(each for each in functions().values()
-                if each.class_code == '010802' and each.pf is None)
+    return next(function for function in functions().values()
+                if function.class_code == '010802' and function.pf is None)
 
 
 def vfs() -> list[pci.PCIFunction]:
@@ -233,10 +234,10 @@ def vfs() -> list[pci.PCIFunction]:
     found: list[pci.PCIFunction] = []
 
     def given_up() -> bool:
-        found[:] = [each for each in functions().values() if each.pf]
-        return all(each.driver != 'nvme' for each in found)
+        found[:] = [vf for vf in functions().values() if vf.pf]
+        return all(vf.driver != 'nvme' for vf in found)
     wait(given_up, 'VFs without a driver')
-    return sorted(found, key=lambda each: each.vf_index or 0)
+    return sorted(found, key=lambda vf: vf.vf_index or 0)
 
 
 def mdevs() -> list[str]:
@@ -247,8 +248,8 @@ def mdevs() -> list[str]:
 
 def remove_mdevs() -> None:
     """Also what a test left."""
-    for each in mdevs():
-        write(f'bus/mdev/devices/{each}/remove', '1')
+    for name in mdevs():
+        write(f'bus/mdev/devices/{name}/remove', '1')
 
 
 def require(test: typing.Any) -> None:

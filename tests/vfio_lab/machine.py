@@ -77,7 +77,7 @@ APPLETS = ('sh', 'mount', 'switch_root', 'insmod', 'mkdir')
 
 def _run(*command: object, **kwargs: object) -> str:
     done = subprocess.run(  # type: ignore[call-overload]
-        [str(each) for each in command], check=True, text=True,
+        [str(part) for part in command], check=True, text=True,
         stdout=subprocess.PIPE, **kwargs)
     return str(done.stdout)
 
@@ -112,8 +112,8 @@ def kernel(folder: pathlib.Path) -> tuple[pathlib.Path, str]:
     with tempfile.TemporaryDirectory(dir='/var/tmp') as build:
         extra = folder / 'lib/modules' / version / 'extra'
         extra.mkdir()
-        for each in _mdevs(pathlib.Path(build), version, release):
-            shutil.copy(each, extra)
+        for module in _mdevs(pathlib.Path(build), version, release):
+            shutil.copy(module, extra)
     sys.stdout.write(f'{", ".join(MDEVS)} for {version}: '
                      f'{time.monotonic() - began:.0f} s\n')
     _run('depmod', '-b', folder, version)
@@ -138,11 +138,11 @@ def _mdevs(folder: pathlib.Path, version: str,
         ' /usr/src/', f' {folder}/usr/src/'))
     samples = _samples(folder, '.'.join(version.split('.')[:2]), release)
     (samples / 'Makefile').write_text(
-        f'obj-m := {" ".join(f"{each}.o" for each in MDEVS)}\n')
+        f'obj-m := {" ".join(f"{name}.o" for name in MDEVS)}\n')
     # Debug information of types would need the kernel itself.
     _run('make', '-s', '-C', headers, f'M={samples}',
          'CONFIG_DEBUG_INFO_BTF_MODULES=', 'modules')
-    return [samples / f'{each}.ko' for each in MDEVS]
+    return [samples / f'{name}.ko' for name in MDEVS]
 
 
 def _samples(folder: pathlib.Path, series: str,
@@ -159,7 +159,7 @@ def _samples(folder: pathlib.Path, series: str,
     # --occurrence: not on to the archive's end.
     _run('tar', '-x', '-I', 'xz -T0', '-f',
          folder / 'usr/src' / f'{top}.tar.xz', '-C', folder, '--occurrence',
-         *(f'{samples}/{each}.c' for each in MDEVS))
+         *(f'{samples}/{name}.c' for name in MDEVS))
     return folder / samples
 
 
@@ -185,8 +185,8 @@ def initrd(folder: pathlib.Path, base: pathlib.Path,
     init.chmod(0o755)
     image = folder / 'initrd.img'
     with image.open('wb') as output:
-        names = '\n'.join(str(each.relative_to(tree))
-                          for each in sorted(tree.rglob('*')))
+        names = '\n'.join(str(path.relative_to(tree))
+                          for path in sorted(tree.rglob('*')))
         subprocess.run(['cpio', '-o', '-H', 'newc', '--quiet'], cwd=tree,
                        input=names.encode(), stdout=output, check=True)
     return image
@@ -222,7 +222,7 @@ def devices() -> list[str]:
             f'slot={number + 10},addr={number:x}.0,pref32-reserve=32M,'
             f'mem-reserve=2M',
             f'{card},bus=rp{number}']
-    return [word for each in arguments for word in ('-device', each)]
+    return [word for argument in arguments for word in ('-device', argument)]
 
 
 class EmulatorCrashed(Exception):
@@ -255,8 +255,8 @@ def run(commands: list[list[str]]) -> int:
 
 def _hidden_below(path: pathlib.Path) -> str | None:
     """Return the folder of HIDDEN that a path is in, if it is in one."""
-    return next((each for each in HIDDEN
-                 if path.absolute().is_relative_to(each)), None)
+    return next((folder for folder in HIDDEN
+                 if path.absolute().is_relative_to(folder)), None)
 
 
 def _run_once(commands: list[list[str]]) -> int:
@@ -284,8 +284,8 @@ def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
         f'cd {shlex.quote(str(pathlib.Path.cwd()))}\n'
         f'{shlex.join(command)}\n')
     output, rc = out / 'stdout', out / 'rc'
-    for each in (output, rc):
-        each.unlink(missing_ok=True)
+    for path in (output, rc):
+        path.unlink(missing_ok=True)
     began = time.monotonic()
     code = _qemu(folder, out, image, ram)
     if output.exists():

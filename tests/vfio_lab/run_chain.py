@@ -41,4 +41,4 @@ def main(runs: int = 1, needed: int = 1) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main(*(int(each) for each in sys.argv[1:])))
+    sys.exit(main(*(int(argument) for argument in sys.argv[1:])))

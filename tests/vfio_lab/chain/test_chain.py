@@ -156,18 +156,18 @@ class ChainTest(cloud.GpuCloud):
             text = libvirt_qemu.qemuMonitorCommand(
                 self._domain(server), 'info pci',
                 libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP)
-            seen[:] = [each for each in re.split(r'^  Bus ', text, flags=re.M)
-                       if '1234:1111' in each]
+            seen[:] = [bus for bus in re.split(r'^  Bus ', text, flags=re.M)
+                       if '1234:1111' in bus]
             # All ones: the firmware has not come to it yet.
             return len(seen) == count and all(
-                re.search(r'BAR0: .* at 0x(?!f{16})', each) for each in seen)
+                re.search(r'BAR0: .* at 0x(?!f{16})', bus) for bus in seen)
         try:
             self.wait_for(placed, f'{count} displays in the guest')
         except self.failureException:
             self.fail(f'{count} displays in the guest, not {seen}')
 
     def _held(self, server: dict[str, typing.Any]) -> list[str]:
-        return sorted(each.partition(' ')[2] for each in self.held(server))
+        return sorted(name.partition(' ')[2] for name in self.held(server))
 
     # -- the chain ----------------------------------------------------------
 
@@ -176,7 +176,7 @@ class ChainTest(cloud.GpuCloud):
 
         def done(what: str) -> None:
             print(f'{what} ({time.monotonic() - began:.0f} s)')
-        before = {each.address: each for each in lab.displays()}
+        before = {gpu.address: gpu for gpu in lab.displays()}
         self.wait_inventory(4, 0, variant='BOCHS')
 
         server = self.boot(self.flavor(BOCHS=1))
@@ -212,7 +212,7 @@ class ChainTest(cloud.GpuCloud):
         self.assertRaises(libvirt.libvirtError, self._domain, server)
         # Clean and bindable: as they were, and with another guest.
         for address, now in {
-                each.address: each for each in lab.displays()}.items():
+                gpu.address: gpu for gpu in lab.displays()}.items():
             self.assertIsNone(now.used_by)
             self.assertIsNone(now.fault)
             self.assertEqual(before[address].id, now.id)

@@ -64,12 +64,12 @@ class DesignationTest(lab.LabTestCase):
             self.assertEqual('vfio-pci', self.driver(self.returned))
             self.assertIn(
                 (self.returned.address, keeper, 'vfio-pci'),
-                [(each['Address'], each['Kept By'], each['Driver'])
-                 for each in self.designated()])
+                [(row['Address'], row['Kept By'], row['Driver'])
+                 for row in self.designated()])
             self.manage('undesignate', self.returned.id)
             self.assertEqual(BOCHS, self.driver(self.returned))
             self.assertNotIn(self.returned.address, [
-                each['Address'] for each in self.designated()])
+                row['Address'] for row in self.designated()])
 
     def test_is_kept_for_the_next_boot(self) -> None:
         self.without_driverctl()
@@ -79,11 +79,11 @@ class DesignationTest(lab.LabTestCase):
             designation.ETC, designation.RULES).exists())
 
     def test_disk_of_the_host(self) -> None:
-        root = next(each for each in lab.functions().values()
-                    if each.driver == 'virtio-pci' and any(
+        root = next(function for function in lab.functions().values()
+                    if function.driver == 'virtio-pci' and any(
                         '/block/vda' in folder for folder, _, _ in os.walk(
                             os.path.realpath('/sys/bus/pci/devices/'
-                                             + each.address))))
+                                             + function.address))))
         err = self.useFixture(fixtures.MonkeyPatch(
             'sys.stderr', io.StringIO()))
         self.assertEqual(1, manage.run(['host', 'designate', root.address]))

@@ -31,17 +31,19 @@ class ScannerTest(lab.LabTestCase):
 
     def test_two_displays_on_each_node(self) -> None:
         displays = lab.displays()
-        self.assertEqual([0, 0, 1, 1], [each.numa_node for each in displays])
-        groups = [each.iommu_group for each in displays]
+        self.assertEqual(
+            [0, 0, 1, 1], [function.numa_node for function in displays]
+        )
+        groups = [function.iommu_group for function in displays]
         self.assertNotIn(None, groups)
         self.assertEqual(4, len(set(groups)))
-        for each in displays:
-            self.assertEqual('038000', each.class_code)
-            self.assertIsNone(each.fault)
+        for function in displays:
+            self.assertEqual('038000', function.class_code)
+            self.assertIsNone(function.fault)
             # Below a root port: no switch.
-            self.assertEqual((), each.switch_path)
+            self.assertEqual((), function.switch_path)
         self.assertEqual(['11', '12', '14', '15'],
-                         [each.slot for each in displays])
+                         [function.slot for function in displays])
 
     def test_id_names_no_bus_below_the_root(self) -> None:
         self.assertEqual('/devices/pci0000:20/01.0/00.0',
@@ -78,7 +80,7 @@ class KernelContractTest(
         lab.write(path, value)
 
     def test_unbinding_waits_until_it_is_closed(self) -> None:
-        # Why the backend looks first, and why the daemon has a timeout.
+        # This is why the backend checks first, and the daemon has a timeout.
         gpu = self.gpus[0]
         self.backend.prepare(self.device(gpu))
         thread = threading.Thread(
@@ -114,10 +116,10 @@ class SriovTest(lab.LabTestCase):
 
     def test_vfs_have_ids_of_their_own_and_are_alive(self) -> None:
         lab.write(self.path, '2')
-        vfs = [each for each in lab.functions().values()
-               if each.pf == self.pf.id]
+        vfs = [function for function in lab.functions().values()
+               if function.pf == self.pf.id]
         self.assertEqual([f'{self.pf.id}/vf0', f'{self.pf.id}/vf1'],
-                         sorted(each.id for each in vfs))
+                         sorted(function.id for function in vfs))
         for vf in vfs:
             self.assertEqual(self.pf.vendor, vf.vendor)
             # Their own registers have no ids (SR-IOV specification), which

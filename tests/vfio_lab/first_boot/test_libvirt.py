@@ -56,13 +56,13 @@ class DomainTest(lab.LabTestCase):
         self.addCleanup(self._end)
 
     def _end(self) -> None:
-        for each in self.connection.listAllDomains():
-            each.destroy()
+        for domain in self.connection.listAllDomains():
+            domain.destroy()
 
     def _start(self, attachment: host_base.Attachment) -> typing.Any:
         return self.connection.createXML(DOMAIN.format(
             machine=MACHINE, hostdevs=''.join(
-                each.to_xml() for each in virt_libvirt.hostdevs(
+                hostdev.to_xml() for hostdev in virt_libvirt.hostdevs(
                     attachment, 0, MACHINE))))
 
     @staticmethod
@@ -86,7 +86,7 @@ class DomainTest(lab.LabTestCase):
         domain = self._start(attachment)
         self.assertEqual(
             [device.assignment_uuid],
-            [each.get('uuid') for each in etree.fromstring(
+            [address.get('uuid') for address in etree.fromstring(
                 domain.XMLDesc()).findall(
                     "./devices/hostdev[@type='mdev']/source/address")])
         lab.wait(lambda: lab.placed(self._pci(domain), IDS) == 1,

@@ -36,9 +36,9 @@ def furnish() -> None:
     lab.vfs()
     number = 0
     for parent, types in MDEVS.items():
-        for each in types:
+        for type_id in types:
             number += 1
-            lab.write(f'class/mdev_bus/{parent}/mdev_supported_types/{each}/'
+            lab.write(f'class/mdev_bus/{parent}/mdev_supported_types/{type_id}/'
                       'create', str(uuid.UUID(int=number)))
 
 
@@ -79,9 +79,11 @@ class RecordingTest(lab.LabTestCase):
             found = lab.functions()
             self.assertEqual(
                 ['vfio', 'mdev', 'mdev'],
-                [found[each].used_by
-                 for each in (self.gpu.address, 'mbochs', 'mtty')])
-            self.assertEqual(4, sum(bool(each.pf) for each in found.values()))
+                [found[name].used_by
+                 for name in (self.gpu.address, 'mbochs', 'mtty')])
+            self.assertEqual(
+                4, sum(bool(function.pf) for function in found.values())
+            )
             for with_serials in (True, False):
                 # The lab's devices have no serial numbers.
                 root = self._replay(with_serials=with_serials)
@@ -92,9 +94,9 @@ class RecordingTest(lab.LabTestCase):
     def test_whatever_is_asked_is_the_same(self) -> None:
         root = self._replay(with_serials=True)
         for address in lab.functions():
-            for look in (scanner.scan_function, scanner.scan_card):
-                self.assertEqual(look(sysfs.Sysfs('/sys'), address),
-                                 look(sysfs.Sysfs(root), address))
+            for scan in (scanner.scan_function, scanner.scan_card):
+                self.assertEqual(scan(sysfs.Sysfs('/sys'), address),
+                                 scan(sysfs.Sysfs(root), address))
         for address in os.listdir('/sys/bus/pci/drivers/vfio-pci'):
             if ':' in address:
                 self.assertTrue(os.path.samefile(

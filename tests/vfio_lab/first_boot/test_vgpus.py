@@ -59,22 +59,23 @@ class ScanTest(MdevCase):
     def test_parents(self) -> None:
         scan = self.backend.scan()
         self.assertEqual((), scan.problems)
-        names = {each.address for each in self.backend.discover(scan)}
-        found = {each.address: each for each in reported.functions(scan)
-                 if each.address in names}
+        names = {function.address for function in self.backend.discover(scan)}
+        found = {function.address: function
+                 for function in reported.functions(scan)
+                 if function.address in names}
         self.assertEqual(
             [('/devices/virtual/mbochs/mbochs', '1234', '1111', '038000'),
              ('/devices/virtual/mtty/mtty', '4348', '3253', '070002')],
-            [(each.id, each.vendor, each.device, each.class_code)
-             for each in (found['mbochs'], found['mtty'])])
+            [(parent.id, parent.vendor, parent.device, parent.class_code)
+             for parent in (found['mbochs'], found['mtty'])])
         for name, types in (('mbochs', MBOCHS), ('mtty', MTTY)):
             self.assertEqual(types, {
-                each.name: each.max_instances
-                for each in found[name].vgpu_types or ()})
+                listed.name: listed.max_instances
+                for listed in found[name].vgpu_types or ()})
         self.assertEqual(
             {'mbochs-small': 4, 'mbochs-medium': 16, 'mbochs-large': 64},
-            {each.name: each.video_ram
-             for each in found['mbochs'].vgpu_types or ()})
+            {listed.name: listed.video_ram
+             for listed in found['mbochs'].vgpu_types or ()})
 
 
 class MbochsContractTest(mdev.MdevContract, MdevCase):
@@ -130,41 +131,43 @@ class SharingTest(MdevCase):
             id=parent.id,
             offered=True,
             mix_policy=capacity.VGPUMixPolicy.ANY_MIX,
-            types={each.name: each for each in parent.vgpu_types or ()},
+            types={listed.name: listed
+                   for listed in parent.vgpu_types or ()},
         )
-        held: list[host_base.HostDevice] = []
+        prepared: list[host_base.HostDevice] = []
         seen = []
         for step in steps:
             kind = f'{name}-{step[1:]}'
             if step[0] == '+':
-                held.append(host_base.HostDevice(
+                prepared.append(host_base.HostDevice(
                     assignment_uuid=str(uuid.uuid4()), vgpu_type=kind,
                     stable_id=f'{parent.id}/mdev0', address=name))
-                self.backend.prepare(held[-1])
+                self.backend.prepare(prepared[-1])
                 card = card.with_vgpu(kind)
             else:
-                gone = next(each for each in held if each.vgpu_type == kind)
+                gone = next(device for device in prepared
+                            if device.vgpu_type == kind)
                 self.backend.release(gone)
-                held.remove(gone)
+                prepared.remove(gone)
                 card = dataclasses.replace(card, vgpus=tuple(
                     capacity.VGPU(
-                        vgpu_type=each.vgpu_type or capacity.UNKNOWN)
-                    for each in held))
-            room = {
-                each: card.available(each) for each in card.types
+                        vgpu_type=device.vgpu_type)
+                    for device in prepared))
+            available = {
+                name: card.available(name) for name in card.types
             }
-            self.assertEqual(self._available(parent), room, step)
-            seen.append(tuple(room.values()))
-            print(f'{step}: the kernel, too, has room for {room}')
+            self.assertEqual(self._available(parent), available, step)
+            seen.append(tuple(available.values()))
+            print(f'{step}: the kernel also reports {available} available')
         self.assertIn((0,) * len(card.types), seen)
-        self.assertEqual(len(held), len(lab.mdevs()))
+        self.assertEqual(len(prepared), len(lab.mdevs()))
 
     @staticmethod
     def _available(parent: pci.PCIFunction) -> dict[str, int]:
-        return {each.name: int(pathlib.Path(
+        return {listed.name: int(pathlib.Path(
             '/sys/class/mdev_bus', parent.address, 'mdev_supported_types',
-            each.type_id, 'available_instances').read_text())
-            for each in parent.vgpu_types or ()}
+            listed.type_id, 'available_instances').read_text())
+            for listed in parent.vgpu_types or ()}
 
     def test_mbochs(self) -> None:
         self._follow('mbochs', _MBOCHS_STEPS)
@@ -190,7 +193,7 @@ class SriovVFTest(lab.LabTestCase):
         self.backend.make_vfs(())
         made = lab.vfs()
         self.assertEqual([f'{self.pf.id}/vf{number}' for number in range(4)],
-                         [each.id for each in made])
+                         [vf.id for vf in made])
         self.backend.make_vfs(())
         self.assertEqual(made, lab.vfs())
 
@@ -232,7 +235,7 @@ class SriovVFTest(lab.LabTestCase):
 class KeptTest(lab.LabTestCase):
     """Left as it is when the machine is booted again: the last test."""
 
-    def test_held_when_the_host_goes_down(self) -> None:
+    def test_assignments_last_over_a_boot(self) -> None:
         lab.load_mdevs()
         pf = lab.nvme()
         backend = lab.host(self, kept.NUMVFS)
@@ -243,9 +246,9 @@ class KeptTest(lab.LabTestCase):
                 stable_id=f'{lab.functions()["mbochs"].id}/mdev0',
                 address='mbochs'),
             kept.vf_device(lab.vfs()[1], str(uuid.uuid4()))]
-        for each in devices:
-            backend.prepare(each)
+        for device in devices:
+            backend.prepare(device)
         self.assertEqual([devices[0].assignment_uuid], lab.mdevs())
         self.assertEqual(4, sum(
-            each.pf == pf.id for each in lab.functions().values()))
+            function.pf == pf.id for function in lab.functions().values()))
         kept.note(devices)

@@ -21,7 +21,7 @@ from tests.vfio_lab import lab
 class SecondBootTest(lab.LabTestCase):
 
     def test_designated_card_is_bound_and_no_other(self) -> None:
-        drivers = [each.driver for each in lab.displays()]
+        drivers = [display.driver for display in lab.displays()]
         self.assertEqual(
             ['bochs-drm', 'bochs-drm', 'vfio-pci', 'bochs-drm'], drivers)
         [listed] = designation.listing(

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs after a boot: the kernel forgot them, the holdings did not end."""
+"""Tests of vGPUs after a boot: assignments last, the kernel's state not."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class SecondBootTest(lab.LabTestCase):
         made = lab.vfs()
         self.assertEqual(4, len(made))
         self.assertIn((self.vf.stable_id, self.vf.address), [
-            (each.id, each.address) for each in made])
+            (vf.id, vf.address) for vf in made])
         backend.prepare(self.vf)
         self.assertEqual(
-            ['vfio-pci'], [each.driver for each in lab.vfs()
-                           if each.id == self.vf.stable_id])
+            ['vfio-pci'], [vf.driver for vf in lab.vfs()
+                           if vf.id == self.vf.stable_id])
         self.assertEqual(1, lab.nested(
             '1b36:0010', '-device', f'vfio-pci,host={self.vf.address}'))
         print(f'{self.vf.stable_id} is there again, and in a guest')

@@ -168,6 +168,13 @@ class CardTest(PassthroughCase):
         self.refused(self.backend.prepare, self.gpu, 'Input/output error')
         self.assertEqual([], self.backend.kernel.written)
 
+    def test_no_function_is_bound_before_its_baseline_is_stored(self):
+        self.useFixture(fixtures.MockPatch(
+            'os.replace', side_effect=OSError(28, 'No space left on device')))
+        self.assertRaises(exception.HostNotReady, self.backend.prepare,
+                          self.device(self.gpu))
+        self.assertEqual([], self.backend.kernel.written)
+
     def test_clean_without_helper_gives_no_verdict(self):
         self.backend.prepare(self.device(self.gpu))
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The scanner on every machine, against the facts of its listing."""
+"""Tests of the scanner on all machines, by the facts of their listings."""
 
 import collections
 import os
@@ -40,9 +40,9 @@ class MachineTestCase(base.BaseTestCase):
 
     @staticmethod
     def gpus(scan):
-        return [each for each in reported.functions(scan)
-                if pci.can_be_gpu(each.class_code)
-                and each.vendor != BMC]
+        return [function for function in reported.functions(scan)
+                if pci.can_be_gpu(function.class_code)
+                and function.vendor != BMC]
 
 
 class FactsTest(MachineTestCase):
@@ -80,20 +80,20 @@ class FactsTest(MachineTestCase):
             'unreadable': lambda: dict(collections.Counter(
                 name for gpu in gpus for name in gpu.unreadable)),
             'vgpu_types': lambda: {
-                each.name: each.max_instances
-                for each in gpus[0].vgpu_types},
+                listed.name: listed.max_instances
+                for listed in gpus[0].vgpu_types},
             'addresses': lambda: [gpu.address for gpu in gpus],
             'companions': lambda: {
                 f'{gpu.vendor}:{gpu.device}': len(gpu.companions)
                 for gpu in gpus if gpu.companions},
             'boot_vga': lambda: sum(
-                each.used_by == 'boot_vga' for each in scan.functions),
+                function.used_by == 'boot_vga' for function in scan.functions),
         }
         self.assertTrue(facts)
         for name, expected in facts.items():
             self.assertEqual(expected, checks[name](), name)
 
-    def test_unknown_machine_names_those_there_are(self):
+    def test_unknown_machine_is_not_found_and_known_ones_are_named(self):
         exc = self.assertRaises(exception.NotFound, machine.load, 'cray-1')
         self.assertIn('hgx-h100-8', str(exc))
 
@@ -103,20 +103,26 @@ class IdentityTest(MachineTestCase):
     def test_ids_survive_renumbering(self):
         for name in machine.names():
             one, other = self.scan(name), self.scan(name, bus_step=3)
-            self.assertEqual({each.id for each in one.functions},
-                             {each.id for each in other.functions})
+            self.assertEqual({function.id for function in one.functions},
+                             {function.id for function in other.functions})
             self.assertEqual(len(one.functions),
-                             len({each.id for each in one.functions}))
+                             len({function.id for function in one.functions}))
         self.assertNotEqual(
-            [each.address for each in self.scan('hgx-h100-8').functions],
-            [each.address for each in self.scan(
-                'hgx-h100-8', bus_step=3).functions])
+            [
+                function.address
+                for function in self.scan('hgx-h100-8').functions
+            ],
+            [
+                function.address
+                for function in self.scan('hgx-h100-8', bus_step=3).functions
+            ],
+        )
 
-    def test_iommu_group_members(self):
-        functions = {each.address: each
-                     for each in self.scan('old-two-card').functions}
-        [quadro] = [each for each in functions.values()
-                    if each.device == '11fa']
+    def test_companions_and_iommu_group_are_found(self):
+        functions = {function.address: function
+                     for function in self.scan('old-two-card').functions}
+        [quadro] = [function for function in functions.values()
+                    if function.device == '11fa']
         [audio] = quadro.companions
         self.assertEqual((audio,), quadro.iommu_group_members)
         self.assertEqual(quadro.iommu_group, functions[audio].iommu_group)
@@ -125,7 +131,7 @@ class IdentityTest(MachineTestCase):
 
 class UseTest(MachineTestCase):
 
-    def test_who_holds_a_device_by_vfio(self):
+    def test_open_device_is_used_by_vfio(self):
         root = self.build('hgx-h100-8')
         gpu = self.gpus(scanner.scan(sysfs.Sysfs(root)))[0]
         folder = f'{root}/bus/pci/devices/{gpu.address}'
@@ -152,27 +158,29 @@ class UnprivilegedTest(MachineTestCase):
                     file.truncate(64)
             after = scanner.scan(sysfs.Sysfs(root))
             self.assertEqual(
-                [each.switch_path for each in before.functions],
-                [each.switch_path for each in after.functions], name)
+                [function.switch_path for function in before.functions],
+                [function.switch_path for function in after.functions], name)
 
 
 class BrokenTest(MachineTestCase):
 
-    def test_unreadable_is_unknown_and_said_and_stops_nothing(self):
+    def test_unreadable_attribute_is_unknown_and_a_problem(self):
         scan = self.scan('broken-l40s-4')
-        half, = [each for each in scan.functions if each.unreadable]
+        (half,) = [
+            function for function in scan.functions if function.unreadable
+        ]
         self.assertEqual((None, None), (half.numa_node, half.subsystem))
         self.assertEqual(2, len(scan.problems))
         for problem in scan.problems:
             self.assertIn(half.address, problem)
         self.assertEqual(10, len(scan.functions))
 
-    def test_not_a_sysfs(self):
+    def test_folder_without_pci_bus_is_refused(self):
         exc = self.assertRaises(
             exception.HostError, scanner.scan, sysfs.Sysfs('/nonexistent'))
         self.assertIn('/nonexistent/bus/pci/devices', str(exc))
 
-    def test_function_that_vanishes_during_the_scan(self):
+    def test_function_that_vanishes_during_the_scan_is_a_problem(self):
         root = self.build('pcie-l40s-4')
         link = next(os.scandir(f'{root}/bus/pci/devices'))
         os.unlink(link.path)
@@ -184,7 +192,7 @@ class BrokenTest(MachineTestCase):
 
 class CallsTest(MachineTestCase):
 
-    def test_each_function_costs_a_bounded_number_of_calls(self):
+    def test_calls_for_a_function_are_bounded(self):
         calls = collections.Counter()
         for name in ('open', 'readlink', 'listdir'):
             original = getattr(os, name)
@@ -199,5 +207,5 @@ class CallsTest(MachineTestCase):
         functions, gpus = len(scan.functions), len(self.gpus(scan))
         self.assertLessEqual(calls['readlink'], 4 * functions)
         self.assertLessEqual(calls['open'], 8 * functions + 5 * gpus)
-        # Functions, slots and parents of mdevs.
+        # Folders of functions, slots and mdev parents.
         self.assertLessEqual(calls['listdir'], 3 + gpus)

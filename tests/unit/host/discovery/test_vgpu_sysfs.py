@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs on fake machines: the fake driver, and what the scanner sees."""
+"""Tests of vGPUs in sysfs, as the fake driver changes them."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import reported
 
 
-class CarvingTestCase(base.BaseTestCase):
+class VGPUTestCase(base.BaseTestCase):
 
     machine: str
 
@@ -40,8 +40,8 @@ class CarvingTestCase(base.BaseTestCase):
     def scan(self):
         scan = scanner.scan(sysfs.Sysfs(self.root))
         self.assertEqual((), scan.problems)
-        return [each for each in reported.functions(scan)
-                if pci.can_be_gpu(each.class_code)]
+        return [function for function in reported.functions(scan)
+                if pci.can_be_gpu(function.class_code)]
 
     def read(self, path):
         with open(f'{self.root}/{path}') as file:
@@ -53,14 +53,14 @@ class CarvingTestCase(base.BaseTestCase):
                          errno.errorcode[exc.errno])
 
 
-class MdevTest(CarvingTestCase):
+class MdevTest(VGPUTestCase):
 
     machine = 'nvidia-t4-2'
 
     def setUp(self):
         super().setUp()
-        self.card = self.scan()[0]
-        self.path = f'bus/pci/devices/{self.card.address}'
+        self.gpu = self.scan()[0]
+        self.path = f'bus/pci/devices/{self.gpu.address}'
         self.types = f'{self.path}/mdev_supported_types'
 
     def available(self):
@@ -73,16 +73,17 @@ class MdevTest(CarvingTestCase):
         self.kernel.write(f'{self.types}/nvidia-{number}/create', name)
         return name
 
-    def test_types(self):
+    def test_types_are_read_with_size_and_maximum(self):
         self.assertEqual(
-            capability.VGPUMechanism.MDEV, self.card.vgpu_mechanism
+            capability.VGPUMechanism.MDEV, self.gpu.vgpu_mechanism
         )
         self.assertEqual(
             {'T4-1Q': ('nvidia-230', 1024, 16),
              'T4-16Q': ('nvidia-234', 16384, 1)},
-            {each.name: (each.type_id, each.video_ram, each.max_instances)
-             for each in self.card.vgpu_types
-             if each.name in ('T4-1Q', 'T4-16Q')})
+            {listed.name: (listed.type_id, listed.video_ram,
+                           listed.max_instances)
+             for listed in self.gpu.vgpu_types
+             if listed.name in ('T4-1Q', 'T4-16Q')})
 
     def test_available_instances_shrink_and_grow(self):
         self.assertEqual([16, 8, 4, 2, 1], self.available())
@@ -99,16 +100,16 @@ class MdevTest(CarvingTestCase):
         self.assertEqual((), self.scan()[0].existing_vgpus)
         self.refused(errno.ENOENT, f'bus/mdev/devices/{name}/remove', '1')
 
-    def test_how_many_fit_is_known_while_there_are_some(self):
+    def test_max_instances_is_known_while_mdevs_exist(self):
         self.create(231)
-        self.assertEqual(self.card.vgpu_types, self.scan()[0].vgpu_types)
+        self.assertEqual(self.gpu.vgpu_types, self.scan()[0].vgpu_types)
 
 
-class SameTypeTest(CarvingTestCase):
+class SameTypeTest(VGPUTestCase):
 
     machine = 'nvidia-m10-1'
 
-    def test_the_first_one_decides_for_all_of_its_size_too(self):
+    def test_first_vgpu_decides_the_type(self):
         types = (f'bus/pci/devices/{self.scan()[0].address}'
                  '/mdev_supported_types')
         self.kernel.write(f'{types}/nvidia-41/create', str(uuid.uuid4()))
@@ -119,7 +120,7 @@ class SameTypeTest(CarvingTestCase):
              for number in ('35', '36', '39', '41', '43', '45', '155')})
 
 
-class VFTest(CarvingTestCase):
+class VFTest(VGPUTestCase):
 
     machine = 'nvidia-l40s-vgpu-2'
 
@@ -127,8 +128,11 @@ class VFTest(CarvingTestCase):
         super().setUp()
         pf = self.scan()[0]
         self.kernel.set_vfs(pf.address, 8)
-        self.pf, *self.vfs = [each for each in self.scan() if pf.id in (
-            each.id, each.pf)]
+        self.pf, *self.vfs = [
+            function
+            for function in self.scan()
+            if pf.id in (function.id, function.pf)
+        ]
 
     def write(self, number, value):
         self.kernel.write(
@@ -140,22 +144,22 @@ class VFTest(CarvingTestCase):
                          '/creatable_vgpu_types')
         return [line.split()[0] for line in text.splitlines()[1:]]
 
-    def test_types_are_told_of_the_pf(self):
+    def test_pf_has_the_types_of_its_vfs(self):
         self.assertEqual((capability.VGPUMechanism.VF, 8, 23), (
             self.pf.vgpu_mechanism, len(self.vfs), len(self.pf.vgpu_types)))
         self.assertEqual({'L40S-2Q': 8, 'L40S-12Q': 4, 'L40S-48Q': 1}, {
-            each.name: each.max_instances for each in self.pf.vgpu_types
-            if each.name in ('L40S-2Q', 'L40S-12Q', 'L40S-48Q')})
-        self.assertEqual({()}, {each.vgpu_types for each in self.vfs})
+            listed.name: listed.max_instances for listed in self.pf.vgpu_types
+            if listed.name in ('L40S-2Q', 'L40S-12Q', 'L40S-48Q')})
+        self.assertEqual({()}, {vf.vgpu_types for vf in self.vfs})
 
     def test_creatable_types_shrink_and_grow(self):
         self.assertEqual(23, len(self.creatable_types(1)))
         self.write(0, '1153')
-        # What is of the same size, 12Q and 12A.
+        # Types of the same size: 12Q and 12A.
         self.assertEqual(['1153', '1163'], self.creatable_types(1))
-        found = {each.id: each for each in self.scan()}
+        found = {function.id: function for function in self.scan()}
         self.assertEqual(('1153',), found[self.vfs[0].id].existing_vgpus)
-        # What else the card could be cannot be told now.
+        # The types of an empty GPU are unknown now.
         self.assertIsNone(found[self.pf.id].vgpu_types)
         for number in (1, 2, 3):
             self.write(number, '1153')

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Parents of mdevs that are no PCI functions: the kernel's samples."""
+"""Tests of mdev parents that are no PCI functions: kernel samples."""
 
 import os
 import pathlib
@@ -42,7 +42,7 @@ MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
 
 
 def add(root, name, rule):
-    """What the module of a sample adds to a tree."""
+    """Add to a tree what the module of a sample driver adds."""
     folder = pathlib.Path(root, 'devices/virtual', name, name)
     folder.mkdir(parents=True)
     vgpu_driver.add_types(pathlib.Path(root), folder, rule)
@@ -61,13 +61,13 @@ class VirtualParentCase(base.BaseTestCase):
     def parents(self, scan=None):
         scan = scan or scanner.scan(self.sysfs)
         self.assertEqual((), scan.problems)
-        return [each for each in reported.functions(scan)
-                if ':' not in each.address]
+        return [parent for parent in reported.functions(scan)
+                if ':' not in parent.address]
 
 
 class ScanTest(VirtualParentCase):
 
-    def test_samples(self):
+    def test_samples_are_found_with_ids_and_types(self):
         before = reported.functions(scanner.scan(self.sysfs))
         add(self.root, 'mtty', MTTY)
         add(self.root, 'mbochs', MBOCHS)
@@ -81,44 +81,46 @@ class ScanTest(VirtualParentCase):
         self.assertEqual(
             [('mbochs-large', 64, 4), ('mbochs-medium', 16, 16),
              ('mbochs-small', 4, 64)],
-            [(each.name, each.video_ram, each.max_instances)
-             for each in mbochs.vgpu_types])
+            [(listed.name, listed.video_ram, listed.max_instances)
+             for listed in mbochs.vgpu_types])
         self.assertEqual(
             ('/devices/virtual/mtty/mtty', '4348', '3253', '070002'),
             (mtty.id, mtty.vendor, mtty.device, mtty.class_code))
         self.assertEqual(
             {'mtty-1': 24, 'mtty-2': 12},
-            {each.name: each.max_instances for each in mtty.vgpu_types})
-        for each in (mbochs, mtty):
+            {listed.name: listed.max_instances
+             for listed in mtty.vgpu_types})
+        for parent in (mbochs, mtty):
             self.assertEqual(
-                each, reported.function(self.sysfs, each.address)
+                parent, reported.function(self.sysfs, parent.address)
             )
-            # No function of one card, though neither has a slot.
+            # Not functions of one card, though neither has a slot.
             self.assertEqual((None, (), ()), (
-                each.part_of, each.companions, each.iommu_foreign_members))
+                parent.part_of, parent.companions,
+                parent.iommu_foreign_members))
         self.assertEqual([*before, mbochs, mtty],
                          reported.functions(scanner.scan(self.sysfs)))
 
-    def test_parent_that_nobody_knows(self):
+    def test_unknown_parent_has_types_but_no_ids(self):
         add(self.root, 'matrix', MBOCHS)
         [found] = self.parents()
         self.assertEqual((None, None, None, 3), (
             found.vendor, found.device, found.class_code,
             len(found.vgpu_types)))
 
-    def test_pci_functions_are_not_told_twice(self):
+    def test_pci_function_is_reported_once(self):
         root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
         fake_host.FakeHost.for_machine('nvidia-t4-2', root)
         self.assertEqual(2, len(os.listdir(f'{root}/class/mdev_bus')))
         self.assertEqual([], self.parents(scanner.scan(sysfs.Sysfs(root))))
 
-    def test_not_there(self):
+    def test_missing_parent_is_none(self):
         self.assertIsNone(scanner.scan_function(self.sysfs, 'mbochs'))
 
-    def test_what_cannot_be_read(self):
+    def test_unreadable_parent_is_a_problem(self):
         add(self.root, 'mbochs', MBOCHS)
         add(self.root, 'mtty', MTTY)
-        # Names itself, so it cannot be read; and one that leads nowhere.
+        # A link to itself cannot be read; another one leads nowhere.
         path = pathlib.Path(self.root, 'devices/virtual/mtty/mtty',
                             'mdev_supported_types/mtty-1/name')
         path.unlink()
@@ -128,27 +130,28 @@ class ScanTest(VirtualParentCase):
         link.symlink_to('elsewhere')
         scan = scanner.scan(self.sysfs)
         self.assertEqual(['mbochs: path', 'mtty: vGPU types'], [
-            each.partition(' cannot')[0] for each in scan.problems])
+            problem.partition(' cannot')[0] for problem in scan.problems])
         found = reported.functions(scan)[-1]
         self.assertEqual(('mtty', None, ('vGPU types',)), (
             found.address, found.vgpu_mechanism, found.unreadable))
 
-    def test_reported_whatever_its_class(self):
+    def test_parent_of_any_class_is_discovered(self):
         add(self.root, 'mtty', MTTY)
         scan = self.backend.scan()
         found = self.backend.discover(scan)
-        self.assertEqual([each.function for each in self.parents(scan)], [
-            each for each in found if not pci.can_be_gpu(each.class_code)])
+        self.assertEqual([parent.function for parent in self.parents(scan)], [
+            function for function in found
+            if not pci.can_be_gpu(function.class_code)])
         self.assertIn(self.parents(scan)[0].function, found)
 
-    def test_driver_that_is_loaded_is_noticed(self):
+    def test_loaded_driver_is_noticed(self):
         seen = watch.Watch(self.sysfs, self.backend.scan())
         self.addCleanup(seen.close)
         self.assertFalse(seen.changed())
         add(self.root, 'mbochs', MBOCHS)
         self.assertTrue(seen.changed())
 
-    def test_is_not_given_whole(self):
+    def test_parent_is_not_passed_through(self):
         add(self.root, 'mbochs', MBOCHS)
         [found] = self.parents()
         self.assertRaises(
@@ -162,7 +165,7 @@ class ScanTest(VirtualParentCase):
 
 
 class VirtualMdevContractTest(mdev.MdevContract, VirtualParentCase):
-    """The fake mbochs is as the real one in the lab."""
+    """The fake mbochs keeps the contract of the real one in the lab."""
 
     def setUp(self):
         super().setUp()

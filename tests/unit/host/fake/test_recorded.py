@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Machines that were recorded: the lab's, of which the kernel made all."""
+"""Tests of the recorded machine: the lab's, made by a real kernel."""
 
 import pathlib
 import shutil
@@ -34,8 +34,8 @@ class LabCase(base.BaseTestCase):
         self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
         self.backend = fake_host.FakeHost.for_machine(LAB, self.root)
         self.functions = {
-            each.address: each
-            for each in reported.functions(self.backend.scan())}
+            function.address: function
+            for function in reported.functions(self.backend.scan())}
 
     def write(self, path, value):
         self.backend.kernel.write(path, value)
@@ -43,20 +43,33 @@ class LabCase(base.BaseTestCase):
 
 class LabTest(LabCase):
 
-    def test_what_the_kernel_made(self):
+    def test_functions_and_mdevs_are_those_of_the_kernel(self):
         pf = self.functions['0000:23:00.0']
         self.assertEqual(
             [(f'{pf.id}/vf{number}', '1b36', None, 0) for number in range(4)],
-            [(each.id, each.vendor, each.driver, each.numa_node)
-             for each in self.functions.values() if each.pf == pf.id])
+            [
+                (
+                    function.id,
+                    function.vendor,
+                    function.driver,
+                    function.numa_node,
+                )
+                for function in self.functions.values()
+                if function.pf == pf.id
+            ],
+        )
         self.assertEqual(
             {'mbochs': 2, 'mtty': 1},
-            {each.address: len(each.existing_vgpus)
-             for each in self.functions.values() if each.existing_vgpus})
+            {
+                function.address: len(function.existing_vgpus)
+                for function in self.functions.values()
+                if function.existing_vgpus
+            },
+        )
         self.assertEqual((), self.backend.scan().problems)
 
-    def test_rules_are_those_of_the_kernel(self):
-        # With a rule, what is available is written anew.
+    def test_rules_give_the_available_instances_of_the_kernel(self):
+        # The fake driver writes available_instances by the rule.
         recorded = {
             folder: entries['available_instances']
             for folder, entries in machine.load(LAB).tree.items()
@@ -67,19 +80,30 @@ class LabTest(LabCase):
                 self.root, folder, 'available_instances').read_text().strip(),
                 folder)
 
-    def test_vfs_go_and_come_back(self):
-        before = [each for each in self.functions.values() if each.pf]
+    def test_removed_vfs_come_back_with_their_ids(self):
+        before = [
+            function for function in self.functions.values() if function.pf
+        ]
         path = 'bus/pci/devices/0000:23:00.0/sriov_numvfs'
         self.write(path, '0')
-        self.assertFalse([
-            each for each in self.backend.scan().functions if each.pf])
+        self.assertFalse(
+            [
+                function
+                for function in self.backend.scan().functions
+                if function.pf
+            ]
+        )
         self.write(path, '4')
-        after = [each for each in self.backend.scan().functions if each.pf]
+        after = [
+            function
+            for function in self.backend.scan().functions
+            if function.pf
+        ]
         self.assertEqual(
-            [(each.id, each.address, each.vendor, each.device)
-             for each in before],
-            [(each.id, each.address, each.vendor, each.device)
-             for each in after])
+            [(function.id, function.address, function.vendor, function.device)
+             for function in before],
+            [(function.id, function.address, function.vendor, function.device)
+             for function in after])
 
 
 class LabMdevContractTest(LabCase, mdev.MdevContract):
@@ -90,9 +114,9 @@ class LabMdevContractTest(LabCase, mdev.MdevContract):
 
     def setUp(self):
         super().setUp()
-        for each in (*self.functions['mbochs'].existing_vgpus,
+        for name in (*self.functions['mbochs'].existing_vgpus,
                      *self.functions['mtty'].existing_vgpus):
-            self.write(f'bus/mdev/devices/{each}/remove', '1')
+            self.write(f'bus/mdev/devices/{name}/remove', '1')
         self.parent = reported.function(sysfs.Sysfs(self.root), self.name)
 
 
@@ -109,9 +133,11 @@ class LabPassthroughContractTest(test_contract.FakeKernelContractTest):
 
     def setUp(self):
         super().setUp()
-        for each in self.backend.scan().functions:
-            if each.driver == 'bochs-drm':
-                self.write('bus/pci/drivers/bochs-drm/unbind', each.address)
+        for function in self.backend.scan().functions:
+            if function.driver == 'bochs-drm':
+                self.write(
+                    'bus/pci/drivers/bochs-drm/unbind', function.address
+                )
         shutil.rmtree(f'{self.root}/bus/pci/drivers/bochs-drm')
         self.backend.kernel.load_vfio()
 
