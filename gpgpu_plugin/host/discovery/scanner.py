@@ -23,9 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import typing
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 
@@ -34,11 +32,11 @@ from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.host.discovery import attempt as attempt_mod
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vgpu_sysfs
-
-T = typing.TypeVar('T')
 
 
 class _SampleIds(typing.TypedDict):
@@ -66,7 +64,6 @@ _SAMPLES: Mapping[str, _SampleIds] = {
     'mbochs': {'vendor': '1234', 'device': '1111', 'class_code': '038000'},
     'mtty': {'vendor': '4348', 'device': '3253', 'class_code': '070002'}}
 _VFIO = 'vfio-pci'
-_HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,40 +133,14 @@ def scan_card(sysfs: sysfs_mod.Sysfs, address: str,
     return (wanted, *(related[name] for name in wanted.companions))
 
 
-class _Attempt:
-    """Reads attributes of one function, and notes what cannot be read.
-
-    :ivar unreadable: names of attributes that cannot be read
-    """
-
-    def __init__(self, address: str, problems: list[str]) -> None:
-        self.unreadable: list[str] = []
-        self._address = address
-        self._problems = problems
-
-    def __call__(self, name: str, read: Callable[[], T | None]) -> T | None:
-        """Return what is read; None: nothing is there, or it is unknown."""
-        try:
-            return read()
-        except (OSError, ValueError) as exc:
-            self.unreadable.append(name)
-            self._problems.append(
-                f'{self._address}: {name} cannot be read '
-                f'({getattr(exc, "strerror", None) or exc}): unknown')
-            return None
-
-
 class _Scanner:
     """One scan; it caches what several functions share."""
 
     def __init__(self, sysfs: sysfs_mod.Sysfs) -> None:
         self._sysfs = sysfs
         self._problems: list[str] = []
-        self._paths: dict[str, list[str]] = {}
-        self._vf_index: dict[str, dict[str, int]] = {}
-        self._upstream: dict[str, bool] = {}
         self._vgpus: dict[str, vgpu_sysfs.ObservedVGPUs] = {}
-        self._slots = self._read_slots()
+        self._topology = topology.Topology(sysfs, self._problems)
 
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
@@ -196,7 +167,7 @@ class _Scanner:
 
         :returns: None: it is not there, or its path cannot be read
         """
-        attempt = _Attempt(name, self._problems)
+        attempt = attempt_mod.Attempt(name, self._problems)
         folder = f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}/{name}'
         stable_id = attempt('path', lambda: self._virtual_id(folder))
         if stable_id is None:
@@ -218,24 +189,29 @@ class _Scanner:
         :returns: None: its path cannot be read
         """
         folder = f'{self._sysfs.devices}/{address}'
-        attempt = _Attempt(address, self._problems)
-        hops = attempt('path', lambda: self._hops(address))
+        attempt = attempt_mod.Attempt(address, self._problems)
+        hops = attempt('path', lambda: self._topology.hops(address))
         if hops is None:
             return None
         vendor, device, subsystem_vendor, subsystem, revision, class_code = (
             attempt(name, functools.partial(self._id, folder, name))
             for name in ('vendor', 'device', 'subsystem_vendor',
                          'subsystem_device', 'revision', 'class'))
-        stable_id, pf_id, vf_index = self._stable(hops), None, None
+        stable_id = topology.Topology.stable_id(hops)
+        pf_id, vf_index = None, None
         pf = attempt('physfn', lambda: self._sysfs.link(f'{folder}/physfn'))
         if pf is not None:
-            vf_index = attempt('virtfn', lambda: self._index(pf, address))
+            vf_index = attempt(
+                'virtfn', lambda: self._topology.vf_index(pf, address)
+            )
             if vf_index is None:
                 attempt.unreadable.append('vf_index')
-            pf_hops = attempt('path of physfn', lambda: self._hops(pf))
+            pf_hops = attempt(
+                'path of physfn', lambda: self._topology.hops(pf)
+            )
             if pf_hops is None:
                 return None
-            pf_id = self._stable(pf_hops)
+            pf_id = topology.Topology.stable_id(pf_hops)
             # Without its number, the address tells a VF from others.
             number = f'@{hops[-1]}' if vf_index is None else vf_index
             stable_id = f'{pf_id}{pci.VF}{number}'
@@ -275,47 +251,16 @@ class _Scanner:
             raise ValueError('it does not lead to a device')
         return f'/devices/{path}'
 
-    def _hops(self, address: str) -> list[str]:
-        """Return the path below ``/devices``: root bus, then addresses."""
-        if address not in self._paths:
-            target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
-            parts = target.split('/')
-            start = next((index for index, part in enumerate(parts)
-                          if part.startswith('pci')), None)
-            if start is None:
-                raise ValueError(f'{target} is not below a host bridge')
-            self._paths[address] = parts[start:]
-        return self._paths[address]
-
-    @staticmethod
-    def _stable(hops: list[str]) -> str:
-        """Return a stable id.
-
-        Bus numbers below the root bus are left out: they may change at boot.
-        """
-        return '/devices/' + '/'.join(
-            match.group(1) if (match := _HOP.fullmatch(hop)) else hop
-            for hop in hops)
-
-    def _index(self, pf: str, address: str) -> int | None:
-        if pf not in self._vf_index:
-            folder = f'{self._sysfs.devices}/{pf}'
-            self._vf_index[pf] = {
-                self._sysfs.link(f'{folder}/{name}') or '': int(name[6:])
-                for name in self._sysfs.names(folder)
-                if name.startswith('virtfn')}
-        return self._vf_index[pf].get(address)
-
     # -- what is read only of GPUs ------------------------------------------
 
     def _gpu(self, folder: str, stable_id: str, hops: list[str],
-             driver: str | None, attempt: _Attempt) -> _GPUFields:
+             driver: str | None, attempt: attempt_mod.Attempt) -> _GPUFields:
         names = set(self._sysfs.names(folder))
         config = attempt('config', lambda: self._sysfs.read_bytes(
             f'{folder}/config')) or b''
         fields: _GPUFields = {
-            'switch_path': self._switches(hops, attempt),
-            'slot': self._slot(folder, hops, names, attempt),
+            'switch_path': self._topology.switch_path(hops, attempt),
+            'slot': self._topology.slot(folder, hops, names, attempt),
             'dsn': config_space.serial_number(config),
             'fault': ('config space reads all ones: the device does not '
                       'answer' if config_space.is_dead(config) else None)}
@@ -339,7 +284,7 @@ class _Scanner:
         return fields
 
     def _read_vgpus(self, stable_id: str, folder: str,
-                    names: Collection[str], attempt: _Attempt,
+                    names: Collection[str], attempt: attempt_mod.Attempt,
                     ) -> vgpu_sysfs.ObservedVGPUs | None:
         """Return the vGPUs of a function, and keep them for the scan."""
         found = attempt(pci.VGPU_TYPES, lambda: vgpu_sysfs.read_vgpus(
@@ -348,7 +293,7 @@ class _Scanner:
             self._vgpus[stable_id] = found
         return found
 
-    def _is_enabled(self, folder: str, attempt: _Attempt) -> bool:
+    def _is_enabled(self, folder: str, attempt: attempt_mod.Attempt) -> bool:
         """Return whether a driver has enabled the device.
 
         vfio-pci and its variants enable a device only while a process has it
@@ -356,63 +301,6 @@ class _Scanner:
         """
         return bool(attempt(
             'enable', lambda: self._number(folder, 'enable')))
-
-    def _switches(self, hops: list[str],
-                  attempt: _Attempt) -> tuple[str, ...]:
-        # hops: root bus, root port, upstream, downstream, ..., function.
-        return tuple(
-            self._stable(hops[:index + 1])
-            for index in range(2, len(hops) - 1)
-            if self._is_upstream_port(hops[index], index, attempt))
-
-    def _is_upstream_port(self, address: str, depth: int,
-                          attempt: _Attempt) -> bool:
-        if address not in self._upstream:
-            config = attempt(
-                f'config of bridge {address}',
-                lambda: self._sysfs.read_bytes(
-                    f'{self._sysfs.devices}/{address}/config',
-                    config_space.CONVENTIONAL)) or b''
-            self._upstream[address] = (
-                config_space.port_type(config) == config_space.UPSTREAM_PORT
-                if len(config) > config_space.HEADER
-                # Without CAP_SYS_ADMIN the kernel shows the header alone.
-                # Below a root port come pairs of upstream and downstream
-                # ports.
-                else depth % 2 == 0)
-        return self._upstream[address]
-
-    def _read_slots(self) -> dict[str, str]:
-        """Return the names of slots by ``domain:bus:device``."""
-        folder = f'{self._sysfs.root}/bus/pci/slots'
-        slots = {}
-        for name in self._sysfs.names(folder):
-            try:
-                address = self._sysfs.read(f'{folder}/{name}/address')
-            except OSError as exc:
-                self._problems.append(
-                    f'slot {name} cannot be read ({exc.strerror})')
-                continue
-            if address:
-                slots[address] = name
-        return slots
-
-    def _slot(self, folder: str, hops: list[str], names: set[str],
-              attempt: _Attempt) -> str | None:
-        """Return the firmware's label of the device, else the nearest slot.
-
-        A card with a switch of its own sits in the slot of its upstream port.
-        """
-        if 'label' in names:
-            label = attempt(
-                'label', lambda: self._sysfs.read(f'{folder}/label'))
-            if label:
-                return label
-        for hop in reversed(hops[1:]):
-            name = self._slots.get(hop.rpartition('.')[0])
-            if name is not None:
-                return name
-        return None
 
 
 def _user(*, boot_vga: bool, vgpus: vgpu_sysfs.ObservedVGPUs | None,

@@ -70,9 +70,9 @@ def mdevctl_types(text):
 
 def nodedev_types(text):
     return [MdevType(
-        type_id=each.get('id'), name=each.findtext('name'),
-        available=int(each.findtext('availableInstances')))
-        for each in ElementTree.fromstring(text).iter('type')]
+        type_id=listed.get('id'), name=listed.findtext('name'),
+        available=int(listed.findtext('availableInstances')))
+        for listed in ElementTree.fromstring(text).iter('type')]
 
 
 class ListingCase(base.BaseTestCase):
@@ -83,18 +83,18 @@ class ListingCase(base.BaseTestCase):
 
     def offer(self, types):
         """Folders of a function as the driver of the listing made them."""
-        for each in types:
-            path = self.root / 'card/mdev_supported_types' / each.type_id
+        for listed in types:
+            path = self.root / 'card/mdev_supported_types' / listed.type_id
             path.mkdir(parents=True)
-            (path / 'name').write_text(f'{each.name}\n')
+            (path / 'name').write_text(f'{listed.name}\n')
             (path / 'device_api').write_text('vfio-pci\n')
-            (path / 'available_instances').write_text(f'{each.available}\n')
-            if each.description is not None:
-                (path / 'description').write_text(f'{each.description}\n')
+            (path / 'available_instances').write_text(f'{listed.available}\n')
+            if listed.description is not None:
+                (path / 'description').write_text(f'{listed.description}\n')
 
     def read_types(self, types, *, empty):
         self.offer(types)
-        return {each.name: each for each, _ in vgpu_sysfs.mdev_types(
+        return {listed.name: listed for listed, _ in vgpu_sysfs.mdev_types(
             sysfs.Sysfs(str(self.root)), f'{self.root}/card', empty=empty)}
 
     def machine(self, name, numvfs=None):
@@ -107,9 +107,9 @@ class ListingCase(base.BaseTestCase):
         return self.gpus()
 
     def gpus(self):
-        return [each for each in reported.functions(scanner.scan(
+        return [listed for listed in reported.functions(scanner.scan(
             sysfs.Sysfs(str(self.root))))
-            if pci.can_be_gpu(each.class_code)]
+            if pci.can_be_gpu(listed.class_code)]
 
     def vfs_of(self, pf):
         """Places of VFs relative to their PF, in the order of virtfnN."""
@@ -140,7 +140,7 @@ class HeaderTest(base.BaseTestCase):
 class MdevTypesTest(ListingCase):
 
     def test_a_description_goes_before_what_is_available(self):
-        # The card has one 2Q; all it can have is still told.
+        # The GPU has one 2Q; the driver still lists all that it can have.
         address, types = mdevctl_types(listing('a6000-one-2q'))
         self.assertEqual(('0000:01:00.0', 29), (address, len(types)))
         found = self.read_types(types, empty=False)
@@ -158,8 +158,8 @@ class MdevTypesTest(ListingCase):
         # Of 1 GB types fewer fit than the framebuffer has gigabytes.
         self.assertEqual(
             {'RTXA6000-1A', 'RTXA6000-1B', 'RTXA6000-1Q'},
-            {name for name, each in found.items()
-             if each.max_instances != 49152 // each.video_ram})
+            {name for name, listed in found.items()
+             if listed.max_instances != 49152 // listed.video_ram})
 
     def test_without_descriptions_the_name_says_the_size(self):
         types = nodedev_types(listing('m60-nodedev'))
@@ -176,15 +176,15 @@ class MdevTypesTest(ListingCase):
              'M60-4Q': ('nvidia-20', 4096, 2),
              'M60-8A': ('nvidia-21', 8192, 1),
              'M60-8Q': ('nvidia-22', 8192, 1)},
-            {name: (each.type_id, each.video_ram, each.max_instances)
-             for name, each in found.items()})
+            {name: (listed.type_id, listed.video_ram, listed.max_instances)
+             for name, listed in found.items()})
 
     def test_m10(self):
         _, types = mdevctl_types(listing('m10-mdevctl-types'))
         self.assertEqual(
             {'M10-0Q': ('nvidia-36', 512, None, None, None, 16),
              'M10-2B': ('nvidia-155', 2048, None, None, None, 4)},
-            {name: summary(each) for name, each in self.read_types(
+            {name: summary(listed) for name, listed in self.read_types(
                 types, empty=True).items()})
 
     def test_p40(self):
@@ -196,7 +196,7 @@ class MdevTypesTest(ListingCase):
              'P40-4C': ('nvidia-283', 4096, 1, 4096, 2400, 6),
              'P40-6C': ('nvidia-284', 6144, 1, 4096, 2400, 4),
              'P40-8C': ('nvidia-285', 8192, 1, 4096, 2400, 3)},
-            {name: summary(each) for name, each in self.read_types(
+            {name: summary(listed) for name, listed in self.read_types(
                 types, empty=True).items()})
 
     def test_size_by_name_is_the_size_by_description(self):
@@ -204,12 +204,14 @@ class MdevTypesTest(ListingCase):
         checked = 0
         for name in ('a6000-one-2q', 'p40-mdevctl-types'):
             _, types = mdevctl_types(listing(name))
-            for each in types:
-                told = vgpu_type.from_mdev(
-                    each.type_id, each.name, each.description, None)
+            for listed in types:
+                by_text = vgpu_type.from_mdev(
+                    listed.type_id, listed.name, listed.description, None)
                 by_name = vgpu_type.from_mdev(
-                    each.type_id, each.name, None, None)
-                self.assertEqual(told.video_ram, by_name.video_ram, each.name)
+                    listed.type_id, listed.name, None, None)
+                self.assertEqual(
+                    by_text.video_ram, by_name.video_ram, listed.name
+                )
                 checked += 1
         self.assertEqual(35, checked)
 
@@ -217,8 +219,8 @@ class MdevTypesTest(ListingCase):
         found = {}
         for line in listing('charm-vgpu-types').splitlines():
             type_id, _, name, description = line.split(', ', 3)
-            each = vgpu_type.from_mdev(type_id, name, description, None)
-            found[each.name] = summary(each)
+            listed = vgpu_type.from_mdev(type_id, name, description, None)
+            found[listed.name] = summary(listed)
         self.assertEqual({
             'RTX6000-1Q': ('nvidia-256', 1024, 4, 5120, 2880, 24),
             'RTX6000-2Q': ('nvidia-257', 2048, 4, 7680, 4320, 12),
@@ -234,9 +236,9 @@ class MdevTypesTest(ListingCase):
 class CreatableTest(ListingCase):
 
     def test_l40s(self):
-        found = {each.name: (each.type_id, each.video_ram,
-                             each.max_instances)
-                 for each in vgpu_type.from_creatable(
+        found = {listed.name: (listed.type_id, listed.video_ram,
+                             listed.max_instances)
+                 for listed in vgpu_type.from_creatable(
                      listing('l40s-creatable'))}
         self.assertEqual(23, len(found))
         for name, expected in {
@@ -248,10 +250,10 @@ class CreatableTest(ListingCase):
 
     def test_sizes_are_those_of_the_listing(self):
         line = re.compile(r'(\d+): \((?:vgpu|vgpu\+mig)\) (.+) \((\d+)MiB\)')
-        rows = [line.fullmatch(each).groups()
-                for each in listing('a100-openforbc').splitlines()]
-        found = {each.type_id: (each.name, each.video_ram)
-                 for each in vgpu_type.from_creatable(''.join(
+        rows = [line.fullmatch(listed).groups()
+                for listed in listing('a100-openforbc').splitlines()]
+        found = {listed.type_id: (listed.name, listed.video_ram)
+                 for listed in vgpu_type.from_creatable(''.join(
                      f'{number:<5} : {name}\n' for number, name, _ in rows))}
         self.assertEqual(
             {number: (name.removeprefix('GRID '), int(size))
@@ -261,15 +263,19 @@ class CreatableTest(ListingCase):
 
     def test_a_name_of_many_words(self):
         row = re.compile(r'type: nvidia-(\d+), name: (.+?), spec: (.*)')
-        rows = [row.fullmatch(each).groups()
-                for each in listing('rtxpro6000-types').splitlines()]
+        rows = [row.fullmatch(listed).groups()
+                for listed in listing('rtxpro6000-types').splitlines()]
         self.assertEqual(8, len(rows))
-        by_name = {each.type_id: each for each in vgpu_type.from_creatable(
-            ''.join(f'{number:<5} : {name}\n' for number, name, _ in rows))}
+        by_name = {
+            listed.type_id: listed
+            for listed in vgpu_type.from_creatable(
+                ''.join(f'{number:<5} : {name}\n' for number, name, _ in rows)
+            )
+        }
         for number, name, text in rows:
-            told = vgpu_type.from_mdev(number, name, text, None)
+            by_text = vgpu_type.from_mdev(number, name, text, None)
             self.assertEqual((by_name[number].name, by_name[number].video_ram),
-                             (told.name, told.video_ram))
+                             (by_text.name, by_text.video_ram))
         self.assertEqual(
             ('1528', 12288, None, None, None, 8), summary(
                 vgpu_type.from_mdev(*rows[-1], None)))
@@ -285,16 +291,16 @@ class FakeDriverTest(ListingCase):
         address, types = mdevctl_types(listing('a6000-one-2q'))
         card = self.root / 'devices' / address
         card.mkdir(parents=True)
-        facts = {each.type_id: vgpu_type.from_mdev(
-            each.type_id, each.name, each.description, None)
-            for each in types}
+        facts = {listed.type_id: vgpu_type.from_mdev(
+            listed.type_id, listed.name, listed.description, None)
+            for listed in types}
         vgpu_driver.add_types(self.root, card, {
             'mechanism': 'mdev', 'mix_policy': 'equal_size', 'types': {
-                each.type_id: {
-                    'name': each.name, 'description': each.description,
-                    'video_ram': facts[each.type_id].video_ram,
-                    'max': facts[each.type_id].max_instances}
-                for each in types}})
+                listed.type_id: {
+                    'name': listed.name, 'description': listed.description,
+                    'video_ram': facts[listed.type_id].video_ram,
+                    'max': facts[listed.type_id].max_instances}
+                for listed in types}})
         name = str(uuid.uuid4())
         driver, bus = vgpu_driver.VGPUDriver(card), self.root / 'bus/mdev'
         driver.create_mdev('nvidia-525', name, bus)
@@ -302,35 +308,39 @@ class FakeDriverTest(ListingCase):
         def available():
             return {path.parent.name: int(path.read_text()) for path in
                     card.glob('mdev_supported_types/*/available_instances')}
-        self.assertEqual({each.type_id: each.available for each in types},
-                         available())
+
+        self.assertEqual(
+            {listed.type_id: listed.available for listed in types}, available()
+        )
         driver.remove_mdev(name, bus)
         self.assertEqual(
-            {each.type_id: facts[each.type_id].max_instances
-             for each in types}, available())
+            {listed.type_id: facts[listed.type_id].max_instances
+             for listed in types}, available())
 
 
 class MachinesTest(ListingCase):
-    """What the machines say is what the listing of such a card says."""
+    """The machines agree with the listings of such GPUs."""
 
     def types_of(self, name):
-        return {each.name: each for each in self.machine(name)[0].vgpu_types}
+        return {
+            listed.name: listed for listed in self.machine(name)[0].vgpu_types
+        }
 
     def test_l40s(self):
         pf, *_ = self.machine('nvidia-l40s-vgpu-2', 32)
         vf = self.root / 'bus/pci/devices' / pf.address / 'virtfn0/nvidia'
         self.assertEqual(listing('l40s-creatable'),
                          (vf / 'creatable_vgpu_types').read_text())
-        [row] = [each.split(', ') for each in
-                 listing('charm-vgpu-types').splitlines() if 'L40S' in each]
+        [row] = [listed.split(', ') for listed in
+                 listing('charm-vgpu-types').splitlines() if 'L40S' in listed]
         # The VF of both listings is the first one.
         self.assertEqual(row[1].rpartition(':')[2], self.vfs_of(pf)[0])
         # All VFs are made: of one gigabyte no more fit than there are.
-        told = vgpu_type.from_mdev('', row[2], ', '.join(row[3:]), None)
+        by_text = vgpu_type.from_mdev('', row[2], ', '.join(row[3:]), None)
         self.assertEqual(
-            told.max_instances, next(
-                each.max_instances for each in self.gpus()[0].vgpu_types
-                if each.name == told.name))
+            by_text.max_instances, next(
+                listed.max_instances for listed in self.gpus()[0].vgpu_types
+                if listed.name == by_text.name))
 
     def test_a100(self):
         listed = dict(reversed(line[1:].split(' ', 1)) for line in
@@ -339,13 +349,13 @@ class MachinesTest(ListingCase):
         types = self.root / 'bus/pci/devices' / pf.address / 'virtfn0'
         found = {(path / 'name').read_text().strip(): path.name for path in
                  types.glob('mdev_supported_types/*')}
-        # The card is not in MIG mode.
+        # The GPU is not in MIG mode.
         self.assertEqual({name: number for name, number in listed.items()
                           if name.count('-') == 1}, found)
         places = [line.split()[1] for line in
                   listing('a100d-mdevctl-list').splitlines()]
-        self.assertEqual([each.removeprefix('0000:17:') for each in places
-                          if each.startswith('0000:17:')], self.vfs_of(pf))
+        self.assertEqual([listed.removeprefix('0000:17:') for listed in places
+                          if listed.startswith('0000:17:')], self.vfs_of(pf))
 
     def test_m60(self):
         text = listing('m60-nodedev')
@@ -357,11 +367,11 @@ class MachinesTest(ListingCase):
             available=int((path / 'available_instances').read_text()))
             for path in sorted((card / 'mdev_supported_types').iterdir())])
         real, modelled = (
-            pathlib.PurePath(each).parts[3:] for each in (
+            pathlib.PurePath(listed).parts[3:] for listed in (
                 device.findtext('path'),
                 f'/sys/{card.resolve().relative_to(self.root.resolve())}'))
-        self.assertEqual([each[7:] for each in real[1:]],
-                         [each[7:] for each in modelled[1:]])
+        self.assertEqual([listed[7:] for listed in real[1:]],
+                         [listed[7:] for listed in modelled[1:]])
         self.assertEqual(real[0], modelled[0])
         capability = device.find('capability')
         self.assertEqual(
@@ -376,9 +386,9 @@ class MachinesTest(ListingCase):
     def test_m10(self):
         _, types = mdevctl_types(listing('m10-mdevctl-types'))
         found = self.types_of('nvidia-m10-1')
-        for each in types:
-            kind = found[each.name.removeprefix('GRID ')]
-            self.assertEqual((each.type_id, each.available),
+        for listed in types:
+            kind = found[listed.name.removeprefix('GRID ')]
+            self.assertEqual((listed.type_id, listed.available),
                              (kind.type_id, kind.max_instances))
 
     def test_t4(self):
@@ -386,7 +396,7 @@ class MachinesTest(ListingCase):
         listed = {word for line in lines if line.startswith('nvidia-')
                   for word in line.split()}
         self.assertEqual(17, len(listed))
-        found = {each.type_id for each in self.types_of(
+        found = {listed.type_id for listed in self.types_of(
             'nvidia-t4-2').values()}
         self.assertEqual(5, len(found & listed))
         self.assertEqual(set(), found - listed)
@@ -411,7 +421,7 @@ class MachinesTest(ListingCase):
             r'Total VFs: (\d+).*VF offset: (\d+), stride: (\d+), '
             r'Device ID: (\w+)', text, re.DOTALL).groups()
         self.assertEqual(tuple(map(int, numbers[:3])), tuple(
-            self.number(pf, each) for each in (
+            self.number(pf, listed) for listed in (
                 'sriov_totalvfs', 'sriov_offset', 'sriov_stride')))
         vf = self.root / 'bus/pci/devices' / pf.address / 'virtfn0'
         self.assertEqual(f'0x{numbers[3]}',
@@ -476,7 +486,7 @@ class FakeKernelTest(ListingCase):
         self.assertEqual(count, len(self.vfs_of(pf)))
         self.assertEqual([place for place, _ in listed],
                          self.vfs_of(pf)[:len(listed)])
-        groups = {each.iommu_group for each in self.gpus()
-                  if each.pf == pf.id}
+        groups = {listed.iommu_group for listed in self.gpus()
+                  if listed.pf == pf.id}
         self.assertEqual((len({group for _, group in listed}), count),
                          (len(listed), len(groups)))

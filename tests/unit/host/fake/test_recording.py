@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Recordings: what was recorded is scanned as the host itself was."""
+"""Tests of recordings: a scan of one equals a scan of its host."""
 
 import builtins
 import collections
@@ -42,7 +42,7 @@ from tests.fixtures import reported
 MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
     'mtty-1': {'name': 'Single port serial', 'video_ram': 1, 'max': 24},
     'mtty-2': {'name': 'Dual port serial', 'video_ram': 2, 'max': 12}}}
-# What no recording may have, and where the kernel has it.
+# What no recording may contain, and the files that have it.
 SECRET = 'not for strangers'
 FOREIGN = ('resource', 'resource0', 'resource2_wc', 'rom', 'uevent',
            'modalias', 'serial', 'new_id', 'unique_id', 'rescan', 'power')
@@ -63,17 +63,17 @@ class RecordingCase(base.BaseTestCase):
         return f'{self.useFixture(fixtures.TempDir()).path}/sys'
 
     def machine(self, name):
-        """A machine on which everything there can be is."""
+        """Build a machine that has everything a recording can have."""
         root = self.temporary()
         machine.build(machine.load(name), root)
         folder = pathlib.Path(root, 'devices/virtual/mtty/mtty')
         if not folder.exists():
             folder.mkdir(parents=True)
             vgpu_driver.add_types(pathlib.Path(root), folder, MTTY)
-        self.carve(root)
-        for number, each in enumerate(self.gpus(root)):
-            path = pathlib.Path(root, 'bus/pci/devices', each.address)
-            # Two that say the same.
+        self.add_vgpus(root)
+        for number, function in enumerate(self.gpus(root)):
+            path = pathlib.Path(root, 'bus/pci/devices', function.address)
+            # Two GPUs have the same number.
             (path / 'vpd').write_bytes(vpd(b'1320%d21' % (number // 2)))
             if number % 2:
                 (path / 'vfio-dev').mkdir()
@@ -82,11 +82,13 @@ class RecordingCase(base.BaseTestCase):
         return root
 
     def join(self, root):
-        """Two cards in one IOMMU group."""
-        cards = [each for each in self.gpus(root) if each.pf is None]
+        """Put two GPUs into one IOMMU group."""
+        gpus = [
+            function for function in self.gpus(root) if function.pf is None
+        ]
         devices = pathlib.Path(root, 'bus/pci/devices').resolve()
-        one, other = ((devices / each.address).resolve()
-                      for each in (cards[0], cards[-1]))
+        one, other = ((devices / function.address).resolve()
+                      for function in (gpus[0], gpus[-1]))
         if one == other:
             return
         (other / 'iommu_group/devices' / other.name).unlink()
@@ -96,11 +98,13 @@ class RecordingCase(base.BaseTestCase):
         (group / 'devices' / other.name).symlink_to(
             os.path.relpath(other, group / 'devices'))
 
-    def carve(self, root):
+    def add_vgpus(self, root):
         kernel = fake_kernel.FakeKernel(root)
-        for each in self.gpus(root):
-            if each.sriov_totalvfs:
-                kernel.set_vfs(each.address, min(4, each.sriov_totalvfs))
+        for function in self.gpus(root):
+            if function.sriov_totalvfs:
+                kernel.set_vfs(
+                    function.address, min(4, function.sriov_totalvfs)
+                )
         tree = sysfs.Sysfs(root)
         parents = os.listdir(f'{root}/{vgpu_sysfs.PARENTS}')
         for number, name in enumerate(sorted(parents)):
@@ -109,21 +113,24 @@ class RecordingCase(base.BaseTestCase):
                 f'{vgpu_sysfs.PARENTS}/{name}/{vgpu_sysfs.MDEV_TYPES}/'
                 f'{types[0].type_id}/create', str(uuid.UUID(int=100 + number)))
         vfs = [
-            each
-            for each in self.gpus(root)
-            if each.pf and each.vgpu_mechanism == capability.VGPUMechanism.VF
+            function
+            for function in self.gpus(root)
+            if function.pf
+            and function.vgpu_mechanism == capability.VGPUMechanism.VF
         ]
-        for each in vfs[1:3]:
+        for function in vfs[1:3]:
             [kind, *_] = vgpu_sysfs.creatable_vgpu_types(
-                tree, f'{tree.devices}/{each.address}')
-            kernel.write(f'bus/pci/devices/{each.address}/{vgpu_sysfs.CURRENT}',
+                tree, f'{tree.devices}/{function.address}')
+            kernel.write(f'bus/pci/devices/{function.address}/{vgpu_sysfs.CURRENT}',
                          kind.type_id)
 
     @staticmethod
     def gpus(root):
-        return [each for each in reported.functions(
-                    scanner.scan(sysfs.Sysfs(root)))
-                if pci.can_be_gpu(each.class_code) and ':' in each.address]
+        return [
+            function
+            for function in reported.functions(scanner.scan(sysfs.Sysfs(root)))
+            if pci.can_be_gpu(function.class_code) and ':' in function.address
+        ]
 
     @staticmethod
     def record(root, **kwargs):
@@ -145,7 +152,7 @@ class RecordingCase(base.BaseTestCase):
 
 class RoundTripTest(RecordingCase):
 
-    def test_scan_is_the_same(self):
+    def test_scan_of_recording_equals_scan_of_host(self):
         seen = collections.Counter()
         for name in machine.names():
             root = self.machine(name)
@@ -153,52 +160,60 @@ class RoundTripTest(RecordingCase):
             again = self.replay(text)
             before = scanner.scan(sysfs.Sysfs(root))
             self.assertEqual(before, scanner.scan(sysfs.Sysfs(again)), name)
-            for each in before.functions:
+            for function in before.functions:
                 self.assertEqual(
-                    scanner.scan_function(sysfs.Sysfs(root), each.address),
-                    scanner.scan_function(sysfs.Sysfs(again), each.address))
+                    scanner.scan_function(sysfs.Sysfs(root), function.address),
+                    scanner.scan_function(
+                        sysfs.Sysfs(again), function.address
+                    ),
+                )
                 self.assertEqual(
-                    scanner.scan_card(sysfs.Sysfs(root), each.address),
-                    scanner.scan_card(sysfs.Sysfs(again), each.address))
+                    scanner.scan_card(sysfs.Sysfs(root), function.address),
+                    scanner.scan_card(sysfs.Sysfs(again), function.address))
                 seen.update(
-                    field.name for field in dataclasses.fields(each)
-                    if getattr(each, field.name) not in (None, (), False))
+                    field.name for field in dataclasses.fields(function)
+                    if getattr(function, field.name) not in (None, (), False))
             self.assertEqual(text, self.text(again, with_serials=True), name)
         # Not because there was nothing to see. Whose it is no scan says.
         self.assertEqual(
             {'owner'}, {field.name for field in dataclasses.fields(
                 pci.PCIFunction)} - set(seen))
 
-    def test_files_are_the_same(self):
-        # Also those that only backends and the fake kernel look at.
+    def test_files_equal_those_of_the_host(self):
+        # Also files that only backends and the fake kernel read.
         left_out = set()
         for name in ('nvidia-l40s-vgpu-2', 'nvidia-t4-2', 'nvidia-a100-2'):
             root = self.machine(name)
             again = self.replay(self.text(root, with_serials=True))
             for folder, folders, files in os.walk(root):
-                for each in (*folders, *files):
-                    path = os.path.join(folder, each)
+                for entry in (*folders, *files):
+                    path = os.path.join(folder, entry)
                     other = f'{again}{path.removeprefix(root)}'
                     if not os.path.lexists(other):
-                        left_out.add(each)
+                        left_out.add(entry)
                     elif os.path.islink(path):
                         self.assertEqual(
                             os.readlink(path), os.readlink(other))
-                    elif each != 'config' and os.path.isfile(path):
+                    elif entry != 'config' and os.path.isfile(path):
                         self.assertEqual(
                             pathlib.Path(path).read_bytes(),
                             pathlib.Path(other).read_bytes(), path)
         self.assertEqual({'irq', 'resource', vgpu_driver.RULE}, left_out)
 
-    def test_masked_but_for_serial_numbers(self):
+    def test_anonymous_recording_differs_in_serial_numbers_only(self):
         for name in machine.names():
             root = self.machine(name)
             text = self.text(root)
             self.assertEqual(text, self.text(root))
             before = scanner.scan(sysfs.Sysfs(root))
             after = scanner.scan(sysfs.Sysfs(self.replay(text)))
-            plain = [[dataclasses.replace(each, serial=None, dsn=None)
-                      for each in scan.functions] for scan in (before, after)]
+            plain = [
+                [
+                    dataclasses.replace(function, serial=None, dsn=None)
+                    for function in scan.functions
+                ]
+                for scan in (before, after)
+            ]
             self.assertEqual(plain[0], plain[1], name)
             self.assertEqual(before.problems, after.problems)
             for field in ('serial', 'dsn'):
@@ -208,10 +223,10 @@ class RoundTripTest(RecordingCase):
                 self._check(pairs, text)
 
     def _check(self, pairs, text):
-        """Same form, other values, as many different ones."""
-        self.assertEqual([each for each in pairs if None in each],
-                         [(None, None)] * sum(None in each for each in pairs))
-        pairs = {each for each in pairs if None not in each}
+        """Check form, difference and number of serial numbers."""
+        self.assertEqual([pair for pair in pairs if None in pair],
+                         [(None, None)] * sum(None in pair for pair in pairs))
+        pairs = {pair for pair in pairs if None not in pair}
         for before, after in pairs:
             self.assertEqual(len(before), len(after))
             self.assertNotEqual(before, after)
@@ -219,9 +234,11 @@ class RoundTripTest(RecordingCase):
         self.assertEqual(len(pairs), len({before for before, _ in pairs}))
         self.assertEqual(len(pairs), len({after for _, after in pairs}))
 
-    def test_watch_follows_the_same_folders(self):
+    def test_watch_works_on_a_recording(self):
         root = self.replay(self.text(self.machine('intel-flex170-2')))
-        gpu = next(each for each in self.gpus(root) if each.sriov_numvfs)
+        gpu = next(
+            function for function in self.gpus(root) if function.sriov_numvfs
+        )
         seen = watch.Watch(
             sysfs.Sysfs(root), scanner.scan(sysfs.Sysfs(root)))
         self.addCleanup(seen.close)
@@ -238,7 +255,7 @@ class RoundTripTest(RecordingCase):
         self.assertEqual(before.functions,
                          scanner.scan(sysfs.Sysfs(root)).functions)
 
-    def test_no_sysfs(self):
+    def test_folder_without_pci_bus_is_refused(self):
         self.assertRaises(exception.HostError, self.record, '/nonexistent')
 
 
@@ -247,17 +264,17 @@ class UnreadableTest(RecordingCase):
     def setUp(self):
         super().setUp()
         self.root = self.machine('broken-l40s-4')
-        [self.gpu] = [each for each in self.gpus(self.root)
-                      if each.unreadable]
+        [self.gpu] = [function for function in self.gpus(self.root)
+                      if function.unreadable]
         self.folder = pathlib.Path(
             self.root, 'bus/pci/devices', self.gpu.address).resolve()
 
     def _unreadable(self, name):
-        """Fails with EISDIR."""
+        """Let reads fail with EISDIR."""
         (self.folder / name).unlink(missing_ok=True)
         (self.folder / name).mkdir()
 
-    def test_stays_unreadable(self):
+    def test_unreadable_file_stays_unreadable(self):
         for name in ('vpd', 'config', 'class', 'enable'):
             self._unreadable(name)
         tree = self.record(self.root)[
@@ -280,7 +297,7 @@ class UnreadableTest(RecordingCase):
             {'numa_node', 'subsystem_device', 'vpd', 'config', 'class'},
             set(found.unreadable))
 
-    def test_what_vanishes_is_left_out(self):
+    def test_function_that_vanishes_is_left_out(self):
         link = pathlib.Path(self.root, 'bus/pci/devices', self.gpu.address)
         link.unlink()
         link.symlink_to('nowhere')
@@ -291,7 +308,7 @@ class UnreadableTest(RecordingCase):
 
 
 class ListTest(RecordingCase):
-    """Nothing else is recorded, and nothing else is even opened."""
+    """Only listed files are recorded, or opened at all."""
 
     def setUp(self):
         super().setUp()
@@ -310,13 +327,13 @@ class ListTest(RecordingCase):
             else:
                 yield from self._names(how)
 
-    def test_nothing_else_is_recorded(self):
+    def test_unlisted_file_is_not_recorded(self):
         text = self.text(self.root, with_serials=True)
         self.assertNotIn(SECRET, text)
         for name in (*FOREIGN, vgpu_driver.RULE):
             self.assertNotIn(f' {name}:', text)
 
-    def test_nothing_else_is_opened(self):
+    def test_unlisted_file_is_not_opened(self):
         opened = []
         for module in (os, builtins):
             original = module.open
@@ -327,18 +344,18 @@ class ListTest(RecordingCase):
             self.useFixture(fixtures.MonkeyPatch(
                 f'{module.__name__}.open', noted))
         self.record(self.root)
-        names = {os.path.basename(each) for each in opened
-                 if each.startswith(self.root)}
+        names = {os.path.basename(path) for path in opened
+                 if path.startswith(self.root)}
         self.assertLessEqual(
             {'vendor', 'config', 'current_vgpu_type', 'name'}, names)
         listed = set(self._names({
-            str(number): each for number, each in enumerate(
+            str(number): listing for number, listing in enumerate(
                 (recording.FUNCTION, *recording.FOLDERS.values()))}))
         self.assertEqual(set(), names - listed)
         self.assertEqual(set(), names & {
             *FOREIGN, 'create', 'remove', 'reset', 'bind', 'unbind'})
 
-    def test_no_more_than_the_scanner_reads(self):
+    def test_sizes_of_reads_are_those_of_the_scanner(self):
         asked = {}
 
         class Asked(sysfs.Sysfs):
@@ -346,22 +363,22 @@ class ListTest(RecordingCase):
                 asked[path.removeprefix(f'{self.root}/')] = size
                 return super().read_bytes(path, size)
         root = self.machine('old-two-card')
-        for each in os.scandir(f'{root}/bus/pci/devices'):
-            pathlib.Path(each.path, 'vpd').write_bytes(vpd(b'1'))
+        for entry in os.scandir(f'{root}/bus/pci/devices'):
+            pathlib.Path(entry.path, 'vpd').write_bytes(vpd(b'1'))
         # The switch becomes a NIC.
-        for each in scanner.scan(sysfs.Sysfs(root)).functions:
-            if each.device == '8747':
-                pathlib.Path(root, 'bus/pci/devices', each.address,
+        for function in scanner.scan(sysfs.Sysfs(root)).functions:
+            if function.device == '8747':
+                pathlib.Path(root, 'bus/pci/devices', function.address,
                              'class').write_text('0x020000\n')
         functions = scanner.scan(sysfs.Sysfs(root)).functions
         recording.record(Asked(root))
         sizes = collections.defaultdict(set)
-        for each in functions:
-            if ':' in each.address:
+        for function in functions:
+            if ':' in function.address:
                 folder = os.readlink(
-                    f'{root}/bus/pci/devices/{each.address}')
+                    f'{root}/bus/pci/devices/{function.address}')
                 place = folder.removeprefix('../../../')
-                sizes[each.class_code].add((
+                sizes[function.class_code].add((
                     asked[f'{place}/config'], asked.get(f'{place}/vpd')))
         self.assertEqual(
             {'030000': {(4096, 1024)}, '030200': {(4096, 1024)},
@@ -371,7 +388,7 @@ class ListTest(RecordingCase):
 
 class MaskTest(RecordingCase):
 
-    def test_vpd_is_still_vpd_and_says_the_kind_alone(self):
+    def test_anonymous_vpd_has_product_and_serial_number_only(self):
         root = self.machine('pcie-l40s-4')
         root = self.replay(self.text(root))
         gpu = self.gpus(root)[1]
@@ -386,21 +403,21 @@ class MaskTest(RecordingCase):
         for word in (b'owner', b'asset', b'1320'):
             self.assertNotIn(word, data)
 
-    def test_what_is_no_number(self):
-        # None of them identifies anything.
+    def test_serial_number_that_identifies_nothing_stays(self):
+        # These values identify nothing.
         root = self.machine('pcie-l40s-4')
         first, second = self.gpus(root)[:2]
         devices = pathlib.Path(root, 'bus/pci/devices')
-        for each, byte in ((first, 0), (second, 0xff)):
-            with open(devices / each.address / 'config', 'r+b') as file:
+        for function, byte in ((first, 0), (second, 0xff)):
+            with open(devices / function.address / 'config', 'r+b') as file:
                 file.truncate(4096)
                 file.seek(0x100)
                 file.write(b'\x03\x00\x01\x00' + bytes([byte]) * 8)
-            (devices / each.address / 'vpd').write_bytes(vpd(b'   '))
+            (devices / function.address / 'vpd').write_bytes(vpd(b'   '))
         found = self.gpus(self.replay(self.text(root)))[:2]
         self.assertEqual(
             [('-'.join(['00'] * 8), None), ('-'.join(['ff'] * 8), None)],
-            [(each.dsn, each.serial) for each in found])
+            [(function.dsn, function.serial) for function in found])
 
 
 class FakeTest(RecordingCase):
@@ -415,16 +432,16 @@ class FakeTest(RecordingCase):
     def test_host_without_vfio_pci_loads_it(self):
         root = self.temporary()
         machine.build(machine.load('pcie-l40s-4'), root)
-        for each in os.scandir(f'{root}/bus/pci/devices'):
-            # As the kernel shows what was never written.
-            pathlib.Path(each.path, 'driver_override').write_text('(null)\n')
+        for entry in os.scandir(f'{root}/bus/pci/devices'):
+            # The kernel shows this where nothing was ever written.
+            pathlib.Path(entry.path, 'driver_override').write_text('(null)\n')
         vfio = pathlib.Path(root, 'bus/pci/drivers/vfio-pci')
         for name in ('bind', 'unbind'):
             (vfio / name).unlink()
         vfio.rmdir()
         host = self.host(self.text(root))
-        gpu = next(each for each in self.gpus(self.root)
-                   if each.vendor == '10de')
+        gpu = next(function for function in self.gpus(self.root)
+                   if function.vendor == '10de')
         device = host_base.HostDevice(
             assignment_uuid='a', stable_id=gpu.id, address=gpu.address)
         host.prepare(device)
@@ -432,10 +449,10 @@ class FakeTest(RecordingCase):
             sysfs.Sysfs(self.root), gpu.address).driver)
         self.assertTrue(host.clean(device).passed)
 
-    def test_driver_that_was_never_overridden(self):
+    def test_function_without_override_is_unbound_and_bound(self):
         root = self.temporary()
         machine.build(machine.load('old-two-card'), root)
-        gpu = next(each for each in self.gpus(root) if each.driver)
+        gpu = next(function for function in self.gpus(root) if function.driver)
         folder = pathlib.Path(root, 'bus/pci/devices', gpu.address)
         (folder / 'driver_override').write_text('(null)\n')
         (folder / 'enable').write_text('1\n')
@@ -446,22 +463,22 @@ class FakeTest(RecordingCase):
         self.assertEqual(gpu.function, scanner.scan_card(
             sysfs.Sysfs(root), gpu.address)[0])
 
-    def test_vfs_of_a_host_without_an_iommu(self):
+    def test_vfs_are_created_without_an_iommu(self):
         root = self.temporary()
         machine.build(machine.load('intel-flex170-2'), root)
-        for each in os.scandir(f'{root}/bus/pci/devices'):
-            os.unlink(f'{each.path}/iommu_group')
+        for entry in os.scandir(f'{root}/bus/pci/devices'):
+            os.unlink(f'{entry.path}/iommu_group')
         groups = f'{root}/kernel/iommu_groups'
         shutil.rmtree(groups)
         os.mkdir(groups)
         host = self.host(self.text(root))
-        pf = next(each for each in self.gpus(self.root)
-                  if each.sriov_totalvfs)
+        pf = next(function for function in self.gpus(self.root)
+                  if function.sriov_totalvfs)
         for count in ('2', '0'):
             host.kernel.write(
                 f'bus/pci/devices/{pf.address}/sriov_numvfs', count)
             self.assertEqual(int(count), sum(
-                each.pf == pf.id for each in self.gpus(self.root)))
+                function.pf == pf.id for function in self.gpus(self.root)))
 
     def _mtty(self):
         root = self.temporary()
@@ -474,7 +491,7 @@ class FakeTest(RecordingCase):
             str(uuid.UUID(int=0)))
         return self.text(root)
 
-    def test_vgpus_are_seen_and_by_a_rule_made(self):
+    def test_recorded_vgpus_exist_and_a_rule_allows_more(self):
         one = str(uuid.UUID(int=1))
         text = self._mtty()
         path = 'class/mdev_bus/mtty/mdev_supported_types/mtty-2'
@@ -496,7 +513,7 @@ class FakeTest(RecordingCase):
                 self.assertEqual(count, len(reported.function(
                     sysfs.Sysfs(self.root), 'mtty').existing_vgpus))
 
-    def test_rule_of_what_is_not_there(self):
+    def test_rule_for_missing_device_is_refused(self):
         text = self._mtty()
         for name in ('mbochs', '../../../etc', '0000:ff:00.0'):
             exc = self.assertRaises(
@@ -504,7 +521,7 @@ class FakeTest(RecordingCase):
                 f'vgpu: {{"{name}": {MTTY!r}}}\n')
             self.assertIn(name, str(exc))
 
-    def test_rule_of_a_stranger(self):
+    def test_rule_with_malformed_names_is_refused(self):
         text = self._mtty()
         outside = self.temporary()
         for name in (outside, '../../../../outside', 'a/b', '..'):
@@ -521,7 +538,7 @@ class FakeTest(RecordingCase):
                                     f'vgpu: {rules}\n')
             self.assertIn('vgpu', str(exc))
 
-    def test_rule_of_another_card(self):
+    def test_rule_without_types_that_exist_is_refused(self):
         # It has an mdev of type mtty-2 and offers both.
         text = self._mtty()
         for name in MTTY['types']:
@@ -533,13 +550,13 @@ class FakeTest(RecordingCase):
             # Or the next start would take it for a machine.
             self.assertFalse(os.path.exists(self.root))
 
-    def test_places_that_were_not_recorded(self):
+    def test_mixed_size_rule_without_recorded_placements_is_refused(self):
         rule = {**MTTY, 'mix_policy': 'mixed_size', 'placements': {1: [0]}}
         exc = self.assertRaises(exception.Invalid, self.host, self._mtty(),
                                 f'vgpu: {{mtty: {rule!r}}}\n')
         self.assertIn('placements', str(exc))
 
-    def test_small_files_that_are_large_or_deep(self):
+    def test_file_with_aliases_or_many_levels_is_refused(self):
         head = 'title: x\nsource: x\nreference: x\n'
         levels = ['a0: &a0 [x, x]', *(
             f'a{level}: &a{level} [{", ".join([f"*a{level - 1}"] * 10)}]'
@@ -558,7 +575,7 @@ class FakeTest(RecordingCase):
             self.assertIn(words, str(exc))
             self.assertLess(len(str(exc)), 500)
 
-    def test_file_without_end(self):
+    def test_endless_file_is_refused(self):
         exc = self.assertRaises(exception.Invalid, machine.load, '/dev/zero')
         self.assertIn('more than 16 MiB', str(exc))
 
@@ -572,7 +589,7 @@ class FakeTest(RecordingCase):
             exc = self.assertRaises(exception.Invalid, self.replay, text)
             self.assertLess(len(str(exc)), 1000)
 
-    def test_files_that_are_no_recording(self):
+    def test_file_that_is_no_recording_is_refused(self):
         for text, words in (
                 ('{', 'no YAML'), ('- 1', 'no keys'),
                 ('title: x', 'lacks reference and source'),

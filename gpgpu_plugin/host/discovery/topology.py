@@ -1,0 +1,130 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Topology of PCI functions: stable ids, VF numbers, slots and switches."""
+
+from __future__ import annotations
+
+import re
+
+from gpgpu_plugin.host.discovery import attempt as attempt_mod
+from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+
+_HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
+
+
+class Topology:
+    """The topology of one scan; it caches what several functions share.
+
+    :param problems: gets sentences about slots that cannot be read
+    """
+
+    def __init__(self, sysfs: sysfs_mod.Sysfs, problems: list[str]) -> None:
+        self._sysfs = sysfs
+        self._problems = problems
+        self._paths: dict[str, list[str]] = {}
+        self._vf_index: dict[str, dict[str, int]] = {}
+        self._upstream: dict[str, bool] = {}
+        self._slots = self._read_slots()
+
+    def hops(self, address: str) -> list[str]:
+        """Return the path below ``/devices``: root bus, then addresses."""
+        if address not in self._paths:
+            target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
+            parts = target.split('/')
+            start = next((index for index, part in enumerate(parts)
+                          if part.startswith('pci')), None)
+            if start is None:
+                raise ValueError(f'{target} is not below a host bridge')
+            self._paths[address] = parts[start:]
+        return self._paths[address]
+
+    @staticmethod
+    def stable_id(hops: list[str]) -> str:
+        """Return a stable id.
+
+        Bus numbers below the root bus are left out: they may change at boot.
+        """
+        return '/devices/' + '/'.join(
+            match.group(1) if (match := _HOP.fullmatch(hop)) else hop
+            for hop in hops)
+
+    def vf_index(self, pf: str, address: str) -> int | None:
+        """Return the number of a VF; None: its PF does not link to it.
+
+        :param pf: address of the PF
+        """
+        if pf not in self._vf_index:
+            folder = f'{self._sysfs.devices}/{pf}'
+            self._vf_index[pf] = {
+                self._sysfs.link(f'{folder}/{name}') or '': int(name[6:])
+                for name in self._sysfs.names(folder)
+                if name.startswith('virtfn')}
+        return self._vf_index[pf].get(address)
+
+    def switch_path(self, hops: list[str],
+                    attempt: attempt_mod.Attempt) -> tuple[str, ...]:
+        """Return the stable ids of upstream ports of switches on a path."""
+        # hops: root bus, root port, upstream, downstream, ..., function.
+        return tuple(
+            self.stable_id(hops[:index + 1])
+            for index in range(2, len(hops) - 1)
+            if self._is_upstream_port(hops[index], index, attempt))
+
+    def _is_upstream_port(self, address: str, depth: int,
+                          attempt: attempt_mod.Attempt) -> bool:
+        if address not in self._upstream:
+            config = attempt(
+                f'config of bridge {address}',
+                lambda: self._sysfs.read_bytes(
+                    f'{self._sysfs.devices}/{address}/config',
+                    config_space.CONVENTIONAL)) or b''
+            self._upstream[address] = (
+                config_space.port_type(config) == config_space.UPSTREAM_PORT
+                if len(config) > config_space.HEADER
+                # Without CAP_SYS_ADMIN the kernel shows the header alone.
+                # Below a root port come pairs of upstream and downstream
+                # ports.
+                else depth % 2 == 0)
+        return self._upstream[address]
+
+    def _read_slots(self) -> dict[str, str]:
+        """Return the names of slots by ``domain:bus:device``."""
+        folder = f'{self._sysfs.root}/bus/pci/slots'
+        slots = {}
+        for name in self._sysfs.names(folder):
+            try:
+                address = self._sysfs.read(f'{folder}/{name}/address')
+            except OSError as exc:
+                self._problems.append(
+                    f'slot {name} cannot be read ({exc.strerror})')
+                continue
+            if address:
+                slots[address] = name
+        return slots
+
+    def slot(self, folder: str, hops: list[str], names: set[str],
+              attempt: attempt_mod.Attempt) -> str | None:
+        """Return the firmware's label of the device, else the nearest slot.
+
+        A card with a switch of its own sits in the slot of its upstream port.
+        """
+        if 'label' in names:
+            label = attempt(
+                'label', lambda: self._sysfs.read(f'{folder}/label'))
+            if label:
+                return label
+        for hop in reversed(hops[1:]):
+            name = self._slots.get(hop.rpartition('.')[0])
+            if name is not None:
+                return name
+        return None
