@@ -40,10 +40,10 @@ def main() -> int:
     print(report.table(results))
     if arguments.json:
         report.write_json(results, arguments.json)
-    wrong = [f'{result.name}: {each}' for result in results
-             for each in result.wrong]
-    for each in wrong:
-        print(f'WRONG {each}', file=sys.stderr)
+    wrong = [f'{result.name}: {error}' for result in results
+             for error in result.wrong]
+    for error in wrong:
+        print(f'WRONG {error}', file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -39,10 +39,10 @@ def run(barrier: typing.Any, threads: int, warm_up: Callable[[], object],
 
     crowd = [threading.Thread(target=claimer, args=(number,))
              for number in range(threads)]
-    for each in crowd:
-        each.start()
+    for process in crowd:
+        process.start()
     warm.wait(120)
     barrier.wait()
     start.set()
-    for each in crowd:
-        each.join()
+    for process in crowd:
+        process.join()

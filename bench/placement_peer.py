@@ -194,7 +194,7 @@ def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
     answers = [results.get(timeout=300) for _ in children]
     for child in children:
         child.join(timeout=30)
-    claims = [claim for each, _ in answers for claim in each]
+    claims = [claim for made, _ in answers for claim in made]
     owners = collections.Counter(device for device, _, _ in claims)
     return PeerResult(
         accepted=len(claims),

@@ -264,8 +264,8 @@ def _claim_all(
                     instance_uuid=f'{claimer}-{number}',
                     host=f'h{hosts[0]}',
                     request=request.Request(demands=tuple(
-                        request.Demand(resource_class=each, count=1)
-                        for each in sorted(names)))))
+                        request.Demand(resource_class=name, count=1)
+                        for name in sorted(names)))))
         except exception.ClaimDenied as exc:
             if exc.reason not in _REFUSALS:
                 errors.append(str(exc)[:300])
@@ -278,9 +278,15 @@ def _claim_all(
             _pass_over(open_, name)
             continue
         now = time.perf_counter()
-        grants += [Grant(device=each.device_uuid, assignment=each.uuid,
-                      seconds=now - began, at=now)
-                 for each in granted.assignments]
+        grants += [
+            Grant(
+                device=assignment.device_uuid,
+                assignment=assignment.uuid,
+                seconds=now - began,
+                at=now,
+            )
+            for assignment in granted.assignments
+        ]
         began = now
         hosts.append(hosts.pop(0))
 
@@ -353,7 +359,7 @@ def _run_processes(setting: Setting) -> tuple[float, list[_Answer]]:
     barrier = context.Barrier(setting.processes + 1)
     results = context.Queue()
     conductors = [context.Process(
-        target=_conduct, args=(setting, each, end)) for each in ready]
+        target=_conduct, args=(setting, event, end)) for event in ready]
     claimers = [context.Process(
         target=_compete, args=(setting, f'p{number}', barrier, results))
         for number in range(setting.processes)]
@@ -362,8 +368,8 @@ def _run_processes(setting: Setting) -> tuple[float, list[_Answer]]:
             child.start()
         # A call that is sent before the first conductor has made its queue
         # is lost, and its sender waits in vain.
-        for each in ready:
-            _until(each.is_set, conductors, 'a conductor to serve')
+        for event in ready:
+            _until(event.is_set, conductors, 'a conductor to serve')
         for child in claimers:
             child.start()
         _until(lambda: barrier.n_waiting == setting.processes,
@@ -406,7 +412,7 @@ def _end(children: Sequence[typing.Any]) -> None:
 
 def _judge(db: api.Database, began: float,
            answers: list[_Answer]) -> Outcome:
-    grants = [each for part, _ in answers for each in part]
+    grants = [grant for part, _ in answers for grant in part]
     with db.reader() as session:
         active = list(session.execute(
             sa.select(models.Device.uuid, models.Assignment.uuid)
@@ -423,19 +429,19 @@ def _judge(db: api.Database, began: float,
                 .where(models.Assignment.active == 1)):
             held[host, card.partition('/mdev')[0]].append(name)
     left: collections.Counter[str] = collections.Counter()
-    for each in vgpu_type_admin.list_all(db):
-        left[each.vgpu_type] += each.remaining_capacity
+    for info in vgpu_type_admin.list_all(db):
+        left[info.vgpu_type] += info.remaining_capacity
     doubles = {
         device for owners in (
-            collections.Counter(each.device for each in grants),
+            collections.Counter(grant.device for grant in grants),
             collections.Counter(device for device, _ in active))
         for device, count in owners.items() if count > 1}
     known = {assignment for _, assignment in active}
     return Outcome(
         granted=len(grants),
-        seconds=max((each.at for each in grants), default=began) - began,
-        latencies=tuple(sorted(each.seconds for each in grants)),
+        seconds=max((grant.at for grant in grants), default=began) - began,
+        latencies=tuple(sorted(grant.seconds for grant in grants)),
         doubles=len(doubles),
-        lost=sum(each.assignment not in known for each in grants),
+        lost=sum(grant.assignment not in known for grant in grants),
         errors=tuple(error for _, part in answers for error in part),
         held=dict(held), left=dict(left))

@@ -51,12 +51,12 @@ def run() -> report.Result:
         machine.build(machine.synthetic(), root)
         kernel = fake_kernel.FakeKernel(root)
         sysfs = sysfs_mod.Sysfs(root)
-        pfs = [each for each in scanner.scan(sysfs).functions
-               if each.sriov_totalvfs]
+        pfs = [function for function in scanner.scan(sysfs).functions
+               if function.sriov_totalvfs]
         for pf in pfs:
             kernel.write(f'bus/pci/devices/{pf.address}/sriov_numvfs', '32')
         scan = scanner.scan(sysfs)
-        look = watch.Watch(sysfs, scan)
+        host_watch = watch.Watch(sysfs, scan)
         rows = (
             report.Row(
                 what=f'scan of {len(scan.functions)} functions', unit='ms',
@@ -64,9 +64,9 @@ def run() -> report.Result:
                 peer=_lspci(root), limit='<= 2 x lspci (goal 1 x)',
                 note='' if shutil.which('lspci') else 'lspci not installed'),
             report.Row(what='no-change check', unit='ms',
-                       ours=_median(look.changed) * 1e3,
+                       ours=_median(host_watch.changed) * 1e3,
                        limit='<= 1 ms (goal 0.5)'))
-        look.close()
+        host_watch.close()
         return report.Result(
             name='scan', rows=rows,
             wrong=_wrong(sysfs, kernel, pfs[0].address))
@@ -93,11 +93,11 @@ def _wrong(sysfs: sysfs_mod.Sysfs, kernel: fake_kernel.FakeKernel,
     }
     missed = []
     for what, (path, value) in changes.items():
-        look = watch.Watch(sysfs, scanner.scan(sysfs))
-        if look.changed():
+        host_watch = watch.Watch(sysfs, scanner.scan(sysfs))
+        if host_watch.changed():
             missed.append(f'a change is seen before {what}')
         kernel.write(path, value)
-        if not look.changed():
+        if not host_watch.changed():
             missed.append(f'{what} is not noticed')
-        look.close()
+        host_watch.close()
     return tuple(missed)

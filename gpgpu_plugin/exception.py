@@ -21,7 +21,7 @@ from __future__ import annotations
 import typing
 
 
-class GpgpuException(Exception):
+class GPUPluginException(Exception):
     """Base of all errors of the plugin.
 
     :cvar msg_fmt: message with ``%(name)s`` fields; every field must be given
@@ -35,26 +35,26 @@ class GpgpuException(Exception):
         super().__init__(message if message else self.msg_fmt % kwargs)
 
 
-class Invalid(GpgpuException):
+class Invalid(GPUPluginException):
     """The input is malformed; the message says what is expected."""
 
     # A value may be as long as the file that contains it.
     msg_fmt = '%(field).300s: %(value).300r is not valid: %(expected)s'
 
 
-class ConfigInvalid(GpgpuException):
+class ConfigInvalid(GPUPluginException):
     """The configuration is wrong, so the service does not start."""
 
     msg_fmt = 'Option %(option)s: %(reason)s'
 
 
-class NotFound(GpgpuException):
+class NotFound(GPUPluginException):
     """The object does not exist."""
 
     msg_fmt = '%(kind)s %(name)s does not exist'
 
 
-class Conflict(GpgpuException):
+class Conflict(GPUPluginException):
     """The request is well-formed but contradicts the stored state."""
 
     msg_fmt = '%(kind)s %(name)s: %(reason)s'
@@ -73,7 +73,7 @@ class VariantTie(Conflict):
                'well; make one of them more specific, or delete one')
 
 
-class ClaimDenied(GpgpuException):
+class ClaimDenied(GPUPluginException):
     """The conductor denied a claim.
 
     ``reason`` is a domain.allocation.request.Reason.
@@ -88,7 +88,7 @@ class ClaimDenied(GpgpuException):
         return str(self.kwargs.get('reason', 'unknown'))
 
 
-class ConductorUnavailable(GpgpuException):
+class ConductorUnavailable(GPUPluginException):
     """No gpgpu-conductor answered in time.
 
     It is unknown whether the call was executed.
@@ -104,7 +104,7 @@ class BrokerUnavailable(ConductorUnavailable):
     msg_fmt = 'The message broker at %(hosts)s cannot be reached: %(reason)s'
 
 
-class HostError(GpgpuException):
+class HostError(GPUPluginException):
     """The kernel, a driver or a program of the host failed or refused."""
 
     msg_fmt = '%(path)s: %(reason)s'

@@ -30,7 +30,7 @@ NOVA_CONFIG_FILE = '/etc/nova/nova.conf'
 
 
 class Application(cliff_app.App):
-    """The application as its commands see it; see cmd.manage.GpgpuManage.
+    """The application as its commands see it; see cmd.manage.ManageApp.
 
     :ivar given_conf: configuration of a process that runs the conductor
         itself, else None

@@ -27,7 +27,7 @@ def message(exc: Exception) -> str:
     ``str`` of an error that came by RPC has the remote traceback appended;
     its first argument is the message alone.
     """
-    if isinstance(exc, exception.GpgpuException):
+    if isinstance(exc, exception.GPUPluginException):
         return str(exc.args[0])
     return f'{type(exc).__name__}: {first_line(exc)}'
 

@@ -45,7 +45,7 @@ if typing.TYPE_CHECKING:
 NAMESPACE = 'gpgpu_manage'
 
 
-class GpgpuManage(base.Application):
+class ManageApp(base.Application):
     """The cliff application.
 
     :param conf: configuration of a process that runs the conductor itself;
@@ -131,7 +131,7 @@ class GpgpuManage(base.Application):
         return 1
 
 
-def _unknown(manage: GpgpuManage, argv: list[str], exc: ValueError) -> str:
+def _unknown(manage: ManageApp, argv: list[str], exc: ValueError) -> str:
     similar = manage.get_fuzzy_matches(argv[0])
     if not similar:
         return str(exc)
@@ -142,12 +142,12 @@ def run(argv: Sequence[str], conf: cfg.ConfigOpts | None = None,
         connect: _Connect | None = None) -> int:
     """Run one command in this process.
 
-    :param conf: see GpgpuManage
-    :param connect: see GpgpuManage
+    :param conf: see ManageApp
+    :param connect: see ManageApp
     :returns: exit code: 0 success, 1 refused or failed, 2 wrong usage
     """
     try:
-        return int(GpgpuManage(conf, connect).run(list(argv)) or 0)
+        return int(ManageApp(conf, connect).run(list(argv)) or 0)
     except SystemExit as exc:
         return int(exc.code or 0)
 

@@ -111,7 +111,7 @@ class OfferedInventory:
             LOG.exception('Cannot write the GPU groups of %s to Placement; '
                           'tried again later', self._host)
 
-    @placement.under_novas_lock
+    @placement.under_nova_lock
     def _write(self) -> None:
         # Read under the lock: Nova writes what it was given under it.
         inventory = self._newest

@@ -153,7 +153,7 @@ class Flavor(typing.Protocol):
     extra_specs: Mapping[str, str]
 
 
-class PciDevice(typing.Protocol):
+class PCIDevice(typing.Protocol):
     """A PCI device that Nova itself assigned."""
 
     address: str
@@ -190,7 +190,7 @@ class Instance(typing.Protocol):
     numa_topology: NUMATopology | None
     migration_context: MigrationContext | None
 
-    def get_pci_devices(self) -> Sequence[PciDevice]: ...
+    def get_pci_devices(self) -> Sequence[PCIDevice]: ...
 
 
 class AllocationCandidate(typing.TypedDict):

@@ -14,7 +14,7 @@
 ``apply`` changes Nova's copy of the tree and makes no call. ``push`` writes
 our providers alone, through nova-compute's report client, whose cache knows
 what Placement has: where nothing differs, nothing is sent. Callers of
-``push`` and ``withdraw`` hold Nova's own lock (``under_novas_lock``), since
+``push`` and ``withdraw`` hold Nova's own lock (``under_nova_lock``), since
 Nova compares its tree with that cache and writes under it.
 """
 
@@ -44,7 +44,7 @@ _R = typing.TypeVar('_R')
 _ATTEMPTS = 4
 
 
-def under_novas_lock(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def under_nova_lock(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return the function, run under the lock of Nova's resource tracker."""
     locked: Callable[_P, _R] = utils.synchronized(
         resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)(function)

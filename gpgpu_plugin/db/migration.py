@@ -37,7 +37,7 @@ def _config(connection: sa.Connection | None = None) -> config.Config:
 def revisions() -> list[str]:
     """All revisions, oldest first."""
     walk = script.ScriptDirectory.from_config(_config()).walk_revisions()
-    return [each.revision for each in walk][::-1]
+    return [script.revision for script in walk][::-1]
 
 
 def version(engine: sa.Engine) -> str | None:

@@ -60,7 +60,7 @@ class _Lock(abc.ABC):
         """Take the lock. :returns: False if another session has it"""
 
     @abc.abstractmethod
-    def holder(self) -> str:
+    def lock_holder(self) -> str:
         """Say which session has it, and what would end that session."""
 
     def section(self) -> contextlib.AbstractContextManager[object]:
@@ -85,7 +85,7 @@ class _PostgreSQL(_Lock):
         return self._row(
             'SELECT pg_try_advisory_lock(:key, 1)', key=self.KEY) == [True]
 
-    def holder(self) -> str:
+    def lock_holder(self) -> str:
         row = self._row(
             'SELECT pid, usename, client_addr FROM pg_locks '
             'JOIN pg_stat_activity USING (pid) '
@@ -112,7 +112,7 @@ class _MariaDB(_Lock):
         return self._row(
             'SELECT GET_LOCK(:name, 0)', name=self._key) == [1]
 
-    def holder(self) -> str:
+    def lock_holder(self) -> str:
         row = self._row(
             'SELECT id, user, host FROM information_schema.processlist '
             'WHERE id = IS_USED_LOCK(:name)', name=self._key)
@@ -143,7 +143,7 @@ class _SQLite(_Lock):
         cursor.execute(f'PRAGMA busy_timeout = {int(TIMEOUT * 1000)}')
         return True
 
-    def holder(self) -> str:
+    def lock_holder(self) -> str:
         return ('another process, which "fuser '
                 f'{self._connection.engine.url.database}" names')
 
@@ -177,12 +177,12 @@ def held(connection: sa.Connection,
             raise exception.Conflict(
                 kind='database', name=connection.engine.url.database,
                 reason=f'for {timeout:.0f} s its {lock.name} has been held '
-                       f'by {lock.holder()}; if another "gpgpu-manage db '
+                       f'by {lock.lock_holder()}; if another "gpgpu-manage db '
                        f'sync" runs, wait for it, else end that session, and '
                        f'run the command again')
         if not waiting:
             LOG.warning('Waiting up to %.0f s for the %s, held by %s',
-                        timeout, lock.name, lock.holder())
+                        timeout, lock.name, lock.lock_holder())
             waiting = True
         time.sleep(_INTERVAL)
     with lock.section():

@@ -175,7 +175,7 @@ class Host(Devices):
     def for_host(cls, conf: cfg.ConfigOpts, host: str) -> Host:
         """Return the host of a nova-compute.
 
-        :raises GpgpuException: the configuration is wrong
+        :raises GPUPluginException: the configuration is wrong
         """
 
     @abc.abstractmethod

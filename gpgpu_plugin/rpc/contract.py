@@ -117,5 +117,5 @@ def _served(implementation: Callable[..., object],
             if name in kinds else value
             for name, value in primitives.items()}))
     served: Callable[..., object] = oslo_messaging.expected_exceptions(
-        exception.GpgpuException)(answer)
+        exception.GPUPluginException)(answer)
     return functools.wraps(implementation)(served)

@@ -73,7 +73,7 @@ def translated(build: Build) -> Iterator[None]:
             raise nova_exception.ComputeResourcesUnavailable(
                 reason=reason) from exc
         raise GPUClaimDenied(reason=reason) from exc
-    except exception.GpgpuException as exc:
+    except exception.GPUPluginException as exc:
         if build is Build.REBUILD:
             raise nova_exception.InstanceDeployFailure(
                 reason=str(exc)) from exc

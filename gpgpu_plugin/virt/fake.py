@@ -18,7 +18,7 @@ from nova.virt import fake
 from gpgpu_plugin.virt import mixin
 
 
-class GpuFakeDriver(mixin.GpuMixin, fake.FakeDriverWithoutFakeNodes):
+class GpuFakeDriver(mixin.GPUMixin, fake.FakeDriverWithoutFakeNodes):
     """``compute_driver = gpgpu.GpuFakeDriver``."""
 
     gpu_host = 'fake'

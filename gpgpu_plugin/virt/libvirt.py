@@ -34,7 +34,7 @@ from gpgpu_plugin.virt import mixin
 _UPPER_HALF = 0x10
 
 
-class GpuLibvirtDriver(mixin.GpuMixin, driver.LibvirtDriver):
+class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
     """``compute_driver = gpgpu.GpuLibvirtDriver``."""
 
     gpu_host = 'local'

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GPUs for any virt driver of Nova: ``class X(GpuMixin, SomeDriver)``.
+"""GPUs for any virt driver of Nova: ``class X(GPUMixin, SomeDriver)``.
 
 The mixin does not ask which driver it extends. What differs between hosts is
 the backend, which the final class names.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from gpgpu_plugin.virt import migration
 
 
-class GpuMixin(migration.MigrationMixin):
+class GPUMixin(migration.MigrationMixin):
     """Claims before spawn, releases after destroy, reports in between.
 
     It is the last of three: ``service.ServiceMixin`` (start and end of

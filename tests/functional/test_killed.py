@@ -185,7 +185,7 @@ class MovesTest(KilledCase):
         self.killed_in(target, self.acting('migrate'), host)
 
     def test_source_before_the_claim(self) -> None:
-        self._migrate_until('gpgpu_plugin.virt.mixin.GpuMixin'
+        self._migrate_until('gpgpu_plugin.virt.mixin.GPUMixin'
                             '._gpu_claim_destination', 'gpu1')
         # Nova ends the migration, and starts the guest where it was.
         self.wait_status(self.server['id'], 'ACTIVE')

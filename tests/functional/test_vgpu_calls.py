@@ -98,7 +98,7 @@ class CallsTest(libvirt_cloud.GpuLibvirtCloud):
                             f'{kind.__module__}.{kind.__name__}.{name}',
                             count(name, function)))
             patches.enter_context(fixtures.MonkeyPatch(
-                'gpgpu_plugin.virt.mixin.GpuMixin.spawn', spawns))
+                'gpgpu_plugin.virt.mixin.GPUMixin.spawn', spawns))
             yield calls
 
     def test_one_vgpu_costs_one_call(self) -> None:

@@ -110,10 +110,10 @@ class TestOptions(base.BaseTestCase):
 
 class TestExceptions(base.BaseTestCase):
 
-    def classes(self) -> list[type[exception.GpgpuException]]:
+    def classes(self) -> list[type[exception.GPUPluginException]]:
         return [value for value in vars(exception).values()
                 if isinstance(value, type)
-                and issubclass(value, exception.GpgpuException)]
+                and issubclass(value, exception.GPUPluginException)]
 
     def test_every_message_formats(self):
         for cls in self.classes():

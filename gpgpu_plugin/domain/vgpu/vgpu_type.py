@@ -37,7 +37,7 @@ _RESOLUTION = re.compile(r'(?:max_resolution|resolution)\s*[=:]?\s*'
 # else is read from a name.
 _PROFILE = re.compile(
     r'[A-Za-z0-9-]+-(\d+)[ABCQ](?:4|ME|NOME|MEALL|GFX|M)?')
-_CREATABLE = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
+_CREATABLE_VGPU_TYPES = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
 _PLAIN_VF = re.compile(r'vf[1-9]\d*')
 
 _HALF_GIGABYTE = 512
@@ -91,7 +91,7 @@ def from_mdev(type_id: str, name: str | None, description: str | None,
                        else numbers['max_instances']))
 
 
-def from_creatable(text: str) -> tuple[VGPUType, ...]:
+def from_creatable_vgpu_types(text: str) -> tuple[VGPUType, ...]:
     """Return the types that ``creatable_vgpu_types`` of a VF lists, by name.
 
     It lists only numbers and names. How many fit is computed from the
@@ -99,7 +99,7 @@ def from_creatable(text: str) -> tuple[VGPUType, ...]:
     """
     found = {}
     for line in text.splitlines():
-        match = _CREATABLE.fullmatch(line)
+        match = _CREATABLE_VGPU_TYPES.fullmatch(line)
         if match is not None:
             name = _profile_name(match.group(2)) or match.group(2)
             found[name] = match.group(1)

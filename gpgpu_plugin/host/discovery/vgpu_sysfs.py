@@ -35,7 +35,7 @@ PARENTS = 'class/mdev_bus'
 MDEV_TYPES = 'mdev_supported_types'
 AVAILABLE = 'available_instances'
 CURRENT = 'nvidia/current_vgpu_type'
-CREATABLE = 'nvidia/creatable_vgpu_types'
+CREATABLE_VGPU_TYPES = 'nvidia/creatable_vgpu_types'
 PLACEMENT = 'nvidia/placement_id'
 NO_TYPE = '0'
 _PCI_API = 'vfio-pci'
@@ -178,8 +178,8 @@ def creatable_vgpu_types(sysfs: sysfs_mod.Sysfs, folder: str,
 
     :raises OSError: they cannot be read
     """
-    return vgpu_type.from_creatable(
-        sysfs.read(f'{folder}/{CREATABLE}') or '')
+    return vgpu_type.from_creatable_vgpu_types(
+        sysfs.read(f'{folder}/{CREATABLE_VGPU_TYPES}') or '')
 
 
 def gather(functions: Iterable[pci.PCIFunction],

@@ -68,7 +68,7 @@ class Watch:
         That of others changes with each vGPU of our own, which is no change
         that needs a scan.
         """
-        self._open(f'{folder}/{vgpu_sysfs.CREATABLE}')
+        self._open(f'{folder}/{vgpu_sysfs.CREATABLE_VGPU_TYPES}')
         types = f'{folder}/{vgpu_sysfs.MDEV_TYPES}'
         for name in self._sysfs.names(types):
             self._open(f'{types}/{name}/{vgpu_sysfs.AVAILABLE}')

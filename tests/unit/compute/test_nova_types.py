@@ -34,7 +34,7 @@ NOVA = {
     nova_types.NUMACell: objects.InstanceNUMACell,
     nova_types.NUMATopology: objects.InstanceNUMATopology,
     nova_types.Flavor: objects.Flavor,
-    nova_types.PciDevice: objects.PciDevice,
+    nova_types.PCIDevice: objects.PciDevice,
     nova_types.MigrationContext: objects.MigrationContext,
     nova_types.Migration: objects.Migration,
     nova_types.Instance: objects.Instance,

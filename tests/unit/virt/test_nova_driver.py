@@ -51,7 +51,7 @@ class NovaDriverTest(base.BaseTestCase):
 
     def test_methods_of_nova_that_the_mixins_extend_are_declared(self):
         extended = {
-            name for extending in mixin.GpuMixin.__mro__
+            name for extending in mixin.GPUMixin.__mro__
             if extending.__module__.startswith('gpgpu_plugin.')
             for name in vars(extending)
             if not name.startswith('_')
@@ -61,13 +61,13 @@ class NovaDriverTest(base.BaseTestCase):
         for name in extended:
             with self.subTest(name):
                 self.assertEqual(named(DECLARED[name]),
-                                 named(getattr(mixin.GpuMixin, name)))
+                                 named(getattr(mixin.GPUMixin, name)))
 
     def test_nova_s_driver_is_extended_at_run_time(self):
         for extended in (fake.GpuFakeDriver, libvirt.GpuLibvirtDriver):
             self.assertNotIn(nova_driver.DeclaredDriver, extended.__mro__)
             order = extended.__mro__
-            self.assertLess(order.index(mixin.GpuMixin), next(
+            self.assertLess(order.index(mixin.GPUMixin), next(
                 place for place, base_class in enumerate(order)
                 if base_class.__module__.startswith('nova.')))
 

@@ -71,8 +71,10 @@ class CreatableTest(base.BaseTestCase):
             '1156  : NVIDIA L40S-48Q\n')
 
     def test_numbers_and_sizes(self) -> None:
-        found = {each.name: each for each in vgpu_type.from_creatable(
-            self.TEXT)}
+        found = {
+            each.name: each
+            for each in vgpu_type.from_creatable_vgpu_types(self.TEXT)
+        }
         self.assertEqual({
             'L40S-1B': ('1145', 1024, 48), 'L40S-12Q': ('1153', 12288, 4),
             'L40S-48Q': ('1156', 49152, 1)},
@@ -80,7 +82,9 @@ class CreatableTest(base.BaseTestCase):
              for name, each in found.items()})
 
     def test_a_slice_of_a_mig_card(self) -> None:
-        [found] = vgpu_type.from_creatable('1414 : NVIDIA H200X-1-18C')
+        [found] = vgpu_type.from_creatable_vgpu_types(
+            '1414 : NVIDIA H200X-1-18C'
+        )
         self.assertEqual(('H200X-1-18C', 18 * 1024),
                          (found.name, found.video_ram))
 
@@ -89,15 +93,15 @@ class CreatableTest(base.BaseTestCase):
             {'T4-2B4': 2, 'A100-1-5CME': 5, 'H200X-1-18CNOME': 18,
              'DC-1-24CMEALL': 24, 'DC-1-24QGFX': 24, 'T4-2B5': None},
             {each.name: each.video_ram and each.video_ram // 1024
-             for each in vgpu_type.from_creatable(''.join(
+             for each in vgpu_type.from_creatable_vgpu_types(''.join(
                  f'{number} : NVIDIA {name}\n' for number, name in enumerate((
                      'T4-2B4', 'A100-1-5CME', 'H200X-1-18CNOME',
                      'DC-1-24CMEALL', 'DC-1-24QGFX', 'T4-2B5'))))})
 
     def test_a_name_without_a_size_fits_nobody_knows_how_often(self) -> None:
-        [found] = vgpu_type.from_creatable('7 : Something')
+        [found] = vgpu_type.from_creatable_vgpu_types('7 : Something')
         self.assertEqual((None, None),
                          (found.video_ram, found.max_instances))
 
     def test_nothing(self) -> None:
-        self.assertEqual((), vgpu_type.from_creatable('0\n'))
+        self.assertEqual((), vgpu_type.from_creatable_vgpu_types('0\n'))

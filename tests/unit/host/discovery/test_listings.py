@@ -238,7 +238,7 @@ class CreatableTest(ListingCase):
     def test_l40s(self):
         found = {listed.name: (listed.type_id, listed.video_ram,
                              listed.max_instances)
-                 for listed in vgpu_type.from_creatable(
+                 for listed in vgpu_type.from_creatable_vgpu_types(
                      listing('l40s-creatable'))}
         self.assertEqual(23, len(found))
         for name, expected in {
@@ -253,7 +253,7 @@ class CreatableTest(ListingCase):
         rows = [line.fullmatch(listed).groups()
                 for listed in listing('a100-openforbc').splitlines()]
         found = {listed.type_id: (listed.name, listed.video_ram)
-                 for listed in vgpu_type.from_creatable(''.join(
+                 for listed in vgpu_type.from_creatable_vgpu_types(''.join(
                      f'{number:<5} : {name}\n' for number, name, _ in rows))}
         self.assertEqual(
             {number: (name.removeprefix('GRID '), int(size))
@@ -268,7 +268,7 @@ class CreatableTest(ListingCase):
         self.assertEqual(8, len(rows))
         by_name = {
             listed.type_id: listed
-            for listed in vgpu_type.from_creatable(
+            for listed in vgpu_type.from_creatable_vgpu_types(
                 ''.join(f'{number:<5} : {name}\n' for number, name, _ in rows)
             )
         }
