@@ -25,7 +25,7 @@ BENCHMARKS = {'claims': claims.run, 'scan': scan.run}
 
 
 def main() -> int:
-    """Print the table; 1 when something was wrong, not when it was slow."""
+    """Print the table; return 1 if a result was wrong, not if it was slow."""
     parser = argparse.ArgumentParser(prog='python -m bench')
     parser.add_argument('names', nargs='*', metavar='NAME',
                         help='one of ' + ', '.join(sorted(BENCHMARKS)))
@@ -40,10 +40,10 @@ def main() -> int:
     print(report.table(results))
     if arguments.json:
         report.write_json(results, arguments.json)
-    wrong = [f'{result.name}: {error}' for result in results
-             for error in result.wrong]
-    for error in wrong:
-        print(f'WRONG {error}', file=sys.stderr)
+    wrong = [f'{result.name}: {condition}' for result in results
+             for condition in result.wrong]
+    for condition in wrong:
+        print(f'WRONG {condition}', file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -11,8 +11,8 @@
 #    under the License.
 """Claims per second through our whole path, beside Placement's.
 
-Both: 64 clients in 8 processes take 200 devices of 25 hosts one by one, on
-PostgreSQL. Ours goes over RabbitMQ to two conductors; Placement's WSGI
+In both, 64 clients in 8 processes claim 200 devices of 25 hosts one by one,
+on PostgreSQL. Ours goes over RabbitMQ to two conductors; Placement's WSGI
 application runs inside each client process, without a network.
 """
 
@@ -52,7 +52,7 @@ def _at(latencies: tuple[float, ...], part: float) -> float:
 
 
 def run() -> report.Result:
-    """Hold both races; a double or a lost claim of ours is wrong."""
+    """Run both races; a double or a lost claim of ours is wrong."""
     with _database(services.POSTGRESQL) as url:
         ours = race.run(race.Setting(
             database=url, transport=services.RABBITMQ))

@@ -9,8 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Threads of one process that are warm, and begin at once with those of the
-others."""
+"""Threads of one process that start together with those of others."""
 
 from __future__ import annotations
 
@@ -19,14 +18,21 @@ import typing
 from collections.abc import Callable
 
 
-def run(barrier: typing.Any, threads: int, warm_up: Callable[[], object],
-        work: Callable[[int], None]) -> None:
-    """Run ``work`` in threads until all are done.
+class Barrier(typing.Protocol):
+    """A barrier of threads or of processes."""
 
-    :param barrier: where the processes wait for each other
-    :param warm_up: one call in each thread before; all of them at the same
-        time, so that each has its connections when the race begins
-    :param work: gets the thread's number
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the others."""
+
+
+def run(barrier: Barrier, threads: int, warm_up: Callable[[], object],
+        work: Callable[[int], None]) -> None:
+    """Run ``work`` in threads and wait until all have ended.
+
+    :param barrier: shared by the processes; they wait for each other there
+    :param warm_up: called once by every thread, in all threads at the same
+        time, so that every thread has its connections when the race starts
+    :param work: takes the thread's number
     """
     warm = threading.Barrier(threads + 1)
     start = threading.Event()
@@ -39,10 +45,10 @@ def run(barrier: typing.Any, threads: int, warm_up: Callable[[], object],
 
     crowd = [threading.Thread(target=claimer, args=(number,))
              for number in range(threads)]
-    for process in crowd:
-        process.start()
+    for thread in crowd:
+        thread.start()
     warm.wait(120)
     barrier.wait()
     start.set()
-    for process in crowd:
-        process.join()
+    for thread in crowd:
+        thread.join()

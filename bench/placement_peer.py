@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The peer of our claims: Placement itself, one provider a device.
+"""Placement as the peer of our claims, with one provider for every device.
 
 That is how Nova models PCI devices in Placement: a nested provider for each
 device with a total of 1. Every client asks for candidates, writes the
-allocation, and on 409 goes on to another candidate. Placement's real WSGI
+allocation, and on 409 tries another candidate. Placement's real WSGI
 application runs inside each client process on a shared database.
 """
 
@@ -27,7 +27,6 @@ import multiprocessing.synchronize
 import queue
 import random
 import time
-import typing
 import uuid
 
 import webob
@@ -39,19 +38,23 @@ from placement import deploy
 from bench import crowd
 
 RESOURCE_CLASS = 'CUSTOM_BENCH_GPU'
-# A client that loses this many times in a row has found everything taken.
+# A client gives up after so many refusals in a row.
 MAX_REFUSALS = 20
 _NAMESPACE = uuid.UUID('6f0b0f0e-3a55-4c3f-9a63-6a9a6c2f3b11')
 
 
+# A client process's claims (device, latency, time) and its number of errors.
+_Answer = tuple[list[tuple[str, float, float]], int]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PeerResult:
-    """What the clients saw.
+    """Result of all clients.
 
     :ivar seconds: from the start to the last accepted claim
     :ivar latencies: seconds of each accepted claim, refusals before it
         included
-    :ivar doubles: devices that were given to two consumers or more
+    :ivar doubles: devices that were allocated to two or more consumers
     :ivar errors: answers of 500 and above
     """
 
@@ -65,8 +68,8 @@ class PeerResult:
 class PlacementClient:
     """Placement's application in this process.
 
-    :param sync: create the schema and load traits and classes; must be done
-        by exactly one process, before the others start
+    :param sync: create the schema and load traits and resource classes;
+        exactly one process does it, before the others start
     """
 
     def __init__(self, url: str, *, sync: bool = False) -> None:
@@ -87,7 +90,7 @@ class PlacementClient:
 
     def call(self, method: str, path: str,
              body: object = None) -> webob.Response:
-        """One request, as admin, at the newest microversion."""
+        """Send one request, as admin, at the newest microversion."""
         request = webob.Request.blank(path, method=method, headers={
             'X-Auth-Token': 'admin',
             'OpenStack-API-Version': 'placement 1.39'})
@@ -98,12 +101,12 @@ class PlacementClient:
 
 
 def provider(host: int, device: int | None = None) -> str:
-    """UUID of a host's root provider or of one device's."""
+    """Return the UUID of a host's root provider or of a device's."""
     return str(uuid.uuid5(_NAMESPACE, f'{host}/{device}'))
 
 
 def set_up(url: str, hosts: int, devices: int) -> None:
-    """Create the schema and hosts x devices providers."""
+    """Create the schema, and providers of hosts and their devices."""
     client = PlacementClient(url, sync=True)
 
     def ok(method: str, path: str, body: object = None) -> None:
@@ -128,7 +131,7 @@ def set_up(url: str, hosts: int, devices: int) -> None:
 
 def _claim(client: PlacementClient, outcome: collections.Counter[str],
            ) -> str | None:
-    """Claim one device; its provider's UUID, None if nothing is left."""
+    """Claim one device; return its provider's UUID, None if none is free."""
     for _ in range(MAX_REFUSALS):
         answer = client.call(
             'GET', '/allocation_candidates?limit=1000&resources='
@@ -139,21 +142,21 @@ def _claim(client: PlacementClient, outcome: collections.Counter[str],
         candidates = answer.json['allocation_requests']
         if not candidates:
             return None
-        chosen = random.choice(candidates)
+        candidate = random.choice(candidates)
         response = client.call(
             'PUT', f'/allocations/{uuid.uuid4()}', {
-                **chosen, 'project_id': 'bench', 'user_id': 'bench',
+                **candidate, 'project_id': 'bench', 'user_id': 'bench',
                 'consumer_generation': None, 'consumer_type': 'INSTANCE'})
         if response.status_int < 300:
-            return str(next(iter(chosen['allocations'])))
+            return str(next(iter(candidate['allocations'])))
         outcome['errors' if response.status_int >= 500 else 'refused'] += 1
     return None
 
 
 def _work(url: str, threads: int,
           barrier: multiprocessing.synchronize.Barrier,
-          results: queue.Queue[typing.Any]) -> None:
-    # It logs a warning for every lost race, which is what happens here.
+          results: queue.Queue[_Answer]) -> None:
+    # Placement logs a warning for every lost race, and most races are lost.
     logging.disable(logging.CRITICAL)
     client = PlacementClient(url)
     outcome: collections.Counter[str] = collections.Counter()
@@ -175,7 +178,7 @@ def _work(url: str, threads: int,
 
 def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
         threads: int = 8) -> PeerResult:
-    """Let all clients claim until nothing is left.
+    """Let all clients claim devices until none is free.
 
     :param url: SQLAlchemy URL of an empty database
     """
@@ -194,7 +197,7 @@ def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
     answers = [results.get(timeout=300) for _ in children]
     for child in children:
         child.join(timeout=30)
-    claims = [claim for made, _ in answers for claim in made]
+    claims = [claim for part, _ in answers for claim in part]
     owners = collections.Counter(device for device, _, _ in claims)
     return PeerResult(
         accepted=len(claims),

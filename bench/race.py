@@ -9,23 +9,24 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Many claimers at once, through the whole path of a claim.
+"""Race of many claimers, through the whole path of a claim.
 
-Conductors and claimers are processes of their own and talk over RabbitMQ;
-the test of exactness and the benchmark run the same race. Each claimer takes
-devices until a few refusals in a row tell it that nothing is left.
+Conductors and claimers are processes that talk over RabbitMQ. The test of
+exactness and the benchmark run the same race. A claimer claims devices until
+every host has refused it.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import multiprocessing
+import multiprocessing.connection
+import multiprocessing.process
+import multiprocessing.synchronize
 import queue
 import random
 import threading
 import time
-import typing
 import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from bench import crowd
+from bench import outcome
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import reports
@@ -62,21 +64,20 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 
 VARIANT = 'BENCH'
 TYPES = {'T4-1Q': 16, 'T4-4Q': 4, 'T4-16Q': 1}
-"""How many of each fit on a card."""
+"""Maximum number of vGPUs on one GPU, by type."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One race.
+    """Parameters of one race.
 
     :ivar transport: URL; ``fake:/`` keeps everything in this process
-    :ivar topic_prefix: keeps the race apart from others on the same broker
-    :ivar mixed: claimers ask for whole cards and vGPUs of three types, now
-        and then for two of these at once
-    :ivar sharing: which vGPUs may be on one card,
-        domain.mix_policy.VGPUMixPolicy
-    :ivar unsafe: without the host's lock and the unique key, to show that
-        the race would find what they prevent
+    :ivar topic_prefix: separates the race from others on the same broker
+    :ivar mixed: claimers request whole GPUs and vGPUs of three types,
+        sometimes two of these at once
+    :ivar mix_policy: a domain.vgpu.capacity.VGPUMixPolicy
+    :ivar unsafe: without the host's lock, the unique key and the
+        compare-and-swap, to show that the race finds what they prevent
     """
 
     database: str
@@ -92,7 +93,7 @@ class Setting:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Resource classes that claimers ask for."""
+        """Resource classes that claimers request."""
         return tuple(naming.resource_class(VARIANT, name) for name in (
             naming.PASSTHROUGH, *(TYPES if self.mixed else ())))
 
@@ -100,50 +101,8 @@ class Setting:
         default_factory=lambda: f'race-{uuid.uuid4().hex[:8]}')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Grant:
-    """One device that a claimer was given.
-
-    :ivar seconds: from the first look for a device, refusals included
-    :ivar at: when, on the clock that all processes of a machine share
-    """
-
-    device: str
-    assignment: str
-    seconds: float
-    at: float
-
-
-# What one process of claimers saw: what it was given, and errors.
-_Answer = tuple[list[Grant], list[str]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What claimers were grants, and what the database says afterwards.
-
-    :ivar seconds: from the start to the last grant
-    :ivar doubles: devices that two claimers were given, or that have two
-        active assignments
-    :ivar lost: claims that were granted but are not in the database
-    :ivar held: types held by card, each card named by its host and id
-    :ivar left: what could still be claimed, by type, over all hosts
-    :ivar errors: errors other than the named refusal
-    """
-
-    granted: int
-    seconds: float
-    latencies: tuple[float, ...]
-    doubles: int
-    lost: int
-    errors: tuple[str, ...]
-    held: dict[tuple[str, str], list[str]] = dataclasses.field(
-        default_factory=dict)
-    left: dict[str, int] = dataclasses.field(default_factory=dict)
-
-
 def configuration(setting: Setting) -> cfg.ConfigOpts:
-    """A configuration of its own for one process of the race."""
+    """Return a new configuration for one process of the race."""
     conf = cfg.ConfigOpts()
     conf_gpgpu.register_opts(conf)
     api.register_opts(conf)
@@ -157,15 +116,15 @@ def configuration(setting: Setting) -> cfg.ConfigOpts:
 
 
 def set_up(setting: Setting) -> api.Database:
-    """Schema, one variant and hosts x devices cards."""
+    """Create the schema, one variant, and hosts with GPUs."""
     db = api.Database(configuration(setting), setting.database)
     migration.sync(db.engine)
     functions = tuple(
         pci.PCIFunction(
-            id=f'/devices/pci0000:00/{card:02x}.0',
-            address=f'0000:{card:02x}:00.0', vendor='10de',
-            device='2330', numa_node=card * 2 // setting.devices)
-        for card in range(setting.devices))
+            id=f'/devices/pci0000:00/{gpu:02x}.0',
+            address=f'0000:{gpu:02x}:00.0', vendor='10de',
+            device='2330', numa_node=gpu * 2 // setting.devices)
+        for gpu in range(setting.devices))
     for number in range(setting.hosts):
         reports.report(db, report_obj.HostReport(
             host=f'h{number}', node=f'h{number}',
@@ -188,8 +147,8 @@ def _capabilities(setting: Setting, functions: Iterable[pci.PCIFunction],
         return {}
     vgpus = capability.VGPUCapability(
         mechanism=capability.VGPUMechanism.MDEV, types=tuple(
-            vgpu_type.VGPUType(name=name, type_id=name, max_instances=most)
-            for name, most in TYPES.items()))
+            vgpu_type.VGPUType(name=name, type_id=name, max_instances=count)
+            for name, count in TYPES.items()))
     return {function.id: vgpus for function in functions}
 
 
@@ -211,14 +170,15 @@ def _lock_nothing(session: orm.Session, name: str) -> models.Host | None:
 
 def _swap_anyway(session: orm.Session, device: models.Device,
                  event: object) -> None:
-    """A state change that does not look whether somebody was faster."""
-    # Wide enough open for a second claimer on any machine.
+    """Change a state without checking the state before."""
+    # A window that is wide enough for a second claimer on any machine.
     time.sleep(0.01)
     session.execute(sa.update(models.Device).where(
         models.Device.id == device.id).values(state='provisioning'))
 
 
-def _conduct(setting: Setting, ready: typing.Any, end: typing.Any) -> None:
+def _conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
+             end: multiprocessing.connection.Connection) -> None:
     if setting.unsafe:
         host_db.lock = _lock_nothing
         # All three guards: lock, unique key, compare-and-swap.
@@ -231,8 +191,8 @@ def _conduct(setting: Setting, ready: typing.Any, end: typing.Any) -> None:
     )
     conductor.start()
     ready.set()
-    # Until the other end is closed, which also happens when whoever held the
-    # race was killed. An Event would hang its setter once a waiter has died.
+    # Wait until the other end is closed, which also happens if the parent was
+    # killed. The setter of an Event would hang after a waiter had died.
     end.poll(None)
     conductor.stop()
 
@@ -241,12 +201,12 @@ def _claim_all(
     setting: Setting,
     claimer: str,
     calls: conductor_api.ConductorAPI,
-    grants: list[Grant],
+    grants: list[outcome.Grant],
     errors: list[str],
 ) -> None:
     hosts = list(range(setting.hosts))
     random.shuffle(hosts)
-    # Hosts that may have some, by what is asked for.
+    # Hosts that have not refused yet, by resource class.
     open_: dict[str, list[int]] = {
         name: list(hosts) for name in setting.classes}
     number = 0
@@ -264,12 +224,12 @@ def _claim_all(
                     instance_uuid=f'{claimer}-{number}',
                     host=f'h{hosts[0]}',
                     request=request.Request(demands=tuple(
-                        request.Demand(resource_class=name, count=1)
-                        for name in sorted(names)))))
+                        request.Demand(resource_class=asked, count=1)
+                        for asked in sorted(names)))))
         except exception.ClaimDenied as exc:
             if exc.reason not in _REFUSALS:
                 errors.append(str(exc)[:300])
-            # There may be room for one of two.
+            # If two classes were requested, one of them may still fit.
             if len(names) == 1:
                 _pass_over(open_, name)
             continue
@@ -278,20 +238,15 @@ def _claim_all(
             _pass_over(open_, name)
             continue
         now = time.perf_counter()
-        grants += [
-            Grant(
-                device=assignment.device_uuid,
-                assignment=assignment.uuid,
-                seconds=now - began,
-                at=now,
-            )
-            for assignment in granted.assignments
-        ]
+        grants += [outcome.Grant(
+            device=assignment.device_uuid, assignment=assignment.uuid,
+            seconds=now - began, at=now)
+            for assignment in granted.assignments]
         began = now
         hosts.append(hosts.pop(0))
 
 
-# How many of the requests are for two types.
+# Share of requests for two types.
 _PAIRS = 0.25
 
 _REFUSALS = (request.Reason.NOT_ENOUGH_AVAILABLE,
@@ -299,17 +254,17 @@ _REFUSALS = (request.Reason.NOT_ENOUGH_AVAILABLE,
 
 
 def _pass_over(open_: dict[str, list[int]], name: str) -> None:
-    """Nothing is given back in a race: a host without room stays so."""
+    """Drop a host that refused: nothing is released during a race."""
     open_[name].pop(0)
     if not open_[name]:
         del open_[name]
 
 
-def _compete(setting: Setting, name: str, barrier: typing.Any,
-             results: typing.Any) -> None:
+def _compete(setting: Setting, name: str, barrier: crowd.Barrier,
+             results: queue.Queue[outcome.Answer]) -> None:
     conf = configuration(setting)
     calls = conductor_api.ConductorAPI(conf, rpc_transport.get_transport(conf))
-    grants: list[Grant] = []
+    grants: list[outcome.Grant] = []
     errors: list[str] = []
     crowd.run(
         barrier, setting.threads,
@@ -319,23 +274,23 @@ def _compete(setting: Setting, name: str, barrier: typing.Any,
     results.put((grants, errors))
 
 
-def run(setting: Setting) -> Outcome:
-    """Hold the race on an empty database."""
+def run(setting: Setting) -> outcome.Outcome:
+    """Run the race on an empty database."""
     db = set_up(setting)
     if setting.transport.startswith('fake'):
         began, answers = _run_here(setting, db)
     else:
         began, answers = _run_processes(setting)
-    return _judge(db, began, answers)
+    return outcome.judge(db, began, answers)
 
 
 def _run_here(setting: Setting,
-              db: api.Database) -> tuple[float, list[_Answer]]:
+              db: api.Database) -> tuple[float, list[outcome.Answer]]:
     conf = configuration(setting)
     conductor = service.ConductorService(
         conf, rpc_transport.get_transport(conf), db)
     conductor.start()
-    results: queue.Queue[typing.Any] = queue.Queue()
+    results: queue.Queue[outcome.Answer] = queue.Queue()
     began: list[float] = []
     barrier = threading.Barrier(
         setting.processes, action=lambda: began.append(time.perf_counter()))
@@ -352,7 +307,7 @@ def _run_here(setting: Setting,
     return began[0], answers
 
 
-def _run_processes(setting: Setting) -> tuple[float, list[_Answer]]:
+def _run_processes(setting: Setting) -> tuple[float, list[outcome.Answer]]:
     context = multiprocessing.get_context('spawn')
     end, stop = context.Pipe(duplex=False)
     ready = [context.Event() for _ in range(setting.conductors)]
@@ -366,8 +321,8 @@ def _run_processes(setting: Setting) -> tuple[float, list[_Answer]]:
     try:
         for child in conductors:
             child.start()
-        # A call that is sent before the first conductor has made its queue
-        # is lost, and its sender waits in vain.
+        # A call that is sent before the first conductor has created its queue
+        # is lost, and its sender runs into its timeout.
         for event in ready:
             _until(event.is_set, conductors, 'a conductor to serve')
         for child in claimers:
@@ -376,7 +331,7 @@ def _run_processes(setting: Setting) -> tuple[float, list[_Answer]]:
                [*conductors, *claimers], 'the claimers')
         began = time.perf_counter()
         barrier.wait(timeout=60)
-        answers: list[_Answer] = []
+        answers: list[outcome.Answer] = []
         while len(answers) < setting.processes:
             _until(lambda: not results.empty(), conductors, 'an answer')
             answers.append(results.get(timeout=60))
@@ -386,9 +341,10 @@ def _run_processes(setting: Setting) -> tuple[float, list[_Answer]]:
         _end([*claimers, *conductors])
 
 
-def _until(done: Callable[[], bool], children: Sequence[typing.Any],
+def _until(done: Callable[[], bool],
+           children: Sequence[multiprocessing.process.BaseProcess],
            what: str) -> None:
-    """Wait for something that needs all the children alive."""
+    """Wait until a condition holds, for which all children must live."""
     for _ in range(24000):
         if done():
             return
@@ -399,7 +355,7 @@ def _until(done: Callable[[], bool], children: Sequence[typing.Any],
     raise RuntimeError(f'waited in vain for {what}')
 
 
-def _end(children: Sequence[typing.Any]) -> None:
+def _end(children: Sequence[multiprocessing.process.BaseProcess]) -> None:
     until = time.monotonic() + 10
     for child in children:
         if child.pid is None:
@@ -408,40 +364,3 @@ def _end(children: Sequence[typing.Any]) -> None:
         if child.is_alive():
             child.kill()
             child.join()
-
-
-def _judge(db: api.Database, began: float,
-           answers: list[_Answer]) -> Outcome:
-    grants = [grant for part, _ in answers for grant in part]
-    with db.reader() as session:
-        active = list(session.execute(
-            sa.select(models.Device.uuid, models.Assignment.uuid)
-            .join(models.Assignment)
-            .where(models.Assignment.active == 1)))
-        held: dict[tuple[str, str], list[str]] = (
-            collections.defaultdict(list))
-        for host, card, name in session.execute(
-                sa.select(models.Host.name, models.Device.stable_id,
-                          models.Assignment.vgpu_type)
-                .join(models.Device,
-                      models.Assignment.device_id == models.Device.id)
-                .join(models.Host, models.Device.host_id == models.Host.id)
-                .where(models.Assignment.active == 1)):
-            held[host, card.partition('/mdev')[0]].append(name)
-    left: collections.Counter[str] = collections.Counter()
-    for info in vgpu_type_admin.list_all(db):
-        left[info.vgpu_type] += info.remaining_capacity
-    doubles = {
-        device for owners in (
-            collections.Counter(grant.device for grant in grants),
-            collections.Counter(device for device, _ in active))
-        for device, count in owners.items() if count > 1}
-    known = {assignment for _, assignment in active}
-    return Outcome(
-        granted=len(grants),
-        seconds=max((grant.at for grant in grants), default=began) - began,
-        latencies=tuple(sorted(grant.seconds for grant in grants)),
-        doubles=len(doubles),
-        lost=sum(grant.assignment not in known for grant in grants),
-        errors=tuple(error for _, part in answers for error in part),
-        held=dict(held), left=dict(left))

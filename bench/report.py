@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a benchmark found: rows of figures, and whether it was right."""
+"""Result of a benchmark: rows of figures, and conditions that failed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One figure beside the peer's, measured in the same run.
+    """One figure of ours and of the peer, measured in the same run.
 
-    :ivar peer: None where the peer cannot be measured here; ``note`` says
-        why
-    :ivar limit: what the ratio ours / peer should keep to, in words
+    :ivar peer: None if the peer cannot be measured here; ``note`` says why
+    :ivar limit: limit of the ratio ours / peer, in words
     """
 
     what: str
@@ -54,7 +53,7 @@ class Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """All rows, in columns."""
+    """Return all rows as a table of text."""
     lines = [('benchmark', 'what', 'peer', 'ours', 'ratio', 'limit', 'note')]
     for result in results:
         for row in result.rows:
@@ -74,7 +73,7 @@ def _number(value: float | None) -> str:
 
 
 def write_json(results: Sequence[Result], path: pathlib.Path) -> None:
-    """All results, for programs."""
+    """Write all results as JSON."""
     path.write_text(json.dumps([
         {**dataclasses.asdict(result), 'rows': [
             {**dataclasses.asdict(row), 'ratio': row.ratio}

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A scan of 8 PFs and 256 VFs beside lspci, and the no-change check.
+"""A scan of 8 PFs and 256 VFs compared with lspci, and the no-change check.
 
 lspci is a whole process, as its users run it; ours runs inside nova-compute
 and is measured there. Both read the same tree, page cache warm.
@@ -35,7 +35,7 @@ ROUNDS = 9
 
 
 def _median(work: Callable[[], object]) -> float:
-    """Seconds of the middle one of some rounds, after one that warms up."""
+    """Return the median seconds of some rounds, after one to warm up."""
     work()
     times = []
     for _ in range(ROUNDS):
@@ -46,7 +46,7 @@ def _median(work: Callable[[], object]) -> float:
 
 
 def run() -> report.Result:
-    """Measure, and check that a change is noticed."""
+    """Measure, and check that every change is noticed."""
     with tempfile.TemporaryDirectory() as root:
         machine.build(machine.synthetic(), root)
         kernel = fake_kernel.FakeKernel(root)
@@ -56,7 +56,7 @@ def run() -> report.Result:
         for pf in pfs:
             kernel.write(f'bus/pci/devices/{pf.address}/sriov_numvfs', '32')
         scan = scanner.scan(sysfs)
-        host_watch = watch.Watch(sysfs, scan)
+        watcher = watch.Watch(sysfs, scan)
         rows = (
             report.Row(
                 what=f'scan of {len(scan.functions)} functions', unit='ms',
@@ -64,9 +64,9 @@ def run() -> report.Result:
                 peer=_lspci(root), limit='<= 2 x lspci (goal 1 x)',
                 note='' if shutil.which('lspci') else 'lspci not installed'),
             report.Row(what='no-change check', unit='ms',
-                       ours=_median(host_watch.changed) * 1e3,
+                       ours=_median(watcher.changed) * 1e3,
                        limit='<= 1 ms (goal 0.5)'))
-        host_watch.close()
+        watcher.close()
         return report.Result(
             name='scan', rows=rows,
             wrong=_wrong(sysfs, kernel, pfs[0].address))
@@ -83,7 +83,7 @@ def _lspci(root: str) -> float | None:
 
 def _wrong(sysfs: sysfs_mod.Sysfs, kernel: fake_kernel.FakeKernel,
            pf: str) -> tuple[str, ...]:
-    """Changes that the check does not notice."""
+    """Return the changes that the check does not notice."""
     changes = {
         'a driver unbound': ('bus/pci/drivers/gim/unbind', pf),
         'a driver bound': ('bus/pci/drivers/gim/bind', pf),
@@ -93,11 +93,11 @@ def _wrong(sysfs: sysfs_mod.Sysfs, kernel: fake_kernel.FakeKernel,
     }
     missed = []
     for what, (path, value) in changes.items():
-        host_watch = watch.Watch(sysfs, scanner.scan(sysfs))
-        if host_watch.changed():
+        watcher = watch.Watch(sysfs, scanner.scan(sysfs))
+        if watcher.changed():
             missed.append(f'a change is seen before {what}')
         kernel.write(path, value)
-        if not host_watch.changed():
+        if not watcher.changed():
             missed.append(f'{what} is not noticed')
-        host_watch.close()
+        watcher.close()
     return tuple(missed)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The story: four servers full of GPUs, and what becomes of them."""
+"""The story: four GPU servers, from their first report to the last delete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Story(cloud.GpuCloud):
     """Runs once, as a test case: Nova's fixtures want one."""
 
     machines = {'hgx': 'hgx-h100-8', 'amd': 'amd-mi300x-8',
-                'pcie': 'pcie-l40s-4', 'share': 'nvidia-t4-2'}
+                'pcie': 'pcie-l40s-4', 'vgpu': 'nvidia-t4-2'}
     variants = ()
     kinds = {'H100': ('hgx', '10de', '2330', 8),
              'MI300X': ('amd', '1002', '74a1', 8),
@@ -46,8 +46,8 @@ class Story(cloud.GpuCloud):
         self.teller.say(
             'This is a whole OpenStack compute cloud in one process: Nova\'s '
             'API, scheduler, conductor and four nova-compute services, and '
-            'Placement, all real. The hosts have no GPU: each reads a folder '
-            'that looks like the /sys of a GPU server.')
+            'Placement, all real. The hosts have no GPU: each reads a '
+            'directory that looks like the /sys of a GPU server.')
         super().setUp()
         self.addCleanup(self._keep_log)
 
@@ -56,7 +56,7 @@ class Story(cloud.GpuCloud):
             log.write(self.stdlog.logger.output)
 
     def tell(self) -> None:
-        """All chapters."""
+        """Tell all chapters."""
         self._hosts()
         self._variants()
         servers = self._boot()
@@ -64,8 +64,8 @@ class Story(cloud.GpuCloud):
         self._filter_refuses()
         self._failed_boot()
         self._race()
-        self._give_back(servers)
-        self._shares()
+        self._release(servers)
+        self._vgpus()
 
     # -- telling ------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Story(cloud.GpuCloud):
             rows.append((f'{host}_gpu_{variant}',
                          f'total {total}, reserved {reserved}, '
                          f'used {self.usage(host, variant)}'))
-        self.teller.facts('Placement says:', rows)
+        self.teller.facts('Placement:', rows)
 
     # -- chapters -----------------------------------------------------------
 
@@ -103,20 +103,20 @@ class Story(cloud.GpuCloud):
             devices and {d['shown_state'] for d in devices} == {'unmanaged'})
 
     def _variants(self) -> None:
-        self.teller.heading('You say which devices are GPUs to hand out')
+        self.teller.heading('An operator names the devices to offer as GPUs')
         for name, (_, vendor, device, _) in self.kinds.items():
             self._run('variant', 'create', name, '--vendor', vendor,
                       '--device', device)
-        for name, (host, _, _, cards) in self.kinds.items():
+        for name, (host, _, _, gpus) in self.kinds.items():
             self._holds(
-                f'{host}: Placement offers {cards} {name}, without a restart',
-                lambda h=host, n=name, c=cards:
+                f'{host}: Placement offers {gpus} {name}, without a restart',
+                lambda h=host, n=name, c=gpus:
                 self.inventory(h, n) == (c, 0))
         self._run('group', 'list')
         self._placement()
 
     def _boot(self) -> list[dict[str, typing.Any]]:
-        self.teller.heading('Servers are booted through Nova\'s REST API')
+        self.teller.heading('Servers boot through Nova\'s REST API')
         wanted: list[dict[str, int]] = [
             {'H100': 2}, {'H100': 4}, {'MI300X': 8}, {'L40S': 1}, {}]
         servers = []
@@ -156,9 +156,9 @@ class Story(cloud.GpuCloud):
     def _filter_refuses(self) -> None:
         self.teller.heading('A request that Placement cannot judge')
         self.teller.say(
-            'Two cards below one PCIe switch is more than Placement can '
-            'express. When the two that are left are not, our filter refuses '
-            'the host and logs the reason by its name.')
+            'Placement cannot express that GPUs must be below one PCIe '
+            'switch. Where the free GPUs are not, GpuFilter refuses the host '
+            'and logs the name of the reason.')
         flavor = self.flavor_of({'resources:CUSTOM_GPU_L40S': '3',
                                  'gpgpu:topology': 'same_switch'})
         server = self.boot(flavor, 'ERROR')
@@ -210,54 +210,55 @@ class Story(cloud.GpuCloud):
         for claim in granted:
             self.abandon(claim)
 
-    def _give_back(self, servers: list[dict[str, typing.Any]]) -> None:
-        self.teller.heading('Everything is given back')
+    def _release(self, servers: list[dict[str, typing.Any]]) -> None:
+        self.teller.heading('All servers are deleted')
         self.delete(*servers)
-        for name, (host, _, _, cards) in self.kinds.items():
+        for name, (host, _, _, gpus) in self.kinds.items():
             self._holds(
-                f'{host}: {cards} {name} were cleaned and are available',
-                lambda h=host, n=name, c=cards:
+                f'{host}: {gpus} {name} were cleaned and are available',
+                lambda h=host, n=name, c=gpus:
                 self.states(h, n) == {'available': c})
             self._holds(
                 f'{host}: Placement offers all and counts none as used',
-                lambda h=host, n=name, c=cards:
+                lambda h=host, n=name, c=gpus:
                 self.inventory(h, n) == (c, 0) and self.usage(h, n) == 0)
         self._run('device', 'list', '--host', 'hgx', *SHOWN)
         self._placement()
 
     # -- vGPUs --------------------------------------------------------------
 
-    def _shares(self) -> None:
+    def _vgpus(self) -> None:
         self.teller.heading('Two types of vGPU on one group')
         self.teller.say(
-            'A host has two Tesla T4, of which each is given whole or carved '
-            'into vGPUs of one type. You say which types to offer.')
+            'A host has two Tesla T4. Each is assigned as a whole, or '
+            'partitioned into vGPUs of one type. An operator enables types.')
         self._run('variant', 'create', 'T4', '--vendor', '10de',
                   '--device', '1eb8')
         for name in ('T4-1Q', 'T4-4Q'):
             self.manage('vgpu-type', 'enable', 'T4', name)
-        self._room('nothing is carved', {'T4': 2, '1Q': 32, '4Q': 8})
-        small = self.boot(self._flavor_of_shares(T4_1Q=2))
-        self._room('a server has two T4-1Q: 14 more fit on that card',
+        self._capacity('no vGPU exists', {'T4': 2, '1Q': 32, '4Q': 8})
+        small = self.boot(self._flavor_of_vgpus(T4_1Q=2))
+        self._capacity('a server has two T4-1Q: 14 more fit on that GPU',
                    {'T4': 1, '1Q': 30, '4Q': 4})
-        large = self.boot(self._flavor_of_shares(T4_4Q=1))
-        self._room('another has a T4-4Q, on the other card',
+        large = self.boot(self._flavor_of_vgpus(T4_4Q=1))
+        self._capacity('another server has a T4-4Q, on the other GPU',
                    {'T4': 0, '1Q': 14, '4Q': 3})
         self._run('vgpu-type', 'list', '--variant', 'T4', '--enabled')
         self.delete(large)
-        self._room('it is deleted, its mdev is gone', {
+        self._capacity('that server is deleted, and its mdev is removed', {
             'T4': 1, '1Q': 30, '4Q': 4})
         self._conflict()
         self.delete(small)
-        self._room('everything is back', {'T4': 2, '1Q': 32, '4Q': 8})
+        self._capacity('everything is available again',
+                       {'T4': 2, '1Q': 32, '4Q': 8})
         self.teller.check('no mdev is left', not any(
-            (self.sysfs('share') / 'bus/mdev/devices').iterdir()))
+            (self.sysfs('vgpu') / 'bus/mdev/devices').iterdir()))
 
     def _conflict(self) -> None:
         self.teller.say(
-            'One card is left. A whole T4 fits, and so does a T4-4Q, but not '
-            'both: Placement cannot know, the claim does.')
-        server = self.boot(self._flavor_of_shares(T4_4Q=1, whole=1), 'ERROR')
+            'One GPU is free. A whole T4 fits, and so does a T4-4Q, but not '
+            'both. Placement cannot know that; the claim refuses it.')
+        server = self.boot(self._flavor_of_vgpus(T4_4Q=1, whole=1), 'ERROR')
         lines = [line for line in self.stdlog.logger.output.splitlines()
                  if 'denied: type_conflict' in line]
         self.teller.facts('gpgpu-conductor\'s log:', [
@@ -265,7 +266,7 @@ class Story(cloud.GpuCloud):
         self.teller.check('the reason is type_conflict', lines)
         self.delete(server)
 
-    def _flavor_of_shares(self, whole: int = 0, **counts: int) -> str:
+    def _flavor_of_vgpus(self, whole: int = 0, **counts: int) -> str:
         classes = {f'CUSTOM_VGPU_T4_{name}': count
                    for name, count in counts.items()}
         if whole:
@@ -273,8 +274,8 @@ class Story(cloud.GpuCloud):
         return self.flavor_of({f'resources:{name}': str(count)
                                for name, count in classes.items()})
 
-    def _room(self, what: str, expected: dict[str, int]) -> None:
+    def _capacity(self, what: str, expected: dict[str, int]) -> None:
         self._holds(
-            what + '; Placement would give ' + ', '.join(
+            what + '; Placement has left ' + ', '.join(
                 f'{count} {name}' for name, count in expected.items()),
-            lambda: self.room('share', 'T4') == expected)
+            lambda: self.room('vgpu', 'T4') == expected)

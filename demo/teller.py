@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""How the story is told: numbered headings, sentences, tables, checks."""
+"""Output of the story: numbered headings, sentences, tables and checks."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Teller:
         self._print('', line, '=' * len(line))
 
     def say(self, text: str) -> None:
-        """A paragraph."""
+        """Print a paragraph."""
         self._print('', *textwrap.wrap(text, self._width))
 
     def command(self, arguments: Sequence[str], output: str) -> None:
-        """A command as typed, and what it printed."""
+        """Print a command as typed, and its output."""
         self._print('', '  $ gpgpu-manage ' + ' '.join(arguments),
                     *(f'  {line}' for line in output.splitlines()))
 
     def facts(self, title: str, rows: Sequence[tuple[str, object]]) -> None:
-        """Names and values, aligned."""
+        """Print names and values in columns."""
         width = max((len(name) for name, _ in rows), default=0)
         self._print('', f'  {title}',
                     *(f'    {name:<{width}}  {value}'
@@ -62,7 +62,7 @@ class Teller:
         self.at = f'{self._title}: {text}'
 
     def check(self, text: str, held: object) -> None:
-        """A promise, and whether it held."""
+        """Print a promise and whether it held, and count it."""
         self.at = f'{self._title}: what follows on "{text}"'
         self.checks += 1
         if not held:

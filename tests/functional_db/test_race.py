@@ -53,9 +53,9 @@ class RaceMixin:
             hosts=hosts, devices=devices, mixed=True, mix_policy=rule)
         self.assertEqual(((), 0, 0), (
             outcome.errors, outcome.doubles, outcome.lost))
-        self.assertEqual(hosts * devices, len(outcome.held))
+        self.assertEqual(hosts * devices, len(outcome.assigned))
         self.assertEqual([], hardware.refused(
-            self, 'nvidia-t4-2', outcome.held.values(), rule))
+            self, 'nvidia-t4-2', outcome.assigned.values(), rule))
         # What was refused did not fit.
         self.assertEqual({0}, set(outcome.left.values()))
 

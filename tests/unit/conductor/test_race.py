@@ -37,9 +37,9 @@ class SQLiteRaceTest(base.BaseTestCase):
         outcome = self.race(hosts=2, devices=3, mixed=True, mix_policy=rule)
         self.assertEqual(((), 0, 0), (
             outcome.errors, outcome.doubles, outcome.lost))
-        self.assertEqual(6, len(outcome.held))
+        self.assertEqual(6, len(outcome.assigned))
         self.assertEqual([], hardware.refused(
-            self, 'nvidia-t4-2', outcome.held.values(), rule))
+            self, 'nvidia-t4-2', outcome.assigned.values(), rule))
         # What was refused did not fit.
         self.assertEqual({0}, set(outcome.left.values()))
 

@@ -1,0 +1,116 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Outcome of a race: grants compared with the rows of the database."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import models
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grant:
+    """One device that was granted to a claimer.
+
+    :ivar seconds: since the claimer's previous grant, refusals included
+    :ivar at: time, on the clock that all processes of a machine share
+    """
+
+    device: str
+    assignment: str
+    seconds: float
+    at: float
+
+
+# Grants and errors of one process of claimers.
+Answer = tuple[list[Grant], list[str]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What claimers were granted, and what the database has afterwards.
+
+    :ivar seconds: from the start to the last grant
+    :ivar doubles: devices that were granted twice, or that have two active
+        assignments
+    :ivar lost: claims that were granted but are not in the database
+    :ivar assigned: assigned types by GPU, which is (host, stable id)
+    :ivar left: what could still be claimed, by type, on all hosts
+    :ivar errors: errors other than the expected refusals
+    """
+
+    granted: int
+    seconds: float
+    latencies: tuple[float, ...]
+    doubles: int
+    lost: int
+    errors: tuple[str, ...]
+    assigned: dict[tuple[str, str], list[str]] = dataclasses.field(
+        default_factory=dict)
+    left: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def judge(db: api.Database, began: float,
+          answers: Sequence[Answer]) -> Outcome:
+    """Compare the grants of all claimers with the database."""
+    grants = [grant for part, _ in answers for grant in part]
+    active = _active(db)
+    left: collections.Counter[str] = collections.Counter()
+    for info in vgpu_type_admin.list_all(db):
+        left[info.vgpu_type] += info.remaining_capacity
+    doubles = {
+        device for owners in (
+            collections.Counter(grant.device for grant in grants),
+            collections.Counter(device for device, _ in active))
+        for device, count in owners.items() if count > 1}
+    known = {assignment for _, assignment in active}
+    return Outcome(
+        granted=len(grants),
+        seconds=max((grant.at for grant in grants), default=began) - began,
+        latencies=tuple(sorted(grant.seconds for grant in grants)),
+        doubles=len(doubles),
+        lost=sum(grant.assignment not in known for grant in grants),
+        errors=tuple(error for _, part in answers for error in part),
+        assigned=_assigned(db), left=dict(left))
+
+
+def _active(db: api.Database) -> list[tuple[str, str]]:
+    """Return the UUIDs of devices and of their active assignments."""
+    with db.reader() as session:
+        return [(device, assignment) for device, assignment in
+                session.execute(
+                    sa.select(models.Device.uuid, models.Assignment.uuid)
+                    .join(models.Assignment)
+                    .where(models.Assignment.active == 1))]
+
+
+def _assigned(db: api.Database) -> dict[tuple[str, str], list[str]]:
+    """Return the assigned types by host and stable id of the GPU."""
+    assigned: dict[tuple[str, str], list[str]] = (
+        collections.defaultdict(list))
+    with db.reader() as session:
+        for host, stable_id, name in session.execute(
+                sa.select(models.Host.name, models.Device.stable_id,
+                          models.Assignment.vgpu_type)
+                .join(models.Device,
+                      models.Assignment.device_id == models.Device.id)
+                .join(models.Host, models.Device.host_id == models.Host.id)
+                .where(models.Assignment.active == 1)):
+            assigned[host, stable_id.partition('/mdev')[0]].append(name)
+    return dict(assigned)
