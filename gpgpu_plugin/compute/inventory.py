@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the host offers: from the conductor's answers to Placement."""
+"""The inventory that the conductor answers, and its way to Placement."""
 
 from __future__ import annotations
 

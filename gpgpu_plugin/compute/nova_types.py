@@ -43,7 +43,7 @@ class InventoryRecord(typing.TypedDict):
 
 
 class Allocation(typing.TypedDict):
-    """What one consumer has on one provider."""
+    """The resources of one consumer on one provider."""
 
     resources: Amounts
 
@@ -125,7 +125,7 @@ class ReportClient(typing.Protocol):
 
 
 class VirtAPI(typing.Protocol):
-    """What nova-compute hands to its virt driver."""
+    """The interface that nova-compute gives its virt driver."""
 
     @property
     def reportclient(self) -> ReportClient: ...
@@ -160,7 +160,7 @@ class PCIDevice(typing.Protocol):
 
 
 class MigrationContext(typing.Protocol):
-    """What a migration changes in an instance."""
+    """The changes that a migration makes to an instance."""
 
     migration_id: int
     new_numa_topology: NUMATopology | None
@@ -211,7 +211,7 @@ class HostState(typing.Protocol):
 
 
 class RequestSpec(typing.Protocol):
-    """What the scheduler is asked for."""
+    """The request that the scheduler answers."""
 
     instance_uuid: str
     flavor: Flavor

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What an iteration of the resource tracker can do, one function a task.
+"""The tasks of an iteration of the resource tracker, one function each.
 
 A function gets what it needs and returns what it learned; which tasks are due,
 and what follows from a result, is decided by the resource tracker.

@@ -53,7 +53,7 @@ def is_missing_file(conf: cfg.ConfigOpts) -> bool:
 
 @enginefacade.transaction_context_provider
 class _Scope:
-    """What enginefacade hangs one transaction on."""
+    """The context in which enginefacade keeps one transaction."""
 
 
 class Database:

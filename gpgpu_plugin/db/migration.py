@@ -48,7 +48,7 @@ def version(engine: sa.Engine) -> str | None:
 
 
 def is_current(engine: sa.Engine) -> bool:
-    """Whether the schema is the one that this code was written for."""
+    """Return whether the schema is the one that this code needs."""
     return version(engine) == revisions()[-1]
 
 

@@ -14,7 +14,7 @@
 ``state`` (life cycle), ``enabled`` (operator) and ``present`` (scan) are
 three facts in three columns. At most one active assignment a device, and one
 set of devices an (instance, host, role, migration), are unique keys:
-``active`` is 1 while a holding lasts and NULL afterwards, and NULLs never
+``active`` is 1 while an assignment lasts and NULL afterwards, and NULLs never
 collide. For this reason ``migration_uuid`` is NOT NULL: it is '' for the role
 ``instance``, since PostgreSQL, MariaDB and SQLite would all accept a second
 set of devices in that role if it were NULL.

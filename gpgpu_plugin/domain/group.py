@@ -73,7 +73,7 @@ class Device:
 
     @property
     def may_have_vgpu(self) -> bool:
-        """Whether there is a vGPU, or may be one."""
+        """Return whether there is a vGPU, or may be one."""
         return self.state != _AVAILABLE or self.vgpu_type is not None
 
     @property

@@ -72,7 +72,7 @@ class HostDevice:
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether the guest gets the whole GPU."""
+        """Return whether the guest gets the whole GPU."""
         return self.vgpu_type == naming.PASSTHROUGH
 
 

@@ -53,14 +53,14 @@ class PingAnswer:
 
 
 class Pinged(typing.Protocol):
-    """What a conductor serves to be found."""
+    """The RPC endpoint by which a conductor is found."""
 
     def ping(self, ctxt: _Context, *, reply_to: str) -> None:
         """Cast an answer to a topic (Pinger.pong)."""
 
 
 class Pinger(typing.Protocol):
-    """What a process serves that asks for conductors."""
+    """The RPC endpoint that collects the answers of conductors."""
 
     def pong(self, ctxt: _Context, *, answer: PingAnswer) -> None:
         """Collect the answer of one conductor."""

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the plugin raises into Nova; the class decides what Nova does."""
+"""Errors that the plugin raises into Nova, which acts on their class."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _RELEASING_TASKS = (
 
 
 class Release(enum.StrEnum):
-    """Which of an instance's assignments on a host end."""
+    """The assignments of an instance on a host that end."""
 
     NOTHING = 'nothing'
     DESTINATION = 'destination'

@@ -40,7 +40,7 @@ class TypeOffer:
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether it offers whole GPUs."""
+        """Return whether the offer is of whole GPUs."""
         return self.vgpu_type == naming.PASSTHROUGH
 
     @functools.cached_property

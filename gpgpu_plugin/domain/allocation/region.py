@@ -36,7 +36,7 @@ class Region:
 
     @property
     def is_whole_host(self) -> bool:
-        """Whether every GPU is in it."""
+        """Return whether every GPU is in the region."""
         return (self.numa_nodes is None and self.switch is None
                 and self.gpu_id is None)
 

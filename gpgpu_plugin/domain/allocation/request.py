@@ -100,12 +100,12 @@ class Request:
 
     @property
     def is_single(self) -> bool:
-        """Whether it requests a single unit, which is always in one place."""
+        """Return whether one unit is requested; it is always in one place."""
         return sum(demand.count for demand in self.demands) <= 1
 
     @property
     def restricts_topology(self) -> bool:
-        """Whether the topology restricts what can be selected."""
+        """Return whether the topology restricts what can be selected."""
         return self.topology is not Topology.ANY and not self.is_single
 
 
