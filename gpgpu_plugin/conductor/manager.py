@@ -45,6 +45,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
@@ -165,7 +166,7 @@ class ConductorManager(conductor_contract.Conductor):
     # -- schedulers ---------------------------------------------------------
 
     def changes_since(self, ctxt: _Context, *, generation: int,
-                      ) -> inventory_obj.Changes:
+                      ) -> scheduling_obj.Changes:
         return scheduler_feed.changes_since(self._db, generation)
 
     # -- operators ----------------------------------------------------------

@@ -29,7 +29,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain.allocation import feasibility
-from gpgpu_plugin.objects import inventory as objects
+from gpgpu_plugin.objects import scheduling as objects
 
 
 def changes_since(db: api.Database, generation: int) -> objects.Changes:

@@ -29,6 +29,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
@@ -178,7 +179,7 @@ class ConductorAPI(_Conductor):
     # -- schedulers ---------------------------------------------------------
 
     def changes_since(self, ctxt: _Context, generation: int,
-                      ) -> inventory_obj.Changes:
+                      ) -> scheduling_obj.Changes:
         return self._call(
             _Conductor.changes_since, ctxt, generation=generation)
 

@@ -29,6 +29,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 
 VERSION = '1.0'
 
@@ -179,7 +180,7 @@ class Conductor(typing.Protocol):
     # -- schedulers ---------------------------------------------------------
 
     def changes_since(self, ctxt: _Context, *, generation: int,
-                      ) -> inventory_obj.Changes:
+                      ) -> scheduling_obj.Changes:
         """Return the hosts that changed after a generation; 0 returns all.
 
         No change is skipped, however late its transaction commits. A host

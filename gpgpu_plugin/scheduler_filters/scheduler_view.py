@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
 
 
@@ -33,7 +33,7 @@ class SchedulerView:
     """
 
     def __init__(self, generation: int = 0,
-                 hosts: Mapping[str, inventory_obj.HostMasks] | None = None,
+                 hosts: Mapping[str, scheduling_obj.HostMasks] | None = None,
                  ) -> None:
         self.generation = generation
         self.hosts = dict(hosts or {})
@@ -41,7 +41,7 @@ class SchedulerView:
             offer.resource_class for host in self.hosts.values()
             for group in host.groups for offer in group.types)
 
-    def updated(self, changes: inventory_obj.Changes) -> SchedulerView:
+    def updated(self, changes: scheduling_obj.Changes) -> SchedulerView:
         """Return the view after the changes."""
         hosts = dict(self.hosts)
         for host in changes.hosts:

@@ -24,6 +24,7 @@ from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.objects import report
+from gpgpu_plugin.objects import scheduling
 
 REQUEST = claim.ClaimRequest(
     instance_uuid='i1', host='h1',
@@ -45,15 +46,15 @@ VALUES = (
             types=(inventory.TypeInventory(
                 resource_class='CUSTOM_GPU_A', total=8, reserved=1,
                 max_unit=8),)),)),
-    inventory.Changes(
+    scheduling.Changes(
         generation=7,
-        hosts=(inventory.HostMasks(
+        hosts=(scheduling.HostMasks(
             host='h1', node_uuid='u', generation=3,
-            groups=(inventory.GroupMasks(
+            groups=(scheduling.GroupMasks(
                 variant='A', provider_uuid='p',
-                types=(inventory.TypeMasks(
+                types=(scheduling.TypeMasks(
                     resource_class='CUSTOM_GPU_A', free=0b1011),
-                    inventory.TypeMasks(
+                    scheduling.TypeMasks(
                         resource_class='CUSTOM_VGPU_A_1Q', free=0b0001,
                         available=(3, 0))),
                 numa=(0b0011, 0b1100), states={'available': 3}),)),)),

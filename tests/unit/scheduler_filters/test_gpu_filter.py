@@ -20,7 +20,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import scheduler_filters
-from gpgpu_plugin.objects import inventory
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
@@ -30,16 +30,16 @@ RC = 'CUSTOM_GPU_A'
 
 
 def groups(node, free=0b1111, generation=1, available=(), alone=(), **kwargs):
-    return inventory.HostMasks(
+    return scheduling.HostMasks(
         host=node,
         node_uuid=node,
         generation=generation,
         groups=(
-            inventory.GroupMasks(
+            scheduling.GroupMasks(
                 variant='A',
                 provider_uuid=f'{node}-rp',
                 types=(
-                    inventory.TypeMasks(
+                    scheduling.TypeMasks(
                         resource_class=RC, free=free, available=available
                     ),
                 ),
@@ -94,7 +94,7 @@ class GpuFilterTest(base.BaseTestCase):
         return [host.host for host in made.filter_all(hosts, spec)]
 
     def view(self, *hosts, generation=1):
-        return FakeAPI(inventory.Changes(generation=generation, hosts=hosts))
+        return FakeAPI(scheduling.Changes(generation=generation, hosts=hosts))
 
     def test_room_decides_and_one_call_is_made(self):
         api = self.view(groups('h1'), groups('h2', free=0b1))
@@ -195,9 +195,9 @@ class HostViewTest(base.BaseTestCase):
 
     def test_changes_are_applied_by_generation(self):
         api = FakeAPI(
-            inventory.Changes(generation=2, hosts=(
+            scheduling.Changes(generation=2, hosts=(
                 groups('h1', generation=5), groups('h2'))),
-            inventory.Changes(generation=4, hosts=(
+            scheduling.Changes(generation=4, hosts=(
                 groups('h1', free=0, generation=4),
                 groups('h2', deleted=True))))
         cache = scheduler_view.SchedulerViewCache(api)
@@ -209,9 +209,9 @@ class HostViewTest(base.BaseTestCase):
 
     def test_database_set_up_anew(self):
         api = FakeAPI(
-            inventory.Changes(generation=9, hosts=(groups('h1'),)),
-            inventory.Changes(generation=1),
-            inventory.Changes(generation=1, hosts=(groups('h2'),)))
+            scheduling.Changes(generation=9, hosts=(groups('h1'),)),
+            scheduling.Changes(generation=1),
+            scheduling.Changes(generation=1, hosts=(groups('h2'),)))
         cache = scheduler_view.SchedulerViewCache(api)
         cache.refresh()
         self.assertEqual({'h2'}, set(cache.refresh().hosts))
