@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import pathlib
 import threading
 from collections.abc import Iterable
@@ -30,10 +29,9 @@ from collections.abc import Mapping
 
 from oslo_log import log as logging
 
-from gpgpu_plugin import durable
 from gpgpu_plugin import exception
+from gpgpu_plugin import versioned_file
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.objects import codec
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +50,6 @@ class _Book:
     :ivar confirmations: of migrations, which are still to be sent
     """
 
-    version: int = VERSION
     assigned: ByInstance = dataclasses.field(default_factory=dict)
     pending: tuple[str, ...] = ()
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
@@ -76,10 +73,9 @@ class HostAssignments:
 
     def _load(self) -> None:
         try:
-            self._book = _parse(self._path.read_text())
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, exception.Invalid) as exc:
+            self._book = versioned_file.read(
+                self._path, _Book, VERSION) or _Book()
+        except (OSError, exception.Invalid) as exc:
             LOG.error(
                 'Cannot read the assignments of this host from %(path)s: '
                 '%(reason)s. %(kept)s. The assignments are fetched from '
@@ -105,7 +101,7 @@ class HostAssignments:
         return f'It was renamed to {kept}'
 
     def _save(self, book: _Book) -> None:
-        durable.replace(self._path, json.dumps(codec.to_primitive(book)))
+        versioned_file.write(self._path, book, VERSION)
         self._book = book
 
     def _save_assigned(
@@ -224,18 +220,3 @@ class HostAssignments:
             self._save_confirmations(
                 stored for stored in self._book.confirmations
                 if stored != confirmation)
-
-
-def _parse(text: str) -> _Book:
-    """Return the content of a file.
-
-    :raises ValueError: the text is not JSON
-    :raises Invalid: it is not a book, or has a version that is not known
-    """
-    data = json.loads(text)
-    version = data.get('version') if isinstance(data, dict) else None
-    if version != VERSION:
-        raise exception.Invalid(
-            field='version', value=version,
-            expected=f'this release of gpgpu_plugin reads {VERSION}')
-    return codec.from_primitive(_Book, data)

@@ -19,13 +19,11 @@ and a power cut.
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 
-from gpgpu_plugin import durable
 from gpgpu_plugin import exception
-from gpgpu_plugin.objects import codec
+from gpgpu_plugin import versioned_file
 
 VERSION = 1
 """Version of the files' format."""
@@ -41,7 +39,6 @@ class _Baseline:
     :ivar reported_to: the cleaning that was told the differences
     """
 
-    version: int = VERSION
     assignment: str
     shape: dict[str, str]
     notes: dict[str, str | None] = dataclasses.field(default_factory=dict)
@@ -131,10 +128,8 @@ class Baselines:
     def _load(self, stable_id: str) -> _Baseline | None:
         path = self._path(stable_id)
         try:
-            return _parse(path.read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, exception.Invalid) as exc:
+            return versioned_file.read(path, _Baseline, VERSION)
+        except (OSError, exception.Invalid) as exc:
             raise exception.HostError(
                 path=str(path),
                 reason=f'the baseline of {stable_id} cannot be read: {exc}. '
@@ -144,7 +139,7 @@ class Baselines:
     def _save(self, stable_id: str, baseline: _Baseline) -> None:
         path = self._path(stable_id)
         try:
-            durable.replace(path, json.dumps(codec.to_primitive(baseline)))
+            versioned_file.write(path, baseline, VERSION)
         except OSError as exc:
             raise exception.HostNotReady(
                 path=str(path), reason=f'cannot be written: {exc.strerror}',
@@ -152,18 +147,3 @@ class Baselines:
 
     def _path(self, stable_id: str) -> pathlib.Path:
         return self._folder / f'{stable_id.strip("/").replace("/", "_")}.json'
-
-
-def _parse(text: str) -> _Baseline:
-    """Return the content of a file.
-
-    :raises ValueError: the text is not JSON
-    :raises Invalid: it is no baseline, or has a version that is not known
-    """
-    data = json.loads(text)
-    version = data.get('version') if isinstance(data, dict) else None
-    if version != VERSION:
-        raise exception.Invalid(
-            field='version', value=version,
-            expected=f'this release of gpgpu_plugin reads {VERSION}')
-    return codec.from_primitive(_Baseline, data)

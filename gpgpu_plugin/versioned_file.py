@@ -1,0 +1,69 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""JSON files that carry the version of their format.
+
+A file of another version is refused: the fields that it has and this release
+does not know would be lost by the next write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import typing
+
+from gpgpu_plugin import durable
+from gpgpu_plugin import exception
+from gpgpu_plugin.objects import codec
+
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_T = typing.TypeVar('_T', bound='DataclassInstance')
+
+
+def read(path: pathlib.Path, kind: type[_T], version: int) -> _T | None:
+    """Return the content of a file; None if there is no file.
+
+    :param version: of the format that ``kind`` describes
+    :raises OSError: the file cannot be read
+    :raises Invalid: it is not JSON, or has another version or content
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        data = json.loads(text)
+    except ValueError as exc:
+        raise exception.Invalid(
+            field='content', value=text, expected=str(exc)) from None
+    found = data.get('version') if isinstance(data, dict) else None
+    if found != version:
+        raise exception.Invalid(
+            field='version', value=found,
+            expected=f'this release of gpgpu_plugin reads {version}')
+    return codec.from_primitive(kind, data)
+
+
+def write(path: pathlib.Path, content: DataclassInstance,
+          version: int) -> None:
+    """Replace a file; the new content survives a power failure.
+
+    :param version: of the format that the content's class describes
+    :raises OSError: the file cannot be written
+    """
+    fields = {field.name: getattr(content, field.name)
+              for field in dataclasses.fields(content)}
+    durable.replace(path, json.dumps(
+        codec.to_primitive({'version': version, **fields})))
