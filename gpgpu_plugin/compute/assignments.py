@@ -24,8 +24,8 @@ import dataclasses
 import itertools
 import pathlib
 import threading
+from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Mapping
 
 from oslo_log import log as logging
 
@@ -69,6 +69,8 @@ class HostAssignments:
         self._path = pathlib.Path(path)
         self._lock = threading.Lock()
         self._book = _Book()
+        self._changes = 0
+        self._changed: dict[str, int] = {}
         self._load()
 
     def _load(self) -> None:
@@ -105,9 +107,16 @@ class HostAssignments:
         self._book = book
 
     def _save_assigned(
-            self, assigned: Mapping[str, tuple[claim.Assignment, ...]],
-    ) -> None:
-        self._save(dataclasses.replace(self._book, assigned=dict(assigned)))
+            self, instance_uuid: str,
+            assignments: tuple[claim.Assignment, ...]) -> None:
+        """Replace the assignments of one instance."""
+        assigned = dict(self._book.assigned)
+        assigned.pop(instance_uuid, None)
+        if assignments:
+            assigned[instance_uuid] = assignments
+        self._save(dataclasses.replace(self._book, assigned=assigned))
+        self._changes += 1
+        self._changed[instance_uuid] = self._changes
 
     def _save_pending(self, pending: Iterable[str]) -> None:
         self._save(dataclasses.replace(self._book, pending=tuple(pending)))
@@ -137,11 +146,50 @@ class HostAssignments:
         return {assignment.uuid
                 for assignment in self.of_instance(instance_uuid)}
 
-    def replace(self, assigned: ByInstance) -> None:
-        """Take over the conductor's list of the whole host."""
+    def changes(self) -> int:
+        """Return how often assignments of an instance were changed here."""
         with self._lock:
+            return self._changes
+
+    def replace(self, listed: ByInstance, changes: int,
+                building: Collection[str] = ()) -> None:
+        """Take over the conductor's list of the whole host.
+
+        What was released or confirmed here counts as such, although the
+        conductor may not know it yet.
+
+        :param changes: ``changes()`` from before the list was requested; an
+            instance that changed since keeps what it has here
+        :param building: UUIDs of more instances that keep it
+        """
+        with self._lock:
+            later = {uuid: number for uuid, number in self._changed.items()
+                     if number > changes}
+            own = later.keys() | set(building)
+            assigned = {
+                uuid: assignments for uuid, assignments
+                in self._book.assigned.items() if uuid in own}
+            for uuid, assignments in listed.items():
+                if uuid not in own and (
+                        left := self._after_pending(assignments)):
+                    assigned[uuid] = left
             if assigned != self._book.assigned:
-                self._save_assigned(assigned)
+                self._save(dataclasses.replace(
+                    self._book, assigned=assigned))
+            self._changed = later
+
+    def _after_pending(self, listed: Iterable[claim.Assignment],
+                       ) -> tuple[claim.Assignment, ...]:
+        """Return assignments as they are when all that is pending is sent."""
+        ended = {*self._book.pending, *itertools.chain.from_iterable(
+            confirmation.source_assignments
+            for confirmation in self._book.confirmations)}
+        confirmed = {confirmation.migration_uuid
+                     for confirmation in self._book.confirmations}
+        return tuple(
+            _confirmed(assignment)
+            if assignment.migration_uuid in confirmed else assignment
+            for assignment in listed if assignment.uuid not in ended)
 
     def add(self, instance_uuid: str,
             assignments: Iterable[claim.Assignment]) -> None:
@@ -149,21 +197,16 @@ class HostAssignments:
         with self._lock:
             by_uuid = {assignment.uuid: assignment for assignment in (
                 *self._book.assigned.get(instance_uuid, ()), *assignments)}
-            self._save_assigned({
-                **self._book.assigned,
-                instance_uuid: tuple(by_uuid.values())})
+            self._save_assigned(instance_uuid, tuple(by_uuid.values()))
 
     def remove(self, instance_uuid: str, uuids: Iterable[str]) -> None:
         """Remove assignments of an instance by their UUIDs."""
         removed = set(uuids)
         with self._lock:
-            assigned = dict(self._book.assigned)
-            left = tuple(assignment for assignment
-                         in assigned.pop(instance_uuid, ())
-                         if assignment.uuid not in removed)
-            if left:
-                assigned[instance_uuid] = left
-            self._save_assigned(assigned)
+            self._save_assigned(instance_uuid, tuple(
+                assignment for assignment
+                in self._book.assigned.get(instance_uuid, ())
+                if assignment.uuid not in removed))
 
     def confirm(self, confirmation: claim.MigrationConfirmation) -> None:
         """Apply a confirmed migration to the instance's assignments here.
@@ -172,15 +215,10 @@ class HostAssignments:
         and nothing else.
         """
         with self._lock:
-            assigned = dict(self._book.assigned)
-            destination = tuple(
-                dataclasses.replace(assignment, migration_uuid=None,
-                                    role=claim.ClaimRole.INSTANCE)
-                for assignment in assigned.pop(confirmation.instance_uuid, ())
-                if assignment.migration_uuid == confirmation.migration_uuid)
-            if destination:
-                assigned[confirmation.instance_uuid] = destination
-            self._save_assigned(assigned)
+            self._save_assigned(confirmation.instance_uuid, tuple(
+                _confirmed(assignment) for assignment
+                in self._book.assigned.get(confirmation.instance_uuid, ())
+                if assignment.migration_uuid == confirmation.migration_uuid))
 
     def pending(self) -> list[str]:
         """Return the UUIDs of assignments whose release is to be sent."""
@@ -220,3 +258,8 @@ class HostAssignments:
             self._save_confirmations(
                 stored for stored in self._book.confirmations
                 if stored != confirmation)
+
+
+def _confirmed(assignment: claim.Assignment) -> claim.Assignment:
+    return dataclasses.replace(
+        assignment, migration_uuid=None, role=claim.ClaimRole.INSTANCE)

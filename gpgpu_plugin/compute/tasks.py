@@ -184,12 +184,13 @@ def reconcile(host: Host, builds: Callable[[], Collection[str]],
               ) -> Reconciled:
     """Compare the conductor's assignments with the host's instances.
 
-    The host's book is the conductor's list afterwards, without orphans. In
-    doubt an assignment stays.
+    The host's book is the conductor's list afterwards, without orphans and
+    with what changed here meanwhile. In doubt an assignment stays.
 
     :param builds: returns the UUIDs of instances that are being built
     :raises Exception: what ``is_orphaned`` raises; nothing was changed
     """
+    changes = host.assignments.changes()
     listed = host.api.host_assignments(gpgpu_context.admin(), host.name)
     # Read after the list: a claim in the list was made by a build that is in
     # the set, or that is over.
@@ -200,23 +201,19 @@ def reconcile(host: Host, builds: Callable[[], Collection[str]],
         if assignment.uuid not in pending
         and assignment.instance_uuid not in building
         and is_orphaned(assignment))
-    _store(host.assignments, listed, building, orphans)
+    host.assignments.replace(
+        _by_instance(assignment for assignment in listed
+                     if assignment not in orphans), changes, building)
     return Reconciled(listed=listed, orphans=orphans)
 
 
-def _store(book: assignments.HostAssignments,
-           listed: Iterable[claim_obj.Assignment],
-           building: Collection[str],
-           orphans: Collection[claim_obj.Assignment]) -> None:
-    # A build knows its own claim better than a list of a moment ago.
-    assigned = {uuid: own for uuid in building
-                if (own := book.of_instance(uuid))}
+def _by_instance(
+        listed: Iterable[claim_obj.Assignment]) -> assignments.ByInstance:
+    found: assignments.ByInstance = {}
     for assignment in listed:
-        if assignment in orphans or assignment.instance_uuid in building:
-            continue
-        assigned[assignment.instance_uuid] = (
-            *assigned.get(assignment.instance_uuid, ()), assignment)
-    book.replace(assigned)
+        found[assignment.instance_uuid] = (
+            *found.get(assignment.instance_uuid, ()), assignment)
+    return found
 
 
 def compare_allocations(

@@ -74,7 +74,7 @@ class RoundTripTest(AssignmentsTestCase):
         with fixtures.MonkeyPatch('os.fsync', lambda fd: None):
             self.path.unlink(missing_ok=True)
             book = self.book()
-            book.replace(assigned)
+            book.replace(assigned, book.changes())
             book.add_pending(pending)
             for confirmation in confirmations:
                 book.add_confirmation(confirmation)
@@ -118,7 +118,7 @@ class ChangeTest(AssignmentsTestCase):
         self.book().remove('i1', [second.uuid])
         self.assertEqual((), self.book().of_instance('i1'))
         self.assertEqual([other], self.book().all())
-        self.book().replace({'i1': (first,)})
+        self.book().replace({'i1': (first,)}, 0)
         self.assertEqual([first], self.book().all())
 
     def test_confirmation_is_stored_once_until_it_is_removed(self):
@@ -140,7 +140,8 @@ class ChangeTest(AssignmentsTestCase):
             instance_uuid='i1', migration_uuid='m1')
         for held, left in (
                 ([source, destination], [destination.uuid]), ([source], [])):
-            self.book().replace({'i1': tuple(held), 'i2': (other,)})
+            self.book().replace(
+                {'i1': tuple(held), 'i2': (other,)}, 0)
             self.book().confirm(confirmation)
             self.assertEqual(
                 [(uuid, claim.ClaimRole.INSTANCE, None) for uuid in left], [
@@ -168,9 +169,9 @@ class ChangeTest(AssignmentsTestCase):
     def test_same_list_again_writes_nothing(self):
         held = {'i1': (make_assignment(),)}
         book = self.book()
-        book.replace(held)
+        book.replace(held, 0)
         self.path.unlink()
-        book.replace(dict(held))
+        book.replace(dict(held), 0)
         self.assertFalse(self.path.exists())
 
     def test_change_that_cannot_be_written_changes_nothing(self):

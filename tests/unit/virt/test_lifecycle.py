@@ -97,7 +97,8 @@ class LifecycleTest(base.DriverTestCase):
         assigned = sorted(
             self.tracker.assignments.of_instance('i1'),
             key=lambda assignment: assignment.stable_id)
-        self.tracker.assignments.replace({'i1': tuple(reversed(assigned))})
+        book = self.tracker.assignments
+        book.replace({'i1': tuple(reversed(assigned))}, book.changes())
         self.assertEqual(
             [assignment.address for assignment in assigned],
             [attachment.functions[0] for attachment
