@@ -1,0 +1,54 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A database of its own for tests of rows, without a conductor."""
+
+from oslotest import base
+
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import variant as rules
+from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import database
+
+
+class DatabaseTestCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.db = self.useFixture(database.Database(self.conf)).db
+
+    def add(self, *rows):
+        with self.db.writer() as session:
+            session.add_all(rows)
+
+
+def host(name, **values):
+    """A host's row; its node has the same name."""
+    return models.Host(**{
+        'name': name, 'node': name, 'node_uuid': f'node-of-{name}',
+        'generation': 1, 'deleted': 0, 'problems': '[]', **values})
+
+
+def variant(name, **values):
+    """A variant's row."""
+    return variant_db.fill(models.Variant(), rules.check(rules.Variant(
+        **{'name': name, 'vendor': '10de', 'device': '1eb8', **values})))
+
+
+def group(host_row, variant_row, **types):
+    """A group's row; ``passthrough=True`` is a type that is listed."""
+    return models.Group(
+        host_id=host_row.id, variant=variant_row,
+        provider_uuid=f'{host_row.name}-{variant_row.name}',
+        types=[models.VGPUType(vgpu_type=name, listed=listed, enabled=listed)
+               for name, listed in types.items()])

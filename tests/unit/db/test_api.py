@@ -1,0 +1,142 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The two kinds of transaction: committed whole, or nothing of it."""
+
+import pathlib
+import threading
+
+import fixtures
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import models
+from tests.unit.db import base
+
+
+class MissingFileTest(base.DatabaseTestCase):
+
+    def is_missing(self, url):
+        self.conf.set_override('connection', url, 'database')
+        return api.is_missing_file(self.conf)
+
+    def test_sqlite_file_that_is_not_there_is_missing_and_not_made(self):
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'x')
+        self.assertTrue(self.is_missing(f'sqlite:///{path}'))
+        self.assertFalse(path.exists())
+        path.touch()
+        self.assertFalse(self.is_missing(f'sqlite:///{path}'))
+
+    def test_database_without_a_file_is_never_missing(self):
+        for url in ('sqlite://', 'mysql+pymysql://u:p@h/gpgpu',
+                    'postgresql+psycopg2://u:p@h/gpgpu'):
+            self.assertFalse(self.is_missing(url), url)
+
+
+class TransactionTest(base.DatabaseTestCase):
+
+    def names(self):
+        with self.db.reader() as session:
+            return session.scalars(sa.select(models.Host.name)).all()
+
+    def test_url_goes_before_the_configured_connection(self):
+        self.conf.set_override(
+            'connection', 'sqlite:////nowhere/x.sqlite', 'database')
+        other = api.Database(self.conf, str(self.db.engine.url))
+        self.addCleanup(other.engine.dispose)
+        self.add(base.host('h1'))
+        with other.reader() as session:
+            self.assertEqual('h1', session.scalar(
+                sa.select(models.Host.name)))
+
+    def test_work_that_raises_leaves_nothing_behind(self):
+        def work(session):
+            session.add(base.host('h1'))
+            session.flush()
+            raise ValueError('power cut')
+        self.assertRaises(ValueError, self.db.write, work)
+        self.assertEqual([], self.names())
+
+    def test_work_that_ends_is_committed_and_its_result_returned(self):
+        def work(session):
+            session.add(base.host('h1'))
+            return 'done'
+        self.assertEqual('done', self.db.write(work))
+        self.assertEqual(['h1'], self.names())
+
+    def test_sqlite_keeps_foreign_keys(self):
+        self.assertRaises(
+            db_exception.DBReferenceError, self.add, models.Device(
+                uuid='d1', host_id=99, stable_id='/d1', address='a'))
+
+    def test_writers_of_sqlite_wait_for_each_other(self):
+        # Each reads before it writes, which SQLite answers with 'database is
+        # locked' where two do so at once.
+        def count(session):
+            row = session.get_one(models.Lock, 'changes')
+            row.value += 1
+
+        def many():
+            for _ in range(20):
+                self.db.write(count)
+        threads = [threading.Thread(target=many) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with self.db.reader() as session:
+            self.assertEqual(
+                80, session.get_one(models.Lock, 'changes').value)
+
+
+class RetryTest(base.DatabaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.pauses = []
+        self.useFixture(fixtures.MockPatch(
+            'oslo_db.api.time.sleep', self.pauses.append))
+        self.attempts = 0
+
+    def failing(self, error, times):
+        def work(session):
+            self.attempts += 1
+            session.add(base.host(f'h{self.attempts}'))
+            if self.attempts <= times:
+                session.flush()
+                raise error
+        return work
+
+    def test_work_that_lost_is_run_again_from_its_beginning(self):
+        for error in (db_exception.DBDeadlock(),
+                      db_exception.DBDuplicateEntry()):
+            with self.subTest(error=type(error).__name__):
+                self.attempts = 0
+                self.db.write(self.failing(error, 2))
+                self.assertEqual(3, self.attempts)
+                with self.db.writer() as session:
+                    self.assertEqual(['h3'], session.scalars(
+                        sa.select(models.Host.name)).all())
+                    session.execute(sa.delete(models.Host))
+
+    def test_work_that_always_loses_is_given_up(self):
+        self.assertRaises(
+            db_exception.DBDeadlock, self.db.write,
+            self.failing(db_exception.DBDeadlock(), 99))
+        self.assertEqual(9, self.attempts)
+        self.assertLessEqual(max(self.pauses), 1)
+
+    def test_other_errors_are_raised_at_once(self):
+        self.assertRaises(
+            db_exception.DBReferenceError, self.db.write, self.failing(
+                db_exception.DBReferenceError('t', 'c', 'k', 'k'), 1))
+        self.assertEqual((1, []), (self.attempts, self.pauses))

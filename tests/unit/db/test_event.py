@@ -1,0 +1,84 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of events: written with what they record, and kept after it."""
+
+import datetime
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import models
+from tests.unit.conductor import base as conductor_base
+from tests.unit.db import base
+
+
+def events(session):
+    return session.scalars(sa.select(models.Event).order_by(
+        models.Event.id)).all()
+
+
+class NowTest(base.DatabaseTestCase):
+
+    def test_now_is_utc_without_a_zone(self):
+        before = datetime.datetime.now(datetime.UTC)
+        now = event_db.now()
+        self.assertIsNone(now.tzinfo)
+        self.assertLessEqual(before, now.replace(tzinfo=datetime.UTC))
+        self.assertLessEqual(now.replace(tzinfo=datetime.UTC),
+                             datetime.datetime.now(datetime.UTC))
+
+
+class AddTest(base.DatabaseTestCase):
+
+    def test_event_without_device_has_its_kind_host_and_detail(self):
+        with self.db.writer() as session:
+            event_db.add(session, 'host_delete', 'h1', detail='by hand')
+        with self.db.reader() as session:
+            [event] = events(session)
+            self.assertEqual(
+                ('host_delete', 'h1', 'by hand', None, None, None),
+                (event.kind, event.host, event.detail, event.device_uuid,
+                 event.assignment_uuid, event.instance_uuid))
+            self.assertIsNotNone(event.at)
+
+    def test_event_of_a_transaction_that_failed_is_not_stored(self):
+        def work(session):
+            event_db.add(session, 'claim', 'h1')
+            session.flush()
+            raise RuntimeError('power cut')
+        self.assertRaises(RuntimeError, self.db.write, work)
+        with self.db.reader() as session:
+            self.assertEqual([], events(session))
+
+
+class LedgerTest(conductor_base.ConductorTestCase):
+
+    def test_event_names_device_assignment_and_instance(self):
+        [assignment] = self.claim(1).assignments
+        with self.db.reader() as session:
+            event = events(session)[-1]
+            self.assertEqual(
+                ('claim', 'h1', assignment.device_uuid, assignment.uuid,
+                 'i1'),
+                (event.kind, event.host, event.device_uuid,
+                 event.assignment_uuid, event.instance_uuid))
+
+    def test_events_outlive_their_host(self):
+        granted = self.claim(1)
+        claims.release(self.db, conductor_base.uuids(granted))
+        with self.db.reader() as session:
+            before = len(events(session))
+        host_admin.delete(self.db, 'h1')
+        with self.db.reader() as session:
+            self.assertEqual(before + 1, len(events(session)))

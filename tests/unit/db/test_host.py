@@ -1,0 +1,131 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of hosts: live ones, tombstones, and the numbers of their changes."""
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from tests.unit.db import base
+
+
+class FindTest(base.DatabaseTestCase):
+
+    def test_host_that_never_reported_is_not_found(self):
+        with self.db.reader() as session:
+            self.assertIsNone(host_db.find(session, 'h1'))
+            self.assertIsNone(host_db.lock(session, 'h1'))
+            exc = self.assertRaises(
+                exception.NotFound, host_db.get, session, 'h1')
+        self.assertEqual({'kind': 'host', 'name': 'h1'}, exc.kwargs)
+
+    def test_deleted_host_is_not_found(self):
+        self.add(base.host('h1', deleted=1))
+        with self.db.reader() as session:
+            self.assertIsNone(host_db.find(session, 'h1'))
+            self.assertIsNone(host_db.lock(session, 'h1'))
+            self.assertIsNone(host_db.by_node_uuid(session, 'node-of-h1'))
+            self.assertEqual([], host_db.all(session))
+            self.assertEqual([], host_db.lock_all(session))
+
+    def test_host_made_again_is_found_beside_its_tombstone(self):
+        self.add(base.host('h1', deleted=1), base.host('h1', generation=7))
+        with self.db.reader() as session:
+            for found in (host_db.get(session, 'h1'),
+                          host_db.lock(session, 'h1'),
+                          host_db.by_node_uuid(session, 'node-of-h1')):
+                self.assertEqual((7, 0), (found.generation, found.deleted))
+
+    def test_hosts_are_listed_by_name_and_locked_by_id(self):
+        self.add(base.host('b', id=1), base.host('a', id=2),
+                 base.host('c', id=3))
+        with self.db.writer() as session:
+            self.assertEqual(
+                ['a', 'b', 'c'], [row.name for row in host_db.all(session)])
+            self.assertEqual(
+                [1, 2, 3], [row.id for row in host_db.lock_all(session)])
+            self.assertEqual(
+                [1, 3], [row.id for row in host_db.lock_ids(
+                    session, [3, 1, 99])])
+
+    def test_locked_host_is_read_anew(self):
+        self.add(base.host('h1', id=1))
+        for lock in (lambda session: host_db.lock(session, 'h1'),
+                     lambda session: host_db.lock_ids(session, [1])[0],
+                     lambda session: host_db.lock_all(session)[0]):
+            with self.db.writer() as session:
+                row = host_db.get(session, 'h1')
+                before = row.generation
+                session.connection().exec_driver_sql(
+                    'UPDATE hosts SET generation = generation + 1')
+                self.assertEqual(before + 1, lock(session).generation)
+
+
+class LastGenerationTest(base.DatabaseTestCase):
+
+    def last(self, name, node_uuid):
+        with self.db.reader() as session:
+            return host_db.last_generation(session, name, node_uuid)
+
+    def test_without_tombstone_it_is_zero(self):
+        self.add(base.host('h1', generation=9))
+        self.assertEqual(0, self.last('h1', 'node-of-h1'))
+
+    def test_highest_tombstone_of_the_name_or_the_node_counts(self):
+        self.add(base.host('h1', deleted=1, generation=4),
+                 base.host('h1', deleted=2, generation=6),
+                 base.host('h2', deleted=3, generation=8, node_uuid='n'),
+                 base.host('h3', deleted=4, generation=20))
+        self.assertEqual(6, self.last('h1', 'new'))
+        self.assertEqual(8, self.last('h1', 'n'))
+        self.assertEqual(0, self.last('new', 'new'))
+
+
+class ChangeNumberTest(base.DatabaseTestCase):
+
+    def test_change_raises_the_generation_and_drops_the_number(self):
+        row = base.host('h1', generation=3, change_number=5)
+        host_db.changed(row)
+        self.assertEqual((4, None), (row.generation, row.change_number))
+
+    def test_hosts_without_number_are_found_deleted_ones_too(self):
+        self.add(base.host('h1', change_number=5))
+        with self.db.reader() as session:
+            self.assertFalse(host_db.has_unnumbered(session))
+        self.add(base.host('h3', deleted=1), base.host('h2'))
+        with self.db.writer() as session:
+            self.assertTrue(host_db.has_unnumbered(session))
+            self.assertEqual(
+                ['h3', 'h2'],
+                [row.name for row in host_db.lock_unnumbered(session)])
+
+    def test_changes_after_a_number_come_in_their_order(self):
+        self.add(base.host('h1', change_number=9),
+                 base.host('h2', change_number=7, deleted=1),
+                 base.host('h3', change_number=6), base.host('h4'))
+        with self.db.reader() as session:
+            self.assertEqual(['h2', 'h1'], [
+                row.name for row in host_db.changed_since(session, 6)])
+            self.assertEqual(9, host_db.last_number(session))
+
+    def test_last_number_of_no_change_is_zero(self):
+        with self.db.reader() as session:
+            self.assertEqual(0, host_db.last_number(session))
+
+
+class LockRowTest(base.DatabaseTestCase):
+
+    def test_rows_that_order_writers_are_there(self):
+        with self.db.writer() as session:
+            for name in ('changes', 'variants'):
+                row = host_db.lock_row(session, name)
+                self.assertIsInstance(row, models.Lock)
+                self.assertEqual((name, 0), (row.name, row.value))

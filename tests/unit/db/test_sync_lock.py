@@ -1,0 +1,132 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The lock of ``db sync``; see functional_db for the locks of servers."""
+
+import contextlib
+import sqlite3
+import types
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import sync_lock
+from tests.unit.db import base
+
+
+class _BrokenDisk(sqlite3.Connection):
+    """A session that cannot take the lock, whoever else has it."""
+
+    def cursor(self, factory=sqlite3.Cursor):
+        return super().cursor(_BrokenCursor)
+
+
+class _BrokenCursor(sqlite3.Cursor):
+
+    def execute(self, statement, *args):
+        if statement == 'BEGIN IMMEDIATE':
+            error = sqlite3.OperationalError('disk I/O error')
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        # No event of oslo.db began the transaction.
+        return self if statement == 'ROLLBACK' else super().execute(
+            statement, *args)
+
+
+class SQLiteLockTest(base.DatabaseTestCase):
+
+    @contextlib.contextmanager
+    def session(self):
+        """A connection of its own, as each process has one."""
+        with self.db.engine.connect() as connection:
+            connection.detach()
+            yield connection
+
+    @contextlib.contextmanager
+    def held(self, timeout=0):
+        with self.session() as connection:
+            with sync_lock.held(connection, timeout):
+                yield connection
+
+    def rows(self):
+        with self.db.engine.connect() as connection:
+            return connection.exec_driver_sql(
+                'SELECT kind FROM events').scalars().all()
+
+    def insert(self, connection):
+        connection.exec_driver_sql("INSERT INTO events (kind) VALUES ('x')")
+
+    def test_lock_of_another_session_is_refused_by_name(self):
+        with self.held():
+            exc = self.assertRaises(
+                exception.Conflict, self.held().__enter__)
+        self.assertIn('for 0 s its write lock (BEGIN IMMEDIATE)', str(exc))
+        self.assertIn(f'fuser {self.db.engine.url.database}', str(exc))
+        self.assertIn('run the command again', str(exc))
+
+    def test_lock_is_free_after_its_block(self):
+        for _ in range(2):
+            with self.held() as connection:
+                self.insert(connection)
+        self.assertEqual(['x', 'x'], self.rows())
+
+    def test_block_that_fails_leaves_nothing_and_frees_the_lock(self):
+        def fails():
+            with self.held() as connection:
+                self.insert(connection)
+                raise ValueError('power cut')
+        self.assertRaises(ValueError, fails)
+        with self.held():
+            self.assertEqual([], self.rows())
+
+    def test_lock_that_is_freed_meanwhile_is_taken_after_one_warning(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        first = contextlib.ExitStack()
+        first.enter_context(self.held())
+        pauses = []
+
+        def sleep(seconds):
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                first.close()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.sync_lock.time', types.SimpleNamespace(
+                sleep=sleep, monotonic=lambda: len(pauses))))
+        with self.held(timeout=60):
+            self.assertEqual(3, len(pauses))
+        self.assertEqual(1, log.output.count('Waiting up to 60 s'))
+
+    def test_error_other_than_a_lock_is_not_waited_for(self):
+        engine = sa.create_engine('sqlite://', creator=lambda: sqlite3.connect(
+            ':memory:', factory=_BrokenDisk))
+        self.addCleanup(engine.dispose)
+        with engine.connect() as connection:
+            exc = self.assertRaises(
+                sqlite3.OperationalError, sync_lock.held(
+                    connection, 60).__enter__)
+            self.assertEqual('disk I/O error', str(exc))
+            self.assertFalse(connection.in_transaction())
+
+
+class MariaDBLockTest(base.DatabaseTestCase):
+
+    def lock(self, database):
+        return sync_lock._MariaDB(types.SimpleNamespace(
+            engine=types.SimpleNamespace(
+                url=sa.make_url(f'mysql+pymysql://h/{database}'))))
+
+    def test_lock_is_named_after_the_database(self):
+        # All databases of a server share the names.
+        self.assertNotEqual(self.lock('one').name, self.lock('two').name)
+
+    def test_name_is_cut_to_what_the_server_takes(self):
+        self.assertEqual(64, len(self.lock('x' * 64)._key))

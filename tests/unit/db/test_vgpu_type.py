@@ -1,0 +1,42 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of vGPU types: those whose resource class Placement may know."""
+
+from gpgpu_plugin.db import vgpu_type as vgpu_type_db
+from tests.unit.db import base
+
+
+class ListedTest(base.DatabaseTestCase):
+
+    def listed(self):
+        with self.db.reader() as session:
+            return sorted(vgpu_type_db.listed(session))
+
+    def test_without_groups_no_type_is_listed(self):
+        self.add(base.variant('T4'))
+        self.assertEqual([], self.listed())
+
+    def test_type_of_several_hosts_is_listed_once(self):
+        hosts = base.host('h1', id=1), base.host('h2', id=2)
+        variant = base.variant('T4')
+        self.add(*hosts, variant, *(
+            base.group(host, variant, passthrough=True) for host in hosts))
+        self.assertEqual([('T4', 'passthrough')], self.listed())
+
+    def test_type_that_is_listed_on_one_host_alone_is_listed(self):
+        hosts = base.host('h1', id=1), base.host('h2', id=2)
+        first, second = base.variant('T4'), base.variant('T4-B')
+        self.add(*hosts, first, second,
+                 base.group(hosts[0], first, A=False, B=False),
+                 base.group(hosts[1], first, A=True, B=False),
+                 base.group(hosts[1], second, B=True))
+        self.assertEqual([('T4', 'A'), ('T4-B', 'B')], self.listed())
