@@ -16,6 +16,7 @@ import threading
 import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from tests.fixtures import database
@@ -118,3 +119,14 @@ class SkipLockedTest(PostgreSQLMixin, base.ConductorTestCase):
             numbers = list(session.scalars(sa.select(
                 models.Host.change_number)))
         self.assertEqual([1], numbers)
+
+
+class HostNameTest(MariaDBMixin, base.ConductorTestCase):
+    """MariaDB compares names without case, a broker with it."""
+
+    def test_host_named_in_upper_case_is_asked_by_its_own_name(self):
+        asked = []
+        host_admin.check_not_running(
+            self.db, 'H1', lambda name: asked.append(name) or False)
+        self.assertEqual(['h1'], asked)
+        self.assertEqual('h1', host_admin.delete(self.db, 'H1'))

@@ -66,17 +66,19 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
 
 
 def check_not_running(db: api.Database, name: str,
-                      answers: Callable[[], bool]) -> None:
+                      answers: Callable[[str], bool]) -> None:
     """Refuse a host whose nova-compute runs, or may be running.
 
-    :param answers: asks nova-compute; raises where that is not known
+    :param answers: asks the nova-compute of a host, named as it reported;
+        raises where that is not known
     :raises NotFound: the host never reported
     :raises Conflict: nova-compute answered, or it could not be asked
     """
     with db.reader() as session:
-        host_db.get(session, name)
+        # MariaDB finds it in upper case, too, a broker does not.
+        name = host_db.get(session, name).name
     try:
-        running = answers()
+        running = answers(name)
     except Exception as exc:
         # Whatever it is, it is no proof that nova-compute ended.
         LOG.exception('nova-compute of %s could not be asked whether it '
@@ -95,9 +97,12 @@ def check_not_running(db: api.Database, name: str,
                    'and have it report its devices anew')
 
 
-def delete(db: api.Database, name: str) -> None:
-    """Forget a host (ConductorAPI.host_delete)."""
-    def work(session: orm.Session) -> None:
+def delete(db: api.Database, name: str) -> str:
+    """Forget a host (ConductorAPI.host_delete).
+
+    :returns: its name as it reported
+    """
+    def work(session: orm.Session) -> str:
         host = host_db.lock(session, name)
         if host is None:
             raise exception.NotFound(kind='host', name=name)
@@ -115,4 +120,5 @@ def delete(db: api.Database, name: str) -> None:
         # A tombstone: schedulers see the deletion as they see any change.
         host.deleted = host.id
         host_db.changed(host)
-    db.write(work)
+        return host.name
+    return db.write(work)
