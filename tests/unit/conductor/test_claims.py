@@ -15,9 +15,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.allocation import request
 from tests.unit.conductor import base
@@ -215,92 +213,3 @@ class EndTest(base.ConductorTestCase):
             exception.Conflict, claims.abort, self.db, granted,
             touched=False, fault=None)
         self.assertEqual({'assigned': 1, 'available': 7}, self.states())
-
-
-class CleaningTest(base.ConductorTestCase):
-
-    def _dirty(self):
-        claims.release(self.db, base.uuids(self.boot(1)))
-        [task] = cleaning.tasks(self.db, 'h1')
-        return task
-
-    def test_failed_is_quarantine_until_the_operator_says(self):
-        self._dirty()
-        self.clean_all(passed=False)
-        [device] = device_admin.list_all(self.db, state='quarantined')
-        self.assertIn('looked at', device.reason)
-        self.assertEqual(
-            'h1', cleaning.operator_release(self.db, device.uuid))
-        self.clean_all()
-        self.assertEqual({'available': 8}, self.states())
-
-    def test_interrupted_begins_anew(self):
-        task = self._dirty()
-        cleaning.started(self.db, task.device_uuid, task.token)
-        self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
-        self.clean_all()
-        self.assertEqual({'available': 8}, self.states())
-
-    def test_verdict_of_another_cleaning_is_refused(self):
-        task = self._dirty()
-        self.assertRaises(
-            exception.Conflict, cleaning.finished, self.db,
-            task.device_uuid, task.token, passed=True, evidence='')
-        cleaning.started(self.db, task.device_uuid, task.token)
-        self.assertRaises(
-            exception.Conflict, cleaning.finished, self.db,
-            task.device_uuid, 'other', passed=True, evidence='')
-        self.assertEqual({'cleaning': 1, 'available': 7}, self.states())
-
-    def test_only_quarantined_can_be_released_by_hand(self):
-        device = device_admin.list_all(self.db)[0]
-        self.assertRaises(
-            exception.InvalidTransition, cleaning.operator_release,
-            self.db, device.uuid)
-
-    def test_missing_device_is_not_cleaned(self):
-        task = self._dirty()
-        base.reports.report(self.db, base.scan(
-            each for each in base.EIGHT if each.id != task.stable_id))
-        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
-
-
-class UniqueKeyTest(base.ConductorTestCase):
-
-    def test_database_itself_refuses_a_second_holder(self):
-        [held] = self.boot(1).assignments
-
-        def second(session):
-            device = session.scalars(sa.select(models.Device).where(
-                models.Device.uuid == held.device_uuid)).one()
-            session.add(models.Assignment(
-                uuid='second', device=device, host_id=device.host_id,
-                instance_uuid='i2', role='instance', migration_uuid='',
-                ordinal=0, active=1,
-                vgpu_type='passthrough', resource_class='X', request='{}',
-                claimed_at=event_db.now()))
-            session.flush()
-        with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
-            with self.db.writer() as session:
-                second(session)
-
-    def test_database_itself_refuses_a_second_set_in_a_role(self):
-        self.boot(1)
-        self.claim_destination(1, 'migration-1')
-        free = next(device.uuid for device in device_admin.list_all(self.db)
-                    if device.shown_state == 'available')
-
-        def second(role, migration_uuid):
-            with self.db.writer() as session:
-                device = session.scalars(sa.select(models.Device).where(
-                    models.Device.uuid == free)).one()
-                session.add(models.Assignment(
-                    uuid=role, device=device, host_id=device.host_id,
-                    instance_uuid='i1', role=role,
-                    migration_uuid=migration_uuid, ordinal=0, active=1,
-                    vgpu_type='passthrough', resource_class='X',
-                    request='{}', claimed_at=event_db.now()))
-        for key in (('instance', ''), ('destination', 'migration-1')):
-            with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
-                second(*key)
-        second('destination', 'migration-2')

@@ -11,9 +11,14 @@
 #    under the License.
 """Rows of assignments: active ones, and what is known of ended ones."""
 
+import sqlalchemy as sa
+
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -53,3 +58,45 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
             counts = assignment_db.counts_by_type(session)
         self.assertEqual([('T4-4Q', 2)], [
             (vgpu_type, count) for (_, vgpu_type), count in counts.items()])
+
+
+class UniqueKeyTest(base.ConductorTestCase):
+    """The database itself refuses what the conductor never writes."""
+
+    def test_second_active_assignment_of_a_device_is_refused(self):
+        [first] = self.boot(1).assignments
+
+        def second(session):
+            device = session.scalars(sa.select(models.Device).where(
+                models.Device.uuid == first.device_uuid)).one()
+            session.add(models.Assignment(
+                uuid='second', device=device, host_id=device.host_id,
+                instance_uuid='i2', role='instance', migration_uuid='',
+                ordinal=0, active=1,
+                vgpu_type='passthrough', resource_class='X', request='{}',
+                claimed_at=event_db.now()))
+            session.flush()
+        with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
+            with self.db.writer() as session:
+                second(session)
+
+    def test_second_set_of_devices_in_a_role_is_refused(self):
+        self.boot(1)
+        self.claim_destination(1, 'migration-1')
+        free = next(device.uuid for device in device_admin.list_all(self.db)
+                    if device.shown_state == 'available')
+
+        def second(role, migration_uuid):
+            with self.db.writer() as session:
+                device = session.scalars(sa.select(models.Device).where(
+                    models.Device.uuid == free)).one()
+                session.add(models.Assignment(
+                    uuid=role, device=device, host_id=device.host_id,
+                    instance_uuid='i1', role=role,
+                    migration_uuid=migration_uuid, ordinal=0, active=1,
+                    vgpu_type='passthrough', resource_class='X',
+                    request='{}', claimed_at=event_db.now()))
+        for key in (('instance', ''), ('destination', 'migration-1')):
+            with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
+                second(*key)
+        second('destination', 'migration-2')

@@ -23,7 +23,6 @@ from alembic import migration as alembic_migration
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sync_lock
@@ -233,13 +232,6 @@ class SQLiteTest(MigrationMixin, base.BaseTestCase):
         super().setUp()
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.db = self.useFixture(database.Database(self.conf)).db
-
-    def test_conductor_refuses_another_schema(self):
-        empty = self.useFixture(database.Database(self.conf, sync=False)).db
-        exc = self.assertRaises(
-            exception.ConfigInvalid, service.ConductorService, self.conf,
-            database=empty)
-        self.assertIn('gpgpu-manage db sync', str(exc))
 
     def test_migrations_compare_before_they_act(self):
         """They make tables and indexes by gpgpu_plugin.db.ddl."""

@@ -1,0 +1,238 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cleaning: each device once, by its token, until the operator says else."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+
+class CleaningCase(base.ConductorTestCase):
+
+    def dirty(self, count=1):
+        claims.release(self.db, base.uuids(self.boot(count)))
+        return cleaning.tasks(self.db, 'h1')
+
+    def start(self, task, token=None):
+        cleaning.started(self.db, task.device_uuid, token or task.token)
+
+    def finish(self, task, token=None, passed=True, evidence=''):
+        return cleaning.finished(
+            self.db, task.device_uuid, token or task.token, passed=passed,
+            evidence=evidence)
+
+    def row(self, task):
+        with self.db.reader() as session:
+            return session.scalars(sa.select(models.Device).where(
+                models.Device.uuid == task.device_uuid)).one()
+
+    def kinds(self):
+        with self.db.reader() as session:
+            return session.scalars(sa.select(models.Event.kind).order_by(
+                models.Event.id)).all()
+
+    def generation(self):
+        with self.db.reader() as session:
+            return session.scalar(sa.select(models.Host.generation))
+
+
+class TasksTest(CleaningCase):
+
+    def test_host_that_never_reported_has_no_task(self):
+        self.assertEqual((), cleaning.tasks(self.db, 'h9'))
+
+    def test_host_without_dirty_devices_has_no_task(self):
+        self.boot(1)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+
+    def test_task_names_the_device_and_its_last_assignment(self):
+        [assignment] = self.boot(1).assignments
+        claims.release(self.db, [assignment.uuid])
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual(
+            (assignment.device_uuid, assignment.stable_id,
+             assignment.address, 'H100', assignment.uuid, assignment.uuid),
+            (task.device_uuid, task.stable_id, task.address, task.variant,
+             task.token, task.assignment_uuid))
+
+    def test_task_of_a_device_used_before_names_the_last_assignment(self):
+        first = base.uuids(self.boot(8))
+        claims.release(self.db, first)
+        self.clean_all()
+        last = base.uuids(self.boot(8))
+        claims.release(self.db, last)
+        self.assertEqual(set(last), {
+            task.assignment_uuid for task in cleaning.tasks(self.db, 'h1')})
+
+    def test_tasks_of_another_host_are_not_named(self):
+        self.report_second_host()
+        self.dirty()
+        self.assertEqual((), cleaning.tasks(self.db, 'h2'))
+
+    def test_task_of_a_device_that_left_its_group_has_no_variant(self):
+        [task] = self.dirty()
+        variant_admin.delete(self.db, 'H100')
+        [after] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual((task.device_uuid, None),
+                         (after.device_uuid, after.variant))
+
+    def test_missing_device_is_not_cleaned_until_it_returns(self):
+        [task] = self.dirty()
+        reports.report(self.db, base.scan(
+            function for function in base.EIGHT
+            if function.id != task.stable_id))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        reports.report(self.db, base.scan(base.EIGHT))
+        self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
+
+
+class StartedTest(CleaningCase):
+
+    def test_start_takes_the_dirty_device_to_cleaning(self):
+        [task] = self.dirty()
+        before = self.generation()
+        self.start(task)
+        self.assertEqual({'cleaning': 1, 'available': 7}, self.states())
+        self.assertEqual((before + 1, 'clean_started'),
+                         (self.generation(), self.kinds()[-1]))
+
+    def test_start_of_a_cleaning_that_was_interrupted_begins_anew(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
+        self.start(task)
+        self.assertEqual(
+            ['clean_started', 'clean_interrupted', 'clean_started'],
+            self.kinds()[-3:])
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_start_with_another_token_is_refused(self):
+        [task] = self.dirty()
+        exc = self.assertRaises(
+            exception.Conflict, self.start, task, 'other')
+        self.assertIn(task.token, str(exc))
+        self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+
+    def test_start_after_the_cleaning_ended_is_refused(self):
+        [task] = self.dirty()
+        self.clean_all()
+        self.assertRaises(exception.Conflict, self.start, task)
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_start_for_an_unknown_device_is_refused(self):
+        self.assertRaises(
+            exception.NotFound, cleaning.started, self.db, 'none', 'token')
+
+
+class FinishedTest(CleaningCase):
+
+    def test_passed_cleaning_makes_the_device_available(self):
+        [task] = self.dirty()
+        self.start(task)
+        inventory = self.finish(task)
+        self.assertEqual((8, 0), self.offered(inventory))
+        row = self.row(task)
+        self.assertEqual(('available', None, None),
+                         (row.state, row.clean_token, row.reason))
+        self.assertEqual(inventory.generation, self.generation())
+
+    def test_failed_cleaning_quarantines_until_the_operator_releases(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.assertEqual((8, 1), self.offered(
+            self.finish(task, passed=False, evidence='looked at')))
+        [device] = device_admin.list_all(self.db, state='quarantined')
+        self.assertEqual('cleaning failed: looked at', device.reason)
+        self.assertEqual('clean_failed', self.kinds()[-1])
+        self.assertEqual(
+            'h1', cleaning.operator_release(self.db, device.uuid))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_verdict_on_a_cleaning_that_did_not_start_is_refused(self):
+        [task] = self.dirty()
+        self.assertRaises(exception.Conflict, self.finish, task)
+        self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+
+    def test_verdict_with_another_token_is_refused(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.assertRaises(exception.Conflict, self.finish, task, 'other')
+        self.assertEqual({'cleaning': 1, 'available': 7}, self.states())
+
+    def test_late_verdict_never_ends_the_next_cleaning(self):
+        [old] = self.dirty()
+        self.clean_all()
+        tasks = self.dirty(8)
+        [new] = [task for task in tasks
+                 if task.device_uuid == old.device_uuid]
+        self.start(new)
+        self.assertRaises(exception.Conflict, self.finish, old)
+        self.assertEqual('cleaning', self.row(new).state)
+
+
+class DriverCapacityTest(vgpu_base.VGPUTestCase):
+
+    def test_drivers_report_with_the_verdict_is_stored(self):
+        claims.release(self.db, base.uuids(self.ask(Q4=1)))
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual('T4-4Q', task.vgpu_type)
+        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.finished(
+            self.db, task.device_uuid, task.token, passed=True, evidence='',
+            driver_capacities={
+                self.cards[0].id: driver_capacity.DriverCapacity(
+                    available={'T4-4Q': 1})})
+        self.assertEqual(5, self.remaining()['4Q'])
+
+
+class OperatorReleaseTest(CleaningCase):
+
+    def quarantined(self):
+        [task] = self.dirty()
+        self.clean_all(passed=False)
+        return task
+
+    def test_release_makes_it_dirty_with_a_token_of_its_own(self):
+        task = self.quarantined()
+        cleaning.operator_release(self.db, task.device_uuid)
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.assertNotEqual(task.token, again.token)
+        self.assertEqual(task.assignment_uuid, again.assignment_uuid)
+        self.assertIsNone(self.row(task).reason)
+        self.assertEqual('operator_release', self.kinds()[-1])
+
+    def test_verdict_of_the_cleaning_before_the_release_is_refused(self):
+        task = self.quarantined()
+        cleaning.operator_release(self.db, task.device_uuid)
+        self.assertRaises(exception.Conflict, self.start, task)
+
+    def test_device_that_is_not_quarantined_is_not_released(self):
+        device = device_admin.list_all(self.db)[0]
+        self.assertRaises(
+            exception.InvalidTransition, cleaning.operator_release,
+            self.db, device.uuid)
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_unknown_device_is_not_found(self):
+        self.assertRaises(
+            exception.NotFound, cleaning.operator_release, self.db, 'none')

@@ -1,0 +1,280 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The RPC endpoint: results cross as primitives, and the right hosts hear."""
+
+import dataclasses
+
+import fixtures
+import oslo_messaging
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from tests.unit.conductor import base
+
+CONTRACT = conductor_contract.Conductor
+
+
+class FakeComputeAPI:
+    """nova-computes that only note what they are told.
+
+    :ivar answers: result of ping
+    """
+
+    def __init__(self):
+        self.refreshed = []
+        self.changed = []
+        self.asked = []
+        self.answers = False
+
+    def refresh(self, ctxt, host):
+        self.refreshed.append(host)
+
+    def assignments_changed(self, ctxt, host):
+        self.changed.append(host)
+
+    def ping(self, ctxt, host):
+        self.asked.append(host)
+        return self.answers
+
+
+class _Direct:
+    """An RPC client whose server is in this thread."""
+
+    def __init__(self, endpoint):
+        self._endpoint = endpoint
+
+    def call(self, ctxt, method, **arguments):
+        return getattr(self._endpoint, method)(ctxt, **arguments)
+
+
+class ManagerCase(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.compute = FakeComputeAPI()
+        self.client = contract.Client(_Direct(manager.ConductorManager(
+            self.conf, self.db, self.compute)))
+
+    def call(self, method, **arguments):
+        return self.client.call(method, context.admin(), **arguments)
+
+    def refused(self, kind, method, **arguments):
+        """Errors of ours are answers; oslo.messaging unwraps them."""
+        exc = self.assertRaises(
+            oslo_messaging.ExpectedException, self.call, method, **arguments)
+        error = exc.exc_info[1]
+        self.assertIsInstance(error, kind)
+        return error
+
+    def abort(self, assignments, *, touched):
+        return self.call(
+            CONTRACT.abort, assignments=assignments, touched=touched,
+            fault=None, driver_capacities=None)
+
+
+class ClaimTest(ManagerCase):
+
+    def claim_by_rpc(self, **kwargs):
+        return self.call(CONTRACT.claim, request=dataclasses.replace(
+            self.request(2), **kwargs))
+
+    def test_claim_for_an_instance_refreshes_no_host(self):
+        self.assertEqual(2, len(self.claim_by_rpc().assignments))
+        self.assertEqual([], self.compute.refreshed)
+
+    def test_claim_for_a_destination_refreshes_it(self):
+        self.claim_by_rpc(role=claim_obj.ClaimRole.DESTINATION,
+                          migration_uuid='m1')
+        self.assertEqual(['h1'], self.compute.refreshed)
+
+    def test_claim_lasts_as_long_as_the_option_says(self):
+        self.conf.set_override('claim_lease', 70000, 'gpgpu')
+        now = 1e9
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.conductor.claims.time.time', lambda: now))
+        self.assertEqual({now + 70000}, {
+            assignment.lease_expires_at
+            for assignment in self.claim_by_rpc().assignments})
+
+    def test_denied_claim_is_an_answer_with_its_reason_in_the_log(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        error = self.refused(
+            exception.ClaimDenied, CONTRACT.claim, request=self.request(9))
+        self.assertEqual('not_enough_available', error.reason)
+        self.assertIn('Claim of i1 on h1 denied: not_enough_available',
+                      log.output)
+
+    def test_abort_of_touched_devices_refreshes_their_host(self):
+        changed = self.abort(base.uuids(self.claim(1)), touched=True)
+        self.assertEqual('h1', changed.host)
+        self.assertEqual(['h1'], self.compute.refreshed)
+
+    def test_abort_of_untouched_devices_refreshes_no_host(self):
+        self.abort(base.uuids(self.claim(1)), touched=False)
+        self.assertEqual([], self.compute.refreshed)
+
+    def test_abort_of_what_never_existed_refreshes_no_host(self):
+        self.assertIsNone(self.abort(['none'], touched=True))
+        self.assertEqual([], self.compute.refreshed)
+
+    def test_life_of_a_claim_by_rpc(self):
+        uuids = base.uuids(self.claim_by_rpc())
+        self.call(CONTRACT.activate, assignments=uuids,
+                  driver_capacities=None)
+        for found in (
+                self.call(CONTRACT.host_assignments, host='h1'),
+                self.call(CONTRACT.instance_assignments,
+                          instance_uuid='i1')):
+            self.assertEqual(uuids, [row.uuid for row in found])
+        self.call(CONTRACT.release, assignments=uuids)
+        for task in self.call(CONTRACT.clean_tasks, host='h1'):
+            token = {'device_uuid': task.device_uuid, 'token': task.token}
+            self.call(CONTRACT.clean_started, **token)
+            self.call(CONTRACT.clean_finished, passed=True, evidence='',
+                      driver_capacities=None, **token)
+        self.assertEqual({'available': 8}, self.states())
+        self.assertEqual([], self.compute.refreshed)
+
+
+class ConfirmTest(ManagerCase):
+
+    def test_confirmation_tells_the_destination_of_its_assignments(self):
+        self.report_second_host()
+        source = base.uuids(self.boot(1))
+        self.claim_destination(1, 'm1', host='h2')
+        [moved] = self.call(CONTRACT.host_assignments, host='h2')
+        self.call(CONTRACT.activate, assignments=[moved.uuid],
+                  driver_capacities=None)
+        offered = self.call(
+            CONTRACT.confirm_migration,
+            confirmation=claim_obj.MigrationConfirmation(
+                instance_uuid='i1', migration_uuid='m1',
+                source_assignments=tuple(source)))
+        self.assertEqual(['h1', 'h2'], [view.host for view in offered])
+        self.assertEqual((['h2'], []),
+                         (self.compute.changed, self.compute.refreshed))
+
+
+class OperatorTest(ManagerCase):
+
+    variant = False
+    VARIANT = admin.VariantInfo(name='H100', vendor='10de', device='2330')
+
+    def test_variant_refreshes_the_hosts_that_it_concerns(self):
+        self.report_second_host([base.function(0, device='1111')])
+        created = self.call(CONTRACT.variant_create, variant=self.VARIANT)
+        self.assertEqual(8, created.devices)
+        self.call(CONTRACT.variant_set, variant=dataclasses.replace(
+            created, traits=('CUSTOM_X',)))
+        self.call(CONTRACT.variant_delete, name='H100')
+        self.assertEqual(['h1'] * 3, self.compute.refreshed)
+
+    def test_type_refreshes_the_hosts_on_which_it_changed(self):
+        self.call(CONTRACT.variant_create, variant=self.VARIANT)
+        self.compute.refreshed.clear()
+        for _ in range(2):
+            self.call(CONTRACT.vgpu_type_set, variant='H100',
+                      vgpu_type='passthrough', host=None, enabled=False)
+        self.assertEqual(['h1'], self.compute.refreshed)
+
+    def test_device_that_is_disabled_refreshes_its_host(self):
+        device = device_admin.list_all(self.db)[0]
+        shown = self.call(
+            CONTRACT.device_set, device=device.uuid, enabled=False)
+        self.assertFalse(shown.enabled)
+        self.assertEqual(['h1'], self.compute.refreshed)
+
+    def test_question_refreshes_no_host(self):
+        self.call(CONTRACT.variant_create, variant=self.VARIANT)
+        self.compute.refreshed.clear()
+        device = device_admin.list_all(self.db)[0]
+        everything = {'host': None, 'variant': None}
+        for method, arguments in (
+                (CONTRACT.report, {'report': base.scan(base.EIGHT)}),
+                (CONTRACT.host_inventory, {'host': 'h1'}),
+                (CONTRACT.compare_allocations, {
+                    'host': 'h1', 'allocations': {}, 'assignments': ()}),
+                (CONTRACT.changes_since, {'generation': 0}),
+                (CONTRACT.variant_list, {}),
+                (CONTRACT.variant_show, {'name': 'H100'}),
+                (CONTRACT.vgpu_type_list, everything),
+                (CONTRACT.host_list, {}),
+                (CONTRACT.host_show, {'host': 'h1'}),
+                (CONTRACT.group_list, everything),
+                (CONTRACT.group_set, {
+                    'host': 'h1', 'variant': 'H100',
+                    'allocation_policy': 'breadth_first'}),
+                (CONTRACT.device_list, {
+                    **everything, 'state': None, 'used_by': None}),
+                (CONTRACT.device_show, {'device': device.uuid})):
+            with self.subTest(method.__name__):
+                self.assertTrue(self.call(method, **arguments))
+        self.assertEqual(([], [], []), (
+            self.compute.refreshed, self.compute.changed,
+            self.compute.asked))
+
+
+class DeviceReleaseTest(ManagerCase):
+
+    def test_released_device_is_dirty_and_its_host_refreshed(self):
+        self.call(CONTRACT.release, assignments=base.uuids(self.boot(1)))
+        self.clean_all(passed=False)
+        [device] = device_admin.list_all(self.db, state='quarantined')
+        shown = self.call(CONTRACT.device_release, device=device.uuid)
+        self.assertEqual(('dirty', None), (shown.state, shown.reason))
+        self.assertEqual(['h1'], self.compute.refreshed)
+        self.assertEqual(1, len(cleaning.tasks(self.db, 'h1')))
+
+    def test_device_that_is_available_is_not_released(self):
+        device = device_admin.list_all(self.db)[0]
+        self.refused(exception.InvalidTransition, CONTRACT.device_release,
+                     device=device.uuid)
+        self.assertEqual([], self.compute.refreshed)
+
+
+class HostDeleteTest(ManagerCase):
+
+    def hosts(self):
+        return [host.host for host in host_admin.list_all(self.db)]
+
+    def test_host_whose_nova_compute_is_silent_is_deleted(self):
+        self.call(CONTRACT.host_delete, host='h1', force=False)
+        self.assertEqual(([], ['h1'], ['h1']), (
+            self.hosts(), self.compute.asked, self.compute.refreshed))
+
+    def test_host_whose_nova_compute_answers_stays(self):
+        self.compute.answers = True
+        self.refused(exception.Conflict, CONTRACT.host_delete, host='h1',
+                     force=False)
+        self.assertEqual((['h1'], []),
+                         (self.hosts(), self.compute.refreshed))
+
+    def test_host_that_is_deleted_by_force_is_not_asked(self):
+        self.compute.answers = True
+        self.call(CONTRACT.host_delete, host='h1', force=True)
+        # One that runs all the same reports its devices again.
+        self.assertEqual(([], [], ['h1']), (
+            self.hosts(), self.compute.asked, self.compute.refreshed))
+
+    def test_unknown_host_is_not_found(self):
+        for force in (False, True):
+            self.refused(exception.NotFound, CONTRACT.host_delete,
+                         host='h9', force=force)
+        self.assertEqual([], self.compute.refreshed)

@@ -1,0 +1,117 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The service: it needs the newest schema, and ends what it began."""
+
+import threading
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.rpc import conductor_api
+from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import database
+from tests.fixtures import patience
+
+
+class SchemaTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+
+    def start(self, db):
+        return service.ConductorService(self.conf, database=db)
+
+    def test_database_without_schema_is_refused(self):
+        empty = self.useFixture(database.Database(self.conf, sync=False)).db
+        exc = self.assertRaises(exception.ConfigInvalid, self.start, empty)
+        self.assertIn('is at revision None instead of '
+                      f'{migration.revisions()[-1]}', str(exc))
+        self.assertIn('gpgpu-manage db sync', str(exc))
+
+    def test_schema_of_a_newer_plugin_is_refused(self):
+        db = self.useFixture(database.Database(self.conf)).db
+        with db.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "UPDATE alembic_version SET version_num = '9999'")
+        exc = self.assertRaises(exception.ConfigInvalid, self.start, db)
+        self.assertIn('9999', str(exc))
+
+    def test_configured_database_is_used(self):
+        made = self.useFixture(database.Database(self.conf))
+        self.conf.set_override('connection', made.connection, 'database')
+        found = self.start(None).database
+        self.addCleanup(found.engine.dispose)
+        self.assertEqual(made.connection, str(found.engine.url))
+
+
+class ServeTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        # The in-process transport keeps what other tests sent.
+        self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
+        self.db = self.useFixture(database.Database(self.conf)).db
+        self.api = conductor_api.ConductorAPI(self.conf)
+
+    def serve(self):
+        server = service.ConductorService(self.conf, database=self.db)
+        server.start()
+        self.addCleanup(server.stop)
+        return server
+
+    def test_call_to_a_service_that_runs_is_answered(self):
+        self.serve()
+        self.assertEqual((), self.api.host_list(context.admin()))
+
+    def test_call_to_a_service_that_stopped_is_not_answered(self):
+        self.serve().stop()
+        self.assertRaises(exception.ConductorUnavailable, self.api.host_list,
+                          context.admin())
+
+    def test_call_after_one_of_two_services_stopped_is_answered(self):
+        first, _ = self.serve(), self.serve()
+        first.stop()
+        self.assertEqual((), self.api.host_list(context.admin()))
+
+    def test_stop_waits_for_a_call_that_runs(self):
+        server = self.serve()
+        running, stopping = threading.Event(), threading.Event()
+        ended = []
+
+        def host_list(*args):
+            running.set()
+            stopping.wait(patience.LONG)
+            ended.append('call')
+            return ()
+        self.useFixture(fixtures.MockPatchObject(
+            manager.host_admin, 'list_all', host_list))
+        stop = server._server.stop
+
+        def stop_accepting():
+            stop()
+            stopping.set()
+        self.useFixture(fixtures.MockPatchObject(
+            server._server, 'stop', stop_accepting))
+        caller = threading.Thread(
+            target=self.api.host_list, args=[context.admin()])
+        caller.start()
+        self.assertTrue(running.wait(patience.LONG))
+        server.stop()
+        self.assertEqual(['call'], ended)
+        caller.join()
