@@ -216,10 +216,10 @@ class ConductorManager(conductor_contract.Conductor):
         if not force:
             host_admin.check_not_running(
                 self._db, host,
-                lambda name: self._compute_api.ping(ctxt, name))
-        deleted = host_admin.delete(self._db, host)
+                lambda: self._compute_api.ping(ctxt, host))
+        host_admin.delete(self._db, host)
         # A nova-compute that runs despite --force reports its host again.
-        self._refresh(ctxt, [deleted])
+        self._refresh(ctxt, [host])
 
     def group_list(self, ctxt: _Context, *, host: str | None,
                    variant: str | None) -> tuple[admin.GroupInfo, ...]:

@@ -22,8 +22,13 @@ from gpgpu_plugin.db import models
 
 def find(session: orm.Session, name: str) -> models.Host | None:
     """Return the live host of a name, not locked."""
-    return session.scalar(sa.select(models.Host).where(
-        models.Host.name == name, models.Host.deleted == 0))
+    return _exact(session.scalar(sa.select(models.Host).where(
+        models.Host.name == name, models.Host.deleted == 0)), name)
+
+
+def _exact(host: models.Host | None, name: str) -> models.Host | None:
+    """Return the host if it has the name; MariaDB compares without case."""
+    return host if host is not None and host.name == name else None
 
 
 def get(session: orm.Session, name: str) -> models.Host:
@@ -55,10 +60,10 @@ def lock(session: orm.Session, name: str) -> models.Host | None:
 
     Must be the transaction's first statement (see db.api).
     """
-    return session.scalar(
+    return _exact(session.scalar(
         sa.select(models.Host)
         .where(models.Host.name == name, models.Host.deleted == 0)
-        .with_for_update().execution_options(populate_existing=True))
+        .with_for_update().execution_options(populate_existing=True)), name)
 
 
 def lock_ids(session: orm.Session,

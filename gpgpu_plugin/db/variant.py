@@ -57,7 +57,8 @@ def get(session: orm.Session, name: str) -> models.Variant:
     """
     row = session.scalar(
         sa.select(models.Variant).where(models.Variant.name == name))
-    if row is None:
+    # MariaDB compares without case.
+    if row is None or row.name != name:
         raise exception.NotFound(kind='variant', name=name)
     return row
 

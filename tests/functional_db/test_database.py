@@ -15,8 +15,13 @@ import threading
 
 import sqlalchemy as sa
 
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from tests.fixtures import database
@@ -121,12 +126,32 @@ class SkipLockedTest(PostgreSQLMixin, base.ConductorTestCase):
         self.assertEqual([1], numbers)
 
 
-class HostNameTest(MariaDBMixin, base.ConductorTestCase):
-    """MariaDB compares names without case, a broker with it."""
+class NameTest(MariaDBMixin, base.ConductorTestCase):
+    """MariaDB compares names without case and without blanks at the end."""
 
-    def test_host_named_in_upper_case_is_asked_by_its_own_name(self):
-        asked = []
-        host_admin.check_not_running(
-            self.db, 'H1', lambda name: asked.append(name) or False)
-        self.assertEqual(['h1'], asked)
-        self.assertEqual('h1', host_admin.delete(self.db, 'H1'))
+    def test_host_by_another_name_does_not_exist(self):
+        for name in ('H1', 'h1 '):
+            for call in (
+                    lambda name: host_admin.check_not_running(
+                        self.db, name, lambda: self.fail('asked')),
+                    lambda name: host_admin.delete(self.db, name),
+                    lambda name: device_admin.list_all(self.db, name),
+                    lambda name: group_admin.set_(
+                        self.db, name, 'H100', 'breadth_first'),
+                    lambda name: self.claim(host=name)):
+                self.assertRaises(
+                    (exception.NotFound, exception.ClaimDenied), call, name)
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_host_renamed_to_upper_case_is_refused_with_the_reason(self):
+        exc = self.assertRaises(
+            exception.Conflict, reports.report, self.db,
+            base.scan(base.EIGHT, host='H1'))
+        self.assertIn('is reported by host h1 already', str(exc))
+
+    def test_variant_by_another_name_does_not_exist(self):
+        for name in ('h100', 'H100 '):
+            for call in (variant_admin.show, variant_admin.delete):
+                self.assertRaises(exception.NotFound, call, self.db, name)
+        self.assertEqual(['H100'], [
+            variant.name for variant in variant_admin.list_all(self.db)])

@@ -66,19 +66,17 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
 
 
 def check_not_running(db: api.Database, name: str,
-                      answers: Callable[[str], bool]) -> None:
+                      answers: Callable[[], bool]) -> None:
     """Refuse a host whose nova-compute runs, or may be running.
 
-    :param answers: asks the nova-compute of a host, named as it reported;
-        raises where that is not known
+    :param answers: asks nova-compute; raises where that is not known
     :raises NotFound: the host never reported
     :raises Conflict: nova-compute answered, or it could not be asked
     """
     with db.reader() as session:
-        # MariaDB finds it in upper case, too, a broker does not.
-        name = host_db.get(session, name).name
+        host_db.get(session, name)
     try:
-        running = answers(name)
+        running = answers()
     except Exception as exc:
         # Whatever it is, it is no proof that nova-compute ended.
         LOG.exception('nova-compute of %s could not be asked whether it '
@@ -97,12 +95,9 @@ def check_not_running(db: api.Database, name: str,
                    'and have it report its devices anew')
 
 
-def delete(db: api.Database, name: str) -> str:
-    """Forget a host (ConductorAPI.host_delete).
-
-    :returns: its name as it reported
-    """
-    def work(session: orm.Session) -> str:
+def delete(db: api.Database, name: str) -> None:
+    """Forget a host (ConductorAPI.host_delete)."""
+    def work(session: orm.Session) -> None:
         host = host_db.lock(session, name)
         if host is None:
             raise exception.NotFound(kind='host', name=name)
@@ -120,5 +115,4 @@ def delete(db: api.Database, name: str) -> str:
         # A tombstone: schedulers see the deletion as they see any change.
         host.deleted = host.id
         host_db.changed(host)
-        return host.name
-    return db.write(work)
+    db.write(work)

@@ -61,12 +61,12 @@ class HostTest(base.ConductorTestCase):
             host_admin.delete(self.db, host)
 
     def test_host_that_does_not_answer_may_be_deleted(self):
-        host_admin.check_not_running(self.db, 'h1', lambda name: False)
+        host_admin.check_not_running(self.db, 'h1', lambda: False)
 
     def test_host_that_answers_may_not_be_deleted(self):
         exc = self.assertRaises(
             exception.Conflict, host_admin.check_not_running, self.db, 'h1',
-            lambda name: True)
+            lambda: True)
         self.assertIn('its nova-compute is running', str(exc))
         self.assertIn('--force', str(exc))
 
@@ -75,7 +75,7 @@ class HostTest(base.ConductorTestCase):
                 exception.BrokerUnavailable(hosts='b:5672', reason='refused'),
                 oslo_messaging.MessageDeliveryFailure('no route\nto it'),
                 OSError(5, 'what nobody foresaw')):
-            def ask(name, cause=cause):
+            def ask(cause=cause):
                 raise cause
             with self.subTest(cause=cause):
                 exc = self.assertRaises(
@@ -88,4 +88,4 @@ class HostTest(base.ConductorTestCase):
     def test_unknown_host_is_not_asked(self):
         self.assertRaises(
             exception.NotFound, host_admin.check_not_running, self.db, 'h9',
-            lambda name: self.fail('asked'))
+            lambda: self.fail('asked'))
