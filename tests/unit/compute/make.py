@@ -1,0 +1,32 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Values of the compute layer, as short as tests need them."""
+
+from gpgpu_plugin.objects import inventory
+
+NODE = 'node-1'
+GROUP = 'provider-H100'
+
+
+def group(name='H100', total=8, reserved=0):
+    return inventory.GroupInventory(
+        variant=name, provider_name=f'h1_gpu_{name}',
+        provider_uuid=f'provider-{name}',
+        traits=('CUSTOM_GPU', 'OWNER_NOVA'),
+        types=(inventory.TypeInventory(
+            resource_class=f'CUSTOM_GPU_{name}', total=total,
+            reserved=reserved, max_unit=total),))
+
+
+def host_inventory(*groups, generation=1, host='h1'):
+    return inventory.HostInventory(
+        host=host, node_uuid=NODE, generation=generation, groups=groups)

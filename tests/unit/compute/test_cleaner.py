@@ -1,0 +1,95 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cleaning of one device, with a conductor and a host that are mocks."""
+
+from unittest import mock
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.objects import claim as claim_obj
+
+TASK = claim_obj.CleanTask(
+    device_uuid='d1', stable_id='/devices/x', address='0000:3b:00.0',
+    variant='H100', token='t1', assignment_uuid='a1', vgpu_type='H100-4Q')
+DEVICE = host_base.HostDevice.to_clean(TASK)
+
+
+class CleanTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.api = mock.Mock(spec=['clean_started', 'clean_finished'])
+        self.backend = mock.create_autospec(host_base.Host, instance=True)
+        self.backend.clean.return_value = host_base.CleanVerdict(
+            passed=True, evidence='reset')
+        self.log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.compute.cleaner'))
+
+    def clean(self):
+        return cleaner.clean(self.api, self.backend, TASK)
+
+    def finished(self):
+        """What the conductor was told."""
+        [((_, device_uuid, token), told)] = (
+            self.api.clean_finished.call_args_list)
+        self.assertEqual(('d1', 't1'), (device_uuid, token))
+        return told
+
+    def test_clean_device_is_reported_with_the_driver_s_capacity(self):
+        self.backend.driver_capacity.return_value = {'/devices/x': 'capacity'}
+        self.assertIs(self.api.clean_finished.return_value, self.clean())
+        self.assertEqual(
+            {'passed': True, 'evidence': 'reset',
+             'driver_capacities': {'/devices/x': 'capacity'}},
+            self.finished())
+        self.backend.clean.assert_called_once_with(DEVICE)
+        self.backend.driver_capacity.assert_called_once_with([DEVICE])
+        self.assertEqual('', self.log.output)
+
+    def test_device_that_is_not_clean_is_reported_and_logged(self):
+        self.backend.clean.return_value = host_base.CleanVerdict(
+            passed=False, evidence='device was 2330, is 2339')
+        self.clean()
+        self.assertFalse(self.finished()['passed'])
+        for words in ('0000:3b:00.0', 'device was 2330, is 2339',
+                      'gpgpu-manage device release d1'):
+            self.assertIn(words, self.log.output)
+
+    def test_error_of_the_host_quarantines_the_device(self):
+        self.backend.clean.side_effect = RuntimeError('surprise')
+        self.clean()
+        told = self.finished()
+        self.assertEqual((False, 'RuntimeError: surprise'),
+                         (told['passed'], told['evidence']))
+
+    def test_host_that_is_not_ready_gives_no_verdict(self):
+        self.backend.clean.side_effect = exception.HostNotReady(
+            path='/sys', reason='no helper')
+        self.assertRaises(exception.HostNotReady, self.clean)
+        self.assertEqual([], self.api.clean_finished.mock_calls)
+
+    def test_device_that_another_cleaning_has_is_not_touched(self):
+        self.api.clean_started.side_effect = exception.Conflict(
+            kind='device', name='d1', reason='cleaned by t2')
+        self.assertIsNone(self.clean())
+        self.assertEqual([], self.backend.clean.mock_calls)
+        self.assertEqual([], self.api.clean_finished.mock_calls)
+
+    def test_device_is_not_touched_before_the_conductor_answers(self):
+        self.api.clean_started.side_effect = exception.ConductorUnavailable(
+            method='clean_started', timeout=1)
+        self.assertRaises(exception.ConductorUnavailable, self.clean)
+        self.assertEqual([], self.backend.clean.mock_calls)

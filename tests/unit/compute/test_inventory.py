@@ -1,0 +1,166 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The offered inventory: the newest answer, and when it is written."""
+
+import fixtures
+from nova.compute import provider_tree
+from oslotest import base
+
+from gpgpu_plugin.compute import inventory
+from gpgpu_plugin.compute import placement
+from tests.unit.compute import make
+
+
+class OfferedInventoryTestCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.frozen = False
+        self.offered = inventory.OfferedInventory(
+            'h1', object(), lambda: self.frozen)
+        self.tree = provider_tree.ProviderTree()
+        self.tree.new_root('h1', make.NODE)
+        self.written = []
+        self.useFixture(fixtures.MockPatchObject(
+            placement, 'push', lambda context, client, written:
+            self.written.append(written.generation)))
+
+    def accept(self, *groups, **kwargs):
+        self.offered.accept(make.host_inventory(*groups, **kwargs))
+
+
+class AcceptTest(OfferedInventoryTestCase):
+
+    def test_newer_answer_replaces_the_known_one(self):
+        self.accept(generation=1)
+        self.accept(generation=2)
+        self.assertEqual(2, self.offered.newest.generation)
+
+    def test_older_answer_that_arrives_late_is_dropped(self):
+        self.accept(generation=2)
+        self.accept(generation=1)
+        self.assertEqual(2, self.offered.newest.generation)
+
+    def test_answer_of_the_same_generation_is_accepted(self):
+        self.accept(generation=1)
+        self.accept(make.group(), generation=1)
+        self.assertEqual(1, len(self.offered.groups))
+
+    def test_answer_about_another_host_is_dropped(self):
+        self.accept(generation=2, host='h2')
+        self.assertIsNone(self.offered.newest)
+
+    def test_missing_answer_is_dropped(self):
+        self.accept(generation=1)
+        self.offered.accept(None)
+        self.assertEqual(1, self.offered.newest.generation)
+
+
+class ContentTest(OfferedInventoryTestCase):
+
+    def test_unknown_inventory_has_no_groups(self):
+        self.assertEqual((), self.offered.groups)
+        self.assertEqual(set(), self.offered.resource_classes())
+        self.assertEqual(set(), self.offered.provider_uuids())
+        self.assertFalse(self.offered.owns_any([make.GROUP]))
+
+    def test_groups_have_providers_and_resource_classes(self):
+        self.accept(make.group(), make.group('T4'))
+        self.assertEqual({'CUSTOM_GPU_H100', 'CUSTOM_GPU_T4'},
+                         self.offered.resource_classes())
+        self.assertEqual({'provider-H100', 'provider-T4'},
+                         self.offered.provider_uuids())
+
+    def test_one_provider_of_several_is_enough_to_own_any(self):
+        self.accept(make.group())
+        self.assertTrue(self.offered.owns_any(['other', make.GROUP]))
+        self.assertFalse(self.offered.owns_any(['other']))
+
+
+class WriteTest(OfferedInventoryTestCase):
+
+    def test_push_before_nova_has_the_groups_writes_nothing(self):
+        self.accept(make.group())
+        self.offered.push()
+        self.assertEqual([], self.written)
+
+    def test_push_after_apply_writes_the_newest(self):
+        self.offered.apply(self.tree, 'h1')
+        self.accept(make.group(), generation=3)
+        self.offered.push()
+        self.assertEqual([3], self.written)
+
+    def test_push_of_an_unknown_inventory_writes_nothing(self):
+        self.offered.apply(self.tree, 'h1')
+        self.offered.push()
+        self.assertEqual([], self.written)
+
+    def test_push_while_frozen_writes_nothing(self):
+        self.accept(make.group())
+        self.offered.apply(self.tree, 'h1')
+        self.frozen = True
+        self.offered.push()
+        self.assertEqual([], self.written)
+
+    def test_apply_while_frozen_leaves_the_tree(self):
+        self.accept(make.group(total=8))
+        self.offered.apply(self.tree, 'h1')
+        self.frozen = True
+        self.accept(make.group(total=4), generation=2)
+        self.offered.apply(self.tree, 'h1')
+        self.assertEqual(8, self.total())
+
+    def test_first_apply_is_made_also_while_frozen(self):
+        self.frozen = True
+        self.accept(make.group())
+        self.offered.apply(self.tree, 'h1')
+        self.assertEqual(8, self.total())
+
+    def total(self):
+        return self.tree.data(make.GROUP).inventory[
+            'CUSTOM_GPU_H100']['total']
+
+    def test_apply_to_a_tree_without_the_node_raises(self):
+        self.accept(make.group())
+        self.assertRaises(ValueError, self.offered.apply, self.tree, 'h9')
+
+    def test_push_that_fails_is_logged_and_does_not_raise(self):
+        self.accept(make.group())
+        self.offered.apply(self.tree, 'h1')
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.compute.inventory'))
+        with fixtures.MockPatchObject(
+                placement, 'push', side_effect=RuntimeError('409')):
+            self.offered.push()
+        self.assertIn('Cannot write the GPU groups of h1', log.output)
+        self.offered.push()
+        self.assertEqual([1], self.written)
+
+    def test_group_that_is_gone_is_withdrawn_once(self):
+        withdrawn = []
+
+        def withdraw(context, client, found, written):
+            gone = written.keys() - {
+                group.provider_uuid for group in found.groups}
+            withdrawn.append(gone)
+            written.clear()
+            written.update(dict.fromkeys(
+                group.provider_uuid for group in found.groups))
+        self.useFixture(fixtures.MockPatchObject(
+            placement, 'withdraw', withdraw))
+        self.offered.apply(self.tree, 'h1')
+        self.accept(make.group())
+        self.offered.push()
+        self.accept(generation=2)
+        self.offered.push()
+        self.offered.push()
+        self.assertEqual([set(), {make.GROUP}, set()], withdrawn)
