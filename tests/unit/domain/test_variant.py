@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import variant
 
@@ -113,21 +112,3 @@ class MatchTest(base.BaseTestCase):
                         except exception.VariantTie:
                             tie = True
         self.assertEqual(tie, variant.overlaps(one, other))
-
-
-class NamingTest(base.BaseTestCase):
-
-    def test_provider_uuid_is_stable_and_own_to_node_and_variant(self):
-        uuids = {naming.provider_uuid(node, name)
-                 for node in ('n1', 'n2') for name in ('A', 'B')}
-        self.assertEqual(4, len(uuids))
-        self.assertIn(naming.provider_uuid('n1', 'A'), uuids)
-
-    def test_traits(self):
-        self.assertEqual(
-            {'CUSTOM_GPU', 'CUSTOM_GPU_NV_H100', 'OWNER_NOVA', 'CUSTOM_X'},
-            naming.traits('nv-h100', ('CUSTOM_X',)))
-
-    def test_vgpu_class(self):
-        self.assertEqual('CUSTOM_VGPU_A40_NVIDIA_558', naming.resource_class(
-            'a40', 'nvidia-558'))

@@ -23,47 +23,11 @@ from gpgpu_plugin import scheduler_filters
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
+from tests.unit.scheduler_filters import make
 
 objects.register_all()
 
-RC = 'CUSTOM_GPU_A'
-
-
-def groups(node, free=0b1111, generation=1, available=(), alone=(), **kwargs):
-    return scheduling.HostMasks(
-        host=node,
-        node_uuid=node,
-        generation=generation,
-        groups=(
-            scheduling.GroupMasks(
-                variant='A',
-                provider_uuid=f'{node}-rp',
-                types=(
-                    scheduling.TypeMasks(
-                        resource_class=RC, free=free, available=available
-                    ),
-                ),
-                numa=(0b0011, 0b1100),
-                switches=(0b0001, 0b0010),
-                alone=alone,
-            ),
-        ),
-        **kwargs,
-    )
-
-
-class FakeAPI:
-
-    def __init__(self, *changes):
-        self.changes = list(changes)
-        self.asked = []
-
-    def changes_since(self, context, generation):
-        self.asked.append(generation)
-        change = self.changes.pop(0)
-        if isinstance(change, Exception):
-            raise change
-        return change
+groups, FakeAPI = make.groups, make.FakeAPI
 
 
 def host(node, candidates=None):
@@ -90,8 +54,8 @@ class GpuFilterTest(base.BaseTestCase):
             numa_topology=None)
 
     def passed(self, api, spec, *hosts):
-        made = gpu_filter.GpuFilter(scheduler_view.SchedulerViewCache(api))
-        return [host.host for host in made.filter_all(hosts, spec)]
+        subject = gpu_filter.GpuFilter(scheduler_view.SchedulerViewCache(api))
+        return [host.host for host in subject.filter_all(hosts, spec)]
 
     def view(self, *hosts, generation=1):
         return FakeAPI(scheduling.Changes(generation=generation, hosts=hosts))
@@ -189,30 +153,3 @@ class GpuFilterTest(base.BaseTestCase):
 
     def test_enumerated_for_nova(self):
         self.assertIn(gpu_filter.GpuFilter, scheduler_filters.all_filters())
-
-
-class HostViewTest(base.BaseTestCase):
-
-    def test_changes_are_applied_by_generation(self):
-        api = FakeAPI(
-            scheduling.Changes(generation=2, hosts=(
-                groups('h1', generation=5), groups('h2'))),
-            scheduling.Changes(generation=4, hosts=(
-                groups('h1', free=0, generation=4),
-                groups('h2', deleted=True))))
-        cache = scheduler_view.SchedulerViewCache(api)
-        cache.refresh()
-        view = cache.refresh()
-        self.assertEqual([0, 2], api.asked)
-        self.assertEqual({'h1'}, set(view.hosts))
-        self.assertEqual(0b1111, view.hosts['h1'].groups[0].types[0].free)
-
-    def test_database_set_up_anew(self):
-        api = FakeAPI(
-            scheduling.Changes(generation=9, hosts=(groups('h1'),)),
-            scheduling.Changes(generation=1),
-            scheduling.Changes(generation=1, hosts=(groups('h2'),)))
-        cache = scheduler_view.SchedulerViewCache(api)
-        cache.refresh()
-        self.assertEqual({'h2'}, set(cache.refresh().hosts))
-        self.assertEqual([0, 9, 0], api.asked)

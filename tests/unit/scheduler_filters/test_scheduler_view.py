@@ -1,0 +1,127 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The scheduler's view: changes by generation, and why a host is refused."""
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from tests.unit.scheduler_filters import make
+
+
+def changes(*hosts, generation=1):
+    return scheduling.Changes(generation=generation, hosts=hosts)
+
+
+def demand(count=1, resource_class=make.RC):
+    return request.Request(demands=(request.Demand(
+        resource_class=resource_class, count=count),))
+
+
+class SchedulerViewTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.view = scheduler_view.SchedulerView().updated(changes(
+            make.groups('h1'), make.groups('h2', free=0b1)))
+
+    def reason(self, node='h1', providers=('h1-rp',), **kwargs):
+        refusal = self.view.refusal(
+            node, frozenset(providers), demand(**kwargs))
+        return None if refusal is None else refusal.reason
+
+    def test_resource_classes_are_those_of_all_hosts(self):
+        self.assertEqual({make.RC}, self.view.resource_classes)
+        self.assertEqual(
+            frozenset(), scheduler_view.SchedulerView().resource_classes)
+
+    def test_host_that_fits_is_not_refused(self):
+        self.assertIsNone(self.reason(count=4))
+
+    def test_host_that_is_too_small_is_refused(self):
+        self.assertEqual(request.Reason.NOT_ENOUGH_AVAILABLE,
+                         self.reason(count=5))
+        self.assertEqual(request.Reason.NOT_ENOUGH_AVAILABLE,
+                         self.reason('h2', ('h2-rp',), count=2))
+
+    def test_host_that_never_reported_is_refused(self):
+        self.assertEqual(request.Reason.HOST_UNKNOWN, self.reason('h9'))
+
+    def test_group_outside_the_candidate_is_refused(self):
+        self.assertIsNotNone(self.reason(providers=('other',)))
+        self.assertIsNone(self.reason(providers=('other', 'h1-rp')))
+
+    def test_update_leaves_the_former_view_as_it_was(self):
+        newer = self.view.updated(changes(
+            make.groups('h1', deleted=True, generation=2), generation=2))
+        self.assertEqual({'h2'}, set(newer.hosts))
+        self.assertEqual({'h1', 'h2'}, set(self.view.hosts))
+        self.assertEqual((2, 1), (newer.generation, self.view.generation))
+
+    def test_older_change_of_a_host_is_dropped(self):
+        for generation, free in ((1, 0), (2, 0)):
+            newer = self.view.updated(changes(
+                make.groups('h1', generation=3))).updated(changes(
+                    make.groups('h1', free=free, generation=generation)))
+            self.assertEqual(
+                0b1111, newer.hosts['h1'].groups[0].types[0].free)
+
+    def test_change_of_the_same_generation_is_applied(self):
+        newer = self.view.updated(changes(make.groups('h1', free=0)))
+        self.assertEqual(0, newer.hosts['h1'].groups[0].types[0].free)
+
+    def test_older_deletion_is_dropped(self):
+        newer = self.view.updated(changes(
+            make.groups('h1', deleted=True, generation=0)))
+        self.assertIn('h1', newer.hosts)
+
+    def test_deletion_of_an_unknown_host_changes_nothing(self):
+        newer = self.view.updated(changes(make.groups('h9', deleted=True)))
+        self.assertEqual({'h1', 'h2'}, set(newer.hosts))
+
+
+class SchedulerViewCacheTest(base.BaseTestCase):
+
+    def test_changes_are_asked_for_since_the_known_generation(self):
+        api = make.FakeAPI(
+            changes(make.groups('h1', generation=5), make.groups('h2'),
+                    generation=2),
+            changes(make.groups('h1', free=0, generation=4),
+                    make.groups('h2', deleted=True), generation=4))
+        cache = scheduler_view.SchedulerViewCache(api)
+        cache.refresh()
+        view = cache.refresh()
+        self.assertEqual([0, 2], api.asked)
+        self.assertEqual({'h1'}, set(view.hosts))
+        self.assertEqual(0b1111, view.hosts['h1'].groups[0].types[0].free)
+
+    def test_database_that_was_set_up_anew_is_read_from_the_beginning(self):
+        api = make.FakeAPI(
+            changes(make.groups('h1'), generation=9), changes(),
+            changes(make.groups('h2')))
+        cache = scheduler_view.SchedulerViewCache(api)
+        cache.refresh()
+        self.assertEqual({'h2'}, set(cache.refresh().hosts))
+        self.assertEqual([0, 9, 0], api.asked)
+
+    def test_view_stays_while_no_conductor_answers(self):
+        api = make.FakeAPI(
+            changes(make.groups('h1'), generation=9),
+            exception.ConductorUnavailable(method='x', timeout=1),
+            changes(generation=9))
+        cache = scheduler_view.SchedulerViewCache(api)
+        cache.refresh()
+        self.assertRaises(exception.ConductorUnavailable, cache.refresh)
+        self.assertEqual({'h1'}, set(cache.refresh().hosts))
+        self.assertEqual([0, 9, 9], api.asked)
