@@ -12,7 +12,6 @@
 """Tests of the host of nova-compute, on fake machines."""
 
 import errno
-import os
 import shutil
 import uuid
 
@@ -171,16 +170,3 @@ class MakeVFsTest(LocalHostCase):
     def test_no_vfs_are_made_unless_configured(self):
         self.host.make_vfs(())
         self.assertEqual([], self.kernel.written)
-
-
-class RestartTest(LocalHostCase):
-
-    def test_machine_is_kept_over_a_restart(self):
-        gpu = self.functions()[0]
-        self.host.prepare(self.device(gpu))
-        again = fake_host.FakeHost.for_machine(self.machine, self.root)
-        self.assertEqual('vfio-pci', next(
-            function.driver for function in again.scan().functions
-            if function.id == gpu.id))
-        self.assertTrue(os.path.islink(
-            f'{self.root}/bus/pci/drivers/vfio-pci/{gpu.address}'))

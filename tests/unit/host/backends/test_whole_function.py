@@ -1,0 +1,319 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of functions that a guest gets whole, on fake machines.
+
+The fake kernel has tests of its own.
+"""
+
+import os
+import pathlib
+import shutil
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host.fake import host as fake_host
+
+
+class PassthroughCase(base.BaseTestCase):
+
+    machine = 'old-two-card'
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        self.backend = fake_host.FakeHost.for_machine(self.machine, self.root)
+
+    def functions(self):
+        return {function.address: function
+                for function in self.backend.scan().functions}
+
+    def the(self, **facts):
+        [found] = [
+            function for function in self.functions().values() if all(
+                getattr(function, name) == value
+                for name, value in facts.items())]
+        return found
+
+    @staticmethod
+    def device(function):
+        return host_base.HostDevice(
+            assignment_uuid='a', stable_id=function.id,
+            address=function.address)
+
+    def refused(self, method, function, *words):
+        exc = self.assertRaises(
+            exception.HostError, method, self.device(function))
+        for word in words:
+            self.assertIn(word, str(exc))
+
+    def write(self, function, name, text):
+        with open(f'{self.root}/bus/pci/devices/{function.address}/{name}',
+                  'w', encoding='utf-8') as file:
+            file.write(text)
+
+
+class CardTest(PassthroughCase):
+
+    def setUp(self):
+        super().setUp()
+        self.write(self.the(device='11fa'), 'boot_vga', '0\n')
+        self.gpu = self.the(device='11fa')
+        [self.audio] = self.gpu.companions
+
+    def join_group(self, function):
+        device = os.path.realpath(
+            f'{self.root}/bus/pci/devices/{function.address}')
+        os.unlink(f'{device}/iommu_group/devices/{function.address}')
+        os.unlink(f'{device}/iommu_group')
+        group = (f'{self.root}/kernel/iommu_groups/'
+                 f'{self.gpu.iommu_group}')
+        os.symlink(group, f'{device}/iommu_group')
+        os.symlink(device, f'{group}/devices/{function.address}')
+
+    def test_attachment_has_all_functions_of_the_card(self):
+        self.assertEqual(
+            (self.gpu.address, self.audio),
+            self.backend.attachment(self.device(self.gpu)).functions)
+
+    def test_designated_card_stays_bound_after_release(self):
+        etc = f'{self.root}/etc/driverctl.d'
+        os.makedirs(etc)
+        both = self.gpu.address, self.audio
+        for address in both:
+            with open(f'{etc}/pci-{address}', 'w', encoding='utf-8') as file:
+                file.write('vfio-pci\n')
+        # Somebody unbound it by hand.
+        self.backend.release(self.device(self.gpu))
+        for _ in range(2):
+            found = self.functions()
+            self.assertEqual({'vfio-pci'},
+                             {found[address].driver for address in both})
+            self.backend.prepare(self.device(self.gpu))
+            self.assertTrue(self.backend.clean(
+                self.device(self.gpu)).passed)
+
+    def test_prepare_without_iommu_group_is_refused(self):
+        for address in (self.gpu.address, self.audio):
+            os.unlink(f'{self.root}/bus/pci/devices/{address}/iommu_group')
+        self.refused(self.backend.prepare, self.gpu, 'is the IOMMU on')
+        self.backend.release(self.device(self.gpu))
+
+    def test_prepare_without_vfio_pci_is_refused(self):
+        shutil.rmtree(f'{self.root}/bus/pci/drivers/vfio-pci')
+
+        def fails():
+            raise OSError(5, 'modprobe vfio-pci failed: not found')
+        self.backend.binder._load_vfio = fails
+        self.refused(self.backend.prepare, self.gpu, 'vfio-pci',
+                     'cannot be loaded', 'not found')
+
+    def test_release_of_open_device_is_refused(self):
+        self.backend.prepare(self.device(self.gpu))
+        self.write(self.gpu, 'enable', '1\n')
+        self.refused(self.backend.release, self.gpu, 'still has it open')
+
+    def test_all_functions_of_the_card_are_bound_and_unbound(self):
+        both = self.gpu.address, self.audio
+        self.backend.prepare(self.device(self.gpu))
+        found = self.functions()
+        self.assertEqual({'vfio-pci'},
+                         {found[address].driver for address in both})
+        self.assertEqual(2, sum(
+            function.driver == 'vfio-pci' for function in found.values()))
+        self.backend.release(self.device(self.gpu))
+        found = self.functions()
+        self.assertEqual({None},
+                         {found[address].driver for address in both})
+
+    def change_config(self, address):
+        path = f'{self.root}/bus/pci/devices/{address}/config'
+        with open(path, 'r+b') as file:
+            file.seek(2)
+            file.write(b'\x39\x23')
+
+    def test_changed_companion_is_not_clean_and_stays_without_driver(self):
+        before = self.functions()
+        self.backend.prepare(self.device(self.gpu))
+        self.change_config(self.audio)
+        verdict = self.backend.clean(self.device(self.gpu))
+        self.assertFalse(verdict.passed)
+        self.assertIn(f'{self.audio}: since before the guest, device was',
+                      verdict.evidence)
+        found = self.functions()
+        for address in (self.gpu.address, self.audio):
+            self.assertIsNotNone(before[address].driver)
+            self.assertIsNone(found[address].driver)
+
+    def test_no_function_is_bound_if_one_cannot_be_read(self):
+        read = self.backend.binder._read_file
+
+        def fail(path):
+            if self.audio in path:
+                raise OSError(5, 'Input/output error')
+            return read(path)
+        self.backend.binder._read_file = fail
+        self.refused(self.backend.prepare, self.gpu, 'Input/output error')
+        self.assertEqual([], self.backend.kernel.written)
+
+    def test_no_function_is_bound_before_its_baseline_is_stored(self):
+        self.useFixture(fixtures.MockPatch(
+            'os.replace', side_effect=OSError(28, 'No space left on device')))
+        self.assertRaises(exception.HostNotReady, self.backend.prepare,
+                          self.device(self.gpu))
+        self.assertEqual([], self.backend.kernel.written)
+
+    def test_clean_without_helper_gives_no_verdict(self):
+        self.backend.prepare(self.device(self.gpu))
+
+        def fail(path):
+            raise privsep.HelperUnavailable(5, 'no helper')
+        self.backend.binder._read_file = fail
+        self.assertRaises(exception.HostNotReady, self.backend.clean,
+                          self.device(self.gpu))
+
+    def test_foreign_device_in_iommu_group_is_refused(self):
+        foreign = next(
+            function for function in self.functions().values()
+            if function.address not in (self.gpu.address, self.audio)
+            and not function.class_code.startswith('06'))
+        self.join_group(foreign)
+        for method in (self.backend.prepare, self.backend.release):
+            self.refused(method, self.gpu, foreign.address,
+                         'no part of the card')
+        verdict = self.backend.clean(self.device(self.gpu))
+        self.assertFalse(verdict.passed)
+
+    def test_bridge_in_iommu_group_is_no_hindrance(self):
+        bridge = next(function for function in self.functions().values()
+                      if function.class_code.startswith('0604'))
+        self.join_group(bridge)
+        self.backend.prepare(self.device(self.gpu))
+        self.assertEqual('pcieport', self.the(id=bridge.id).driver)
+
+
+class DisplayTest(PassthroughCase):
+
+    def test_boot_display_is_refused(self):
+        gpu = self.the(device='11fa')
+        self.refused(self.backend.prepare, gpu, 'booted with')
+
+
+class CleanTest(PassthroughCase):
+
+    machine = 'hgx-h100-8'
+
+    def setUp(self):
+        super().setUp()
+        self.gpu = next(
+            function for function in self.functions().values()
+            if function.device == '2330')
+        self.backend.prepare(self.device(self.gpu))
+
+    def verdict(self, passed, *words):
+        verdict = self.backend.clean(self.device(self.gpu))
+        self.assertEqual(passed, verdict.passed, verdict.evidence)
+        for word in words:
+            self.assertIn(word, verdict.evidence)
+
+    def test_unchanged_gpu_is_clean(self):
+        self.verdict(True, 'was reset')
+
+    def test_open_gpu_is_not_clean(self):
+        self.write(self.gpu, 'enable', '1\n')
+        self.verdict(False, 'still has it open')
+        self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
+
+    def test_gpu_without_reset_is_not_clean(self):
+        self.write(self.gpu, 'reset_method', '')
+        self.verdict(False, 'reset')
+
+    def change_config(self, offset, value):
+        path = f'{self.root}/bus/pci/devices/{self.gpu.address}/config'
+        with open(path, 'r+b') as file:
+            file.seek(offset)
+            file.write(value)
+
+    def test_gpu_with_other_ids_than_before_the_guest_is_not_clean(self):
+        # As after other firmware: sysfs still shows the old ids.
+        self.change_config(2, b'\x39\x23')
+        for _ in range(2):
+            # Again, as when nova-compute died before it could report.
+            self.verdict(False, 'since before the guest',
+                         'device was 2330, is 2339')
+        # An operator released it, so it is cleaned under another token.
+        self.assertTrue(self.backend.clean(host_base.HostDevice(
+            assignment_uuid='b', stable_id=self.gpu.id,
+            address=self.gpu.address)).passed)
+
+    def test_gpu_without_former_capability_is_not_clean(self):
+        self.change_config(0x34, b'\0')
+        self.verdict(False, 'capabilities was 10@40, is')
+
+    def test_registers_that_guests_write_are_not_compared(self):
+        # Command, status, cache line, addresses in BARs, interrupt line.
+        for offset, value in ((4, b'\x06\x04\x10\x20'), (12, b'\x10\x40'),
+                              (0x13, b'\xe0'), (60, b'\x0b')):
+            self.change_config(offset, value)
+        self.verdict(True, 'was reset')
+
+    def test_repeated_prepare_keeps_first_baseline(self):
+        self.change_config(2, b'\x39\x23')
+        # As when nova-compute starts while the guest runs.
+        self.backend.prepare(self.device(self.gpu))
+        self.verdict(False, 'device was 2330, is 2339')
+
+    def test_gpu_with_unreadable_baseline_is_not_clean(self):
+        [path] = pathlib.Path(f'{self.root}/etc/cards').iterdir()
+        path.write_text('{')
+        self.verdict(False, 'the baseline of')
+
+    def test_prepare_without_baseline_is_refused(self):
+        shutil.rmtree(f'{self.root}/etc/cards')
+        self.useFixture(fixtures.MockPatch(
+            'os.replace', side_effect=OSError(28, 'No space left on device')))
+        exc = self.assertRaises(
+            exception.HostNotReady, self.backend.prepare,
+            self.device(self.the(id=self.gpu.id)))
+        self.assertIn('No space left', str(exc))
+
+    def test_gpu_with_other_id_after_reset_is_not_clean(self):
+        reset = self.backend.kernel.write
+
+        def swap(path, value):
+            reset(path, value)
+            if path.endswith('/reset'):
+                self.write(self.gpu, 'device', '0x2331\n')
+        self.backend.binder._write_attribute = swap
+        self.verdict(False, 'device was 2330, is 2331')
+
+    def test_gpu_that_is_dead_after_reset_is_not_clean(self):
+        reset = self.backend.kernel.write
+
+        def die(path, value):
+            reset(path, value)
+            if path.endswith('/reset'):
+                path = f'{self.root}/bus/pci/devices/{self.gpu.address}'
+                with open(f'{path}/config', 'wb') as file:
+                    file.write(b'\xff' * 256)
+        self.backend.binder._write_attribute = die
+        self.verdict(False, 'does not answer')
+
+    def test_removed_gpu_is_not_clean(self):
+        shutil.rmtree(os.path.realpath(
+            f'{self.root}/bus/pci/devices/{self.gpu.address}'))
+        os.unlink(f'{self.root}/bus/pci/devices/{self.gpu.address}')
+        self.refused(self.backend.release, self.gpu, 'is not there')
+        self.verdict(False, 'is not there')

@@ -1,0 +1,102 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""An operator's file may come from a stranger."""
+
+import pathlib
+
+import fixtures
+import yaml
+from oslotest import base
+
+from gpgpu_plugin.host.fake import machine_file
+
+
+class ReadTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.path = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'host.yaml')
+
+    def read(self, text):
+        self.path.write_text(text)
+        return machine_file.read(str(self.path))
+
+    def refused(self, text):
+        return str(self.assertRaises(ValueError, self.read, text))
+
+    def test_text_is_returned_as_it_is(self):
+        text = '# A comment\ntitle: "x"\ntree: {a: {b: [1]}}\n'
+        self.assertEqual(text, self.read(text))
+
+    def test_alias_is_refused_with_its_line(self):
+        self.assertIn('line 2 has an alias',
+                      self.refused('a: &a {x: 1}\nb: *a\n'))
+        self.assertIn('line 2 has an alias',
+                      self.refused('a: &a {x: 1}\nb: {<<: *a}\n'))
+
+    def test_anchor_without_alias_is_harmless(self):
+        self.read('a: &a {x: 1}\n')
+
+    def test_nesting_is_limited_to_sixteen_levels(self):
+        self.read('[' * 16 + ']' * 16)
+        self.assertIn('line 1 has too many levels',
+                      self.refused('[' * 17 + ']' * 17))
+        self.assertIn('too many levels', self.refused('[' * 200000))
+
+    def test_levels_that_end_are_not_counted(self):
+        self.read('\n'.join(f'a{number}: [[1], [2]]' for number in range(50)))
+
+    def test_size_is_limited(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.host.fake.machine_file._MAX_SIZE', 1 << 20))
+        self.read('#' * (1 << 20))
+        self.assertIn('more than 1 MiB', self.refused('#' * ((1 << 20) + 1)))
+
+    def test_endless_file_is_refused(self):
+        exc = self.assertRaises(ValueError, machine_file.read, '/dev/zero')
+        self.assertIn('more than 16 MiB', str(exc))
+
+    def test_text_that_is_no_yaml_is_refused(self):
+        for text in ('{', '\0', 'a: b: c', '- a\nb'):
+            self.assertIn('no YAML', self.refused(text), text)
+
+    def test_bytes_that_are_no_text_are_refused(self):
+        self.path.write_bytes(b'\xff\xfe\x00')
+        self.assertRaises(ValueError, machine_file.read, str(self.path))
+
+    def test_missing_file_is_an_os_error(self):
+        self.assertRaises(FileNotFoundError, machine_file.read,
+                          str(self.path))
+
+
+class ParseTest(base.BaseTestCase):
+
+    def test_data_is_returned(self):
+        self.assertEqual({'a': [1, 'b', None]},
+                         machine_file.parse('a: [1, b, null]'))
+
+    def test_alias_of_a_file_of_the_package_is_expanded(self):
+        self.assertEqual({'a': {'x': 1}, 'b': {'x': 1}},
+                         machine_file.parse('a: &a {x: 1}\nb: *a\n'))
+
+    def test_malformed_value_is_refused_in_one_short_line(self):
+        for text in ('{', 'a: 2001-99-99', f'a: {"9" * 5000}',
+                     f'a: !{"x" * 5000} b'):
+            exc = self.assertRaises(ValueError, machine_file.parse, text)
+            self.assertIn('no YAML', str(exc))
+            self.assertNotIn('\n', str(exc))
+            self.assertLess(len(str(exc)), 300)
+
+    def test_object_of_python_is_not_made(self):
+        self.assertRaises(ValueError, machine_file.parse,
+                          yaml.dump(pathlib.PurePosixPath('x')))

@@ -1,0 +1,73 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Devices of the host layer, from what the conductor says of them."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.objects import claim as claim_obj
+
+
+def assignment(**kwargs):
+    return claim_obj.Assignment(**{
+        'uuid': 'a1', 'instance_uuid': 'i1', 'host': 'h1',
+        'role': claim_obj.ClaimRole.INSTANCE, 'device_uuid': 'd1',
+        'stable_id': '/devices/x', 'address': '0000:3b:00.0',
+        'variant': 'T4', 'resource_class': 'CUSTOM_GPU_T4',
+        'state': 'assigned', **kwargs})
+
+
+def task(**kwargs):
+    return claim_obj.CleanTask(**{
+        'device_uuid': 'd1', 'stable_id': '/devices/x',
+        'address': '0000:3b:00.0', 'variant': 'T4', 'token': 't1', **kwargs})
+
+
+class HostDeviceTest(base.BaseTestCase):
+
+    def test_device_of_an_assignment_is_not_being_cleaned(self):
+        self.assertEqual(
+            host_base.HostDevice(
+                assignment_uuid='a1', stable_id='/devices/x',
+                address='0000:3b:00.0', vgpu_type='T4-4Q', placement_id=0),
+            host_base.HostDevice.of(
+                assignment(vgpu_type='T4-4Q', placement_id=0)))
+
+    def test_assignment_without_a_type_is_passthrough(self):
+        self.assertTrue(host_base.HostDevice.of(assignment()).is_passthrough)
+        self.assertFalse(host_base.HostDevice.of(
+            assignment(vgpu_type='T4-4Q')).is_passthrough)
+
+    def test_cleaning_has_its_token_and_the_last_assignment(self):
+        device = host_base.HostDevice.to_clean(
+            task(assignment_uuid='a1', vgpu_type='T4-4Q'))
+        self.assertEqual(('a1', 't1', 'T4-4Q'), (
+            device.assignment_uuid, device.cleaning, device.vgpu_type))
+
+    def test_device_that_was_never_assigned_is_cleaned_as_passthrough(self):
+        device = host_base.HostDevice.to_clean(task())
+        self.assertEqual(('', naming.PASSTHROUGH), (
+            device.assignment_uuid, device.vgpu_type))
+
+
+class ContractTest(base.BaseTestCase):
+
+    def test_host_that_lacks_a_method_cannot_be_made(self):
+        for contract in (host_base.Host, host_base.Backend):
+            for missing in contract.__abstractmethods__:
+                methods = dict.fromkeys(
+                    contract.__abstractmethods__ - {missing},
+                    lambda *args: None)
+                kind = type('Partial', (contract,), methods)
+                exc = self.assertRaises(TypeError, kind)
+                self.assertIn(missing, str(exc))
