@@ -19,16 +19,13 @@ import pathlib
 import pkgutil
 import re
 
-import oslo_messaging
 import setuptools
 from oslo_config import cfg
 from oslo_config import generator
-from oslo_messaging._drivers import common as messaging_common
 from oslotest import base
 
 import gpgpu_plugin
 import gpgpu_plugin.conf
-from gpgpu_plugin import exception
 from gpgpu_plugin.conf import opts
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request
@@ -106,37 +103,6 @@ class TestOptions(base.BaseTestCase):
                 self.assertTrue(
                     (opt.help or '').endswith('.'),
                     f'[{group.name}] {opt.dest}: {opt.help!r}')
-
-
-class TestExceptions(base.BaseTestCase):
-
-    def classes(self) -> list[type[exception.GPUPluginException]]:
-        return [value for value in vars(exception).values()
-                if isinstance(value, type)
-                and issubclass(value, exception.GPUPluginException)]
-
-    def test_every_message_formats(self):
-        for cls in self.classes():
-            fields = re.findall(r'%\((\w+)\)', cls.msg_fmt)
-            error = cls(**{field: f'<{field}>' for field in fields})
-            for field in fields:
-                self.assertIn(f'<{field}>', str(error), cls.__name__)
-            self.assertNotIn('%', str(error), cls.__name__)
-
-    def test_values_survive_rpc(self):
-        for cls in self.classes():
-            fields = re.findall(r'%\((\w+)\)', cls.msg_fmt)
-            kwargs = {field: f'<{field}>' for field in fields}
-            try:
-                raise cls(**kwargs)
-            except cls as error:
-                wire = messaging_common.serialize_remote_exception(
-                    (cls, error, error.__traceback__))
-            rebuilt = messaging_common.deserialize_remote_exception(
-                wire, [exception.__name__])
-            self.assertIsInstance(rebuilt, cls)
-            self.assertNotIsInstance(rebuilt, oslo_messaging.RemoteError)
-            self.assertEqual(kwargs, rebuilt.kwargs)
 
 
 class TestPackaging(base.BaseTestCase):

@@ -122,15 +122,6 @@ class CodecTest(base.BaseTestCase):
         self.assertEqual(
             REQUEST, codec.from_primitive(claim.ClaimRequest, primitive))
 
-    def test_role_without_its_migration_is_refused(self):
-        for role, migration in (('destination', None), ('instance', 'm1')):
-            primitive = {**codec.to_primitive(REQUEST), 'role': role,
-                         'migration_uuid': migration}
-            exc = self.assertRaises(
-                exception.Invalid, codec.from_primitive, claim.ClaimRequest,
-                primitive)
-            self.assertIn('migration_uuid', str(exc))
-
     def test_wrong_type_names_the_field(self):
         primitive = codec.to_primitive(REQUEST)
         primitive['request']['demands'][0]['count'] = 'two'

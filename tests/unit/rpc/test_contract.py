@@ -14,53 +14,26 @@
 import inspect
 import typing
 from collections.abc import Callable
-from collections.abc import Mapping
 
 import oslo_messaging
-from oslo_config import cfg
 from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import manager as conductor_manager
-from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import compute_api
-from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import ping
-from gpgpu_plugin.rpc import transport as rpc_transport
 
 CONTRACTS = {
     conductor_contract.Conductor: conductor_manager.ConductorManager,
     compute_api.Compute: compute_manager.ComputeManager,
     ping.Pinged: ping.PingEndpoint,
 }
-
-
-class _Sent(Exception):
-    """Raised in place of sending a message."""
-
-    def __init__(self, method: str, arguments: Mapping[str, object]):
-        super().__init__(method)
-        self.method = method
-        self.arguments = arguments
-
-
-class _Recorder:
-    """An RPC client that records what it would send."""
-
-    def prepare(self, **properties: object) -> '_Recorder':
-        return self
-
-    def call(self, ctxt: context.RequestContext, method: str,
-             **arguments: object) -> object:
-        raise _Sent(method, arguments)
-
-    cast = call
 
 
 def arguments(method: Callable[..., object]) -> dict[str, object]:
@@ -102,30 +75,6 @@ class ContractsTest(base.BaseTestCase):
                  if inspect.isfunction(member) and name[0] != '_'})
 
 
-class ConductorClientTest(base.BaseTestCase):
-
-    def setUp(self):
-        super().setUp()
-        conf = cfg.ConfigOpts()
-        conf_gpgpu.register_opts(conf)
-        conf([], project='gpgpu-test')
-        conf.set_override('transport_url', 'fake:/', 'gpgpu')
-        transport = rpc_transport.get_transport(conf)
-        self.addCleanup(transport.cleanup)
-        self.api = conductor_api.ConductorAPI(conf, transport)
-        self.api._client = _Recorder()
-
-    def test_client_sends_the_methods_and_arguments_of_the_contract(self):
-        served = contract.methods(conductor_contract.Conductor)
-        self.assertIn('claim', served)
-        for name, method in served.items():
-            values = {argument: f'<{argument}>'
-                      for argument in arguments(method)}
-            sent = self.assertRaises(
-                _Sent, getattr(self.api, name), context.admin(), **values)
-            self.assertEqual((name, values), (sent.method, sent.arguments))
-
-
 class _Echo(typing.Protocol):
 
     def repeat(self, ctxt: context.RequestContext, *,
@@ -161,7 +110,7 @@ class ServeTest(base.BaseTestCase):
         self.assertEqual('i1', answers[0]['instance_uuid'])
 
     def test_client_returns_the_type_of_the_contract(self):
-        class Direct(_Recorder):
+        class Direct:
             def call(self, ctxt, method, **arguments):
                 return getattr(_EchoEndpoint(), method)(ctxt, **arguments)
         self.assertEqual(

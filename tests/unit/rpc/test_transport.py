@@ -9,22 +9,21 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The transport: errors keep their class and values, silence is an error."""
+"""The transport: errors keep their class and values, a dead broker is one."""
 
 import socket
 
 import oslo_messaging
-from oslo_config import cfg
 from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import conductor as conductor_fixture
 
 CLAIM = claim.ClaimRequest(
     instance_uuid='i1', host='h1', request=request.Request())
@@ -49,11 +48,7 @@ class RPCTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.conf = cfg.ConfigOpts()
-        conf_gpgpu.register_opts(self.conf)
-        self.conf([], project='gpgpu-test')
-        self.conf.set_override('transport_url', 'fake:/', 'gpgpu')
-        self.conf.set_override('rpc_timeout', 60, 'gpgpu')
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(self.transport.cleanup)
         self.api = conductor_api.ConductorAPI(self.conf, self.transport)
@@ -80,15 +75,6 @@ class RPCTest(base.BaseTestCase):
         self.assertEqual('h1', exc.kwargs['host'])
         self.assertEqual('req-1', endpoint.contexts[0].request_id)
 
-    def test_no_conductor_is_named(self):
-        api = conductor_api.ConductorAPI(
-            self.conf, self.transport, timeout=0.1
-        )
-        exc = self.assertRaises(
-            exception.ConductorUnavailable, api.claim, context.admin(),
-            CLAIM)
-        self.assertEqual({'method': 'claim', 'timeout': 0.1}, exc.kwargs)
-
     def test_in_process_transport_is_refused_where_others_are_meant(self):
         exc = self.assertRaises(
             exception.ConfigInvalid,
@@ -103,13 +89,11 @@ class RPCTest(base.BaseTestCase):
     def test_clouds_on_one_broker_do_not_hear_each_other(self):
         self._serve()
         self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
-        other = conductor_api.ConductorAPI(
-            self.conf, self.transport, timeout=0.1
-        )
+        other = conductor_api.ConductorAPI(self.conf, self.transport)
         self.assertRaises(exception.ConductorUnavailable, other.claim,
                           context.admin(), CLAIM)
 
-    def test_broker_that_is_down_is_an_error_not_a_wait(self):
+    def test_probe_of_a_broker_that_is_down_names_it_without_password(self):
         with socket.socket() as probe:
             # Bound and not listening: connections are refused.
             probe.bind(('127.0.0.1', 0))
@@ -119,8 +103,10 @@ class RPCTest(base.BaseTestCase):
             transport = rpc_transport.get_transport(self.conf)
             self.addCleanup(transport.cleanup)
             exc = self.assertRaises(
-                exception.BrokerUnavailable,
-                conductor_api.ConductorAPI(self.conf, transport).claim,
-                context.admin(), CLAIM)
+                exception.BrokerUnavailable, rpc_transport.probe, self.conf,
+                transport)
         self.assertIn(place, str(exc))
         self.assertNotIn('secret', str(exc))
+
+    def test_probe_of_a_broker_that_takes_it_returns(self):
+        rpc_transport.probe(self.conf, self.transport)

@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Claims as they cross RPC: a role and its migration belong together."""
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.objects import codec
+
+
+class ClaimRequestTest(base.BaseTestCase):
+
+    def make(self, **values):
+        return claim.ClaimRequest(
+            instance_uuid='i1', host='h1', request=request.Request(),
+            **values)
+
+    def test_request_is_the_instances_unless_a_migration_is_named(self):
+        self.assertEqual((claim.ClaimRole.INSTANCE, None), (
+            self.make().role, self.make().migration_uuid))
+        self.assertEqual('m1', self.make(
+            role=claim.ClaimRole.DESTINATION,
+            migration_uuid='m1').migration_uuid)
+
+    def test_role_without_its_migration_is_refused(self):
+        for role, migration in (('destination', None), ('destination', ''),
+                                ('instance', 'm1')):
+            with self.subTest(role=role, migration=migration):
+                exc = self.assertRaises(
+                    exception.Invalid, self.make,
+                    role=claim.ClaimRole(role), migration_uuid=migration)
+                self.assertEqual('migration_uuid', exc.kwargs['field'])
+
+    def test_role_without_its_migration_is_refused_on_arrival(self):
+        for role, migration in (('destination', None), ('instance', 'm1')):
+            primitive = {**codec.to_primitive(self.make()), 'role': role,
+                         'migration_uuid': migration}
+            exc = self.assertRaises(
+                exception.Invalid, codec.from_primitive, claim.ClaimRequest,
+                primitive)
+            self.assertIn('migration_uuid', str(exc))
+
+    def test_assignment_of_an_older_peer_is_a_whole_gpu(self):
+        assignment = codec.from_primitive(claim.Assignment, {
+            'uuid': 'a1', 'instance_uuid': 'i1', 'host': 'h1',
+            'role': 'instance', 'device_uuid': 'd1', 'stable_id': '/d1',
+            'address': '0000:01:00.0', 'variant': 'A',
+            'resource_class': 'CUSTOM_GPU_A', 'state': 'assigned'})
+        self.assertEqual(('passthrough', None), (
+            assignment.vgpu_type, assignment.migration_uuid))

@@ -1,0 +1,183 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The conductor's client: what it sends, how long it waits, how it fails."""
+
+import inspect
+from collections.abc import Callable
+from collections.abc import Mapping
+
+import fixtures
+import oslo_messaging
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import conductor as conductor_fixture
+
+
+class _Sent(Exception):
+    """Raised in place of sending a message."""
+
+    def __init__(self, method: str, arguments: Mapping[str, object]):
+        super().__init__(method)
+        self.method = method
+        self.arguments = arguments
+
+
+class _Recorder:
+    """An RPC client that records what it would send, and fails."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[object] = []
+        self.error: Exception | None = None
+
+    def prepare(self, *, timeout: object) -> '_Recorder':
+        self.timeouts.append(timeout)
+        return self
+
+    def call(self, ctxt: context.RequestContext, method: str,
+             **arguments: object) -> object:
+        raise self.error or _Sent(method, arguments)
+
+
+def arguments(method: Callable[..., object]) -> list[str]:
+    """Return the names of the wire's arguments."""
+    return [name for name in inspect.signature(method).parameters
+            if name not in ('self', 'ctxt')]
+
+
+class ClientCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf.set_override('rpc_timeout', 90, 'gpgpu')
+        self.transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(self.transport.cleanup)
+
+    def client(self, **kwargs):
+        api = conductor_api.ConductorAPI(
+            self.conf, self.transport, **kwargs)
+        self.sender = api._client = _Recorder()
+        return api
+
+
+class SendTest(ClientCase):
+
+    def test_client_sends_the_methods_and_arguments_of_the_contract(self):
+        api = self.client()
+        served = contract.methods(conductor_contract.Conductor)
+        self.assertIn('claim', served)
+        for name, method in served.items():
+            values = {argument: f'<{argument}>'
+                      for argument in arguments(method)}
+            sent = self.assertRaises(
+                _Sent, getattr(api, name), context.admin(), **values)
+            self.assertEqual((name, values), (sent.method, sent.arguments))
+
+    def test_argument_that_is_left_out_is_sent_as_none(self):
+        api = self.client()
+        sent = self.assertRaises(
+            _Sent, api.device_list, context.admin(), used_by='i1')
+        self.assertEqual(
+            {'host': None, 'variant': None, 'state': None, 'used_by': 'i1'},
+            sent.arguments)
+
+
+class TimeoutTest(ClientCase):
+
+    def timeout_of(self, method, *args, **kwargs):
+        self.assertRaises(_Sent, method, context.admin(), *args, **kwargs)
+        return self.sender.timeouts[-1]
+
+    def test_call_waits_as_long_as_the_option_says(self):
+        self.assertEqual(90, self.timeout_of(self.client().host_list))
+
+    def test_timeout_of_the_client_goes_before_the_option(self):
+        self.assertEqual(5, self.timeout_of(
+            self.client(timeout=5).host_list))
+
+    def test_delete_of_a_host_waits_for_the_conductors_question_too(self):
+        # The conductor asks nova-compute, which may be silent.
+        self.assertEqual(
+            90 + compute_api.PING_TIMEOUT,
+            self.timeout_of(self.client().host_delete, 'h1'))
+
+    def test_delete_of_a_host_by_force_waits_no_longer(self):
+        self.assertEqual(90, self.timeout_of(
+            self.client().host_delete, 'h1', force=True))
+
+
+class FailureTest(ClientCase):
+
+    def test_silence_names_the_method_and_the_timeout(self):
+        api = self.client()
+        for error in (oslo_messaging.MessagingTimeout('nobody answers'),
+                      oslo_messaging.MessageDeliveryFailure('no route')):
+            with self.subTest(error=error):
+                self.sender.error = error
+                exc = self.assertRaises(
+                    exception.ConductorUnavailable, api.host_list,
+                    context.admin())
+                self.assertEqual(
+                    {'method': 'host_list', 'timeout': 90}, exc.kwargs)
+
+    def test_conductors_own_error_is_raised_as_it_is(self):
+        api = self.client()
+        self.sender.error = exception.NotFound(kind='host', name='h9')
+        self.assertIs(self.sender.error, self.assertRaises(
+            exception.NotFound, api.host_show, context.admin(), 'h9'))
+
+    def test_call_that_no_conductor_hears_is_an_error(self):
+        # The in-process transport keeps what other tests sent.
+        self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
+        exc = self.assertRaises(
+            exception.ConductorUnavailable, conductor_api.ConductorAPI(
+                self.conf, self.transport).host_list, context.admin())
+        self.assertNotIsInstance(exc, exception.BrokerUnavailable)
+
+
+class ProbeTest(ClientCase):
+
+    def setUp(self):
+        super().setUp()
+        self.probes = []
+        self.error = None
+
+        def probe(conf, transport):
+            self.probes.append(transport)
+            if self.error is not None:
+                raise self.error
+        self.useFixture(fixtures.MockPatchObject(
+            rpc_transport, 'probe', probe))
+
+    def test_broker_is_probed_before_the_first_call_alone(self):
+        api = self.client()
+        self.assertEqual([], self.probes)
+        for _ in range(2):
+            self.assertRaises(_Sent, api.host_list, context.admin())
+        self.assertEqual([self.transport], self.probes)
+
+    def test_call_after_a_failed_probe_probes_again(self):
+        api = self.client()
+        self.error = exception.BrokerUnavailable(hosts='b', reason='refused')
+        self.assertRaises(exception.BrokerUnavailable, api.host_list,
+                          context.admin())
+        self.assertEqual([], self.sender.timeouts)
+        self.error = None
+        self.assertRaises(_Sent, api.host_list, context.admin())
+        self.assertEqual(2, len(self.probes))

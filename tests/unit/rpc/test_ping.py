@@ -1,0 +1,170 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Finding the conductors: all are asked at once, all answers collected."""
+
+import os
+import socket
+import threading
+import time
+import types
+
+import fixtures
+import oslo_messaging
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import version
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import ping
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import patience
+
+
+def answer(host, pid):
+    return ping.PingAnswer(
+        host=host, pid=pid, version='1', rpc_version='1.0', started_at=0)
+
+
+@contract.serve(ping.Pinged)
+class _Conductor(ping.Pinged):
+    """A conductor of another host."""
+
+    target = oslo_messaging.Target(version=conductor_contract.VERSION)
+
+    def __init__(self, transport, given):
+        self._transport = transport
+        self._given = given
+
+    def ping(self, ctxt, *, reply_to):
+        contract.Client(rpc_transport.client(
+            self._transport, reply_to, '1.0')).cast(
+                ping.Pinger.pong, ctxt, answer=self._given)
+
+
+class PingTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        # The in-process transport keeps what other tests sent.
+        self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
+        self.transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(self.transport.cleanup)
+
+    def serve(self, endpoint, name='c'):
+        server = rpc_transport.server(
+            self.transport, rpc_transport.conductor_topic(self.conf), name,
+            [endpoint])
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+
+    def ping(self, answers):
+        """Listen until so many answered, not until a busy machine had time.
+        """
+        arrived = threading.Semaphore(0)
+
+        class Collector(ping._Collector):
+            def pong(self, *args, **kwargs):
+                super().pong(*args, **kwargs)
+                arrived.release()
+
+        self.waits = []
+
+        def sleep(seconds):
+            self.waits.append(seconds)
+            for _ in range(answers):
+                self.assertTrue(arrived.acquire(timeout=patience.LONG))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.ping._Collector', Collector))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.ping.time',
+            types.SimpleNamespace(sleep=sleep, time=time.time)))
+        return ping.ping(self.conf, self.transport, wait=7)
+
+    def test_without_conductor_nobody_answers(self):
+        self.assertEqual((), self.ping(0))
+        self.assertEqual([7], self.waits)
+
+    def test_conductor_says_which_process_it_is_and_since_when(self):
+        began = time.time()
+        self.serve(ping.PingEndpoint(self.transport))
+        started = time.time()
+        [found] = self.ping(1)
+        self.assertEqual(
+            (socket.gethostname(), os.getpid(), version.VERSION,
+             conductor_contract.VERSION),
+            (found.host, found.pid, found.version, found.rpc_version))
+        self.assertLessEqual(began, found.started_at)
+        self.assertLessEqual(found.started_at, started)
+
+    def test_all_conductors_answer_by_host_and_process(self):
+        answers = answer('b', 2), answer('b', 11), answer('a', 7)
+        for number, given in enumerate(answers):
+            self.serve(_Conductor(self.transport, given), f'c{number}')
+        self.assertEqual(
+            (answers[2], answers[0], answers[1]), self.ping(3))
+
+    def test_conductor_of_another_cloud_is_not_asked(self):
+        self.serve(_Conductor(self.transport, answer('a', 1)))
+        self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
+        self.serve(_Conductor(self.transport, answer('b', 2)))
+        self.assertEqual((answer('b', 2),), self.ping(1))
+
+    def test_listening_that_is_interrupted_stops_the_server(self):
+        stopped = []
+        original = rpc_transport.server
+
+        def server(*args):
+            made = original(*args)
+            self.useFixture(fixtures.MockPatchObject(
+                made, 'wait', lambda: stopped.append(True)))
+            return made
+        self.useFixture(fixtures.MockPatchObject(
+            rpc_transport, 'server', server))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.ping.time',
+            types.SimpleNamespace(sleep=self._interrupt)))
+        self.assertRaises(
+            KeyboardInterrupt, ping.ping, self.conf, self.transport)
+        self.assertEqual([True], stopped)
+
+    def _interrupt(self, seconds):
+        raise KeyboardInterrupt
+
+
+class EndpointTest(base.BaseTestCase):
+
+    def test_answer_goes_to_the_topic_that_asked(self):
+        conf = self.useFixture(conductor_fixture.Conf()).conf
+        transport = rpc_transport.get_transport(conf)
+        self.addCleanup(transport.cleanup)
+        collector = ping._Collector()
+        arrived = threading.Event()
+
+        class Endpoint:
+            target = collector.target
+
+            def pong(self, ctxt, **primitives):
+                collector.pong(ctxt, **primitives)
+                arrived.set()
+        topic = self.id()[-60:]
+        server = rpc_transport.server(transport, topic, 's', [Endpoint()])
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+        ping.PingEndpoint(transport).ping(context.admin(), reply_to=topic)
+        self.assertTrue(arrived.wait(patience.LONG))
+        self.assertEqual([os.getpid()], [
+            found.pid for found in collector.answers])

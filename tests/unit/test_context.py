@@ -1,0 +1,72 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The context of a request, and how it crosses RPC."""
+
+import json
+
+from oslo_context import context as oslo_context
+from oslotest import base
+
+from gpgpu_plugin import context
+
+
+class AdminTest(base.BaseTestCase):
+
+    def test_what_the_plugin_does_by_itself_is_an_admins(self):
+        self.assertTrue(context.admin().is_admin)
+
+    def test_request_id_is_the_given_one_or_a_new_one(self):
+        self.assertEqual('req-1', context.admin('req-1').request_id)
+        self.assertRegex(context.admin().request_id, '^req-')
+        self.assertNotEqual(context.admin().request_id,
+                            context.admin().request_id)
+
+    def test_context_of_the_thread_stays_the_callers(self):
+        callers = context.RequestContext(user_id='somebody')
+        self.addCleanup(delattr, oslo_context._request_store, 'context')
+        context.admin()
+        self.assertIs(callers, oslo_context.get_current())
+
+
+class SerializerTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.serializer = context.ContextSerializer()
+
+    def cross(self, ctxt, **more):
+        """Return the context as the other end of the wire has it."""
+        wire = json.dumps(self.serializer.serialize_context(ctxt) | more)
+        return self.serializer.deserialize_context(json.loads(wire))
+
+    def test_user_and_request_survive(self):
+        sent = context.RequestContext(
+            user_id='u1', project_id='p1', request_id='req-2',
+            is_admin=False, overwrite=False)
+        found = self.cross(sent)
+        self.assertIsInstance(found, context.RequestContext)
+        self.assertEqual(
+            ('u1', 'p1', 'req-2', False),
+            (found.user_id, found.project_id, found.request_id,
+             found.is_admin))
+        self.assertTrue(self.cross(context.admin()).is_admin)
+
+    def test_field_of_a_newer_peer_is_ignored(self):
+        self.assertEqual('req-3', self.cross(
+            context.admin('req-3'), colour='red').request_id)
+
+    def test_arguments_stay_as_they_are(self):
+        entity = {'a': (1, 2)}
+        self.assertIs(entity, self.serializer.serialize_entity(
+            context.admin(), entity))
+        self.assertIs(entity, self.serializer.deserialize_entity(
+            context.admin(), entity))
