@@ -11,12 +11,11 @@
 #    under the License.
 """What schedulers learn of changes."""
 
-
-
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import host as host_admin
 from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
 
 
 class ChangesTest(base.ConductorTestCase):
@@ -41,3 +40,14 @@ class ChangesTest(base.ConductorTestCase):
         host_admin.delete(self.db, 'h1')
         [host] = scheduler_feed.changes_since(self.db, before).hosts
         self.assertTrue(host.deleted)
+
+
+class TopologyTest(vgpu_base.VGPUTestCase):
+
+    def test_gpu_below_no_switch_is_named_while_it_is_free(self):
+        [host] = scheduler_feed.changes_since(self.db, 0).hosts
+        self.assertEqual(((), (1, 2)), (
+            host.groups[0].switches, host.groups[0].alone))
+        self.ask(whole=1)
+        [host] = scheduler_feed.changes_since(self.db, 0).hosts
+        self.assertEqual((2,), host.groups[0].alone)

@@ -13,6 +13,7 @@
 
 import dataclasses
 
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain.vgpu import vgpu_type
@@ -49,3 +50,18 @@ class SyncTest(vgpu_base.VGPUTestCase):
     def test_properties_follow_the_driver(self):
         self.report(dataclasses.replace(vgpu_base.TYPES[0], video_ram=1000))
         self.assertEqual((True, 1000), self.types()['T4-1Q'])
+
+    def test_claimed_type_that_no_gpu_has_any_more_keeps_its_inventory(self):
+        claim = self.ask(Q1=1)
+        reports.report(self.db, base.scan(
+            [dataclasses.replace(each, vgpu_types=vgpu_base.TYPES[2:3])
+             for each in self.cards]))
+        listed = {each.vgpu_type: each
+                  for each in vgpu_type_admin.list_all(self.db)}
+        self.assertNotIn('T4-2Q', listed)
+        self.assertEqual((0, 0, 1), (
+            listed['T4-1Q'].max_capacity,
+            listed['T4-1Q'].remaining_capacity, listed['T4-1Q'].assigned))
+        # Placement must not lose a class on which there is an allocation.
+        self.assertEqual((1, 0), self.offered_to_placement(
+            claims.activate(self.db, base.uuids(claim)))['1Q'])

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cards that are carved into vGPUs, and a conductor that has them."""
+"""GPUs that can have vGPUs, and a conductor that has them."""
 
 
 from hypothesis import settings
@@ -34,7 +34,7 @@ TYPES = tuple(vgpu_type.VGPUType(
 
 
 def t4(number, **facts):
-    """A T4 that is carved into mdevs."""
+    """A T4 whose vGPUs are mdevs."""
     return base.function(
         number,
         **{
@@ -57,6 +57,8 @@ def vf(parent, index, **facts):
 
 
 CARDS = (t4(0), t4(1))
+PF = t4(0, vgpu_mechanism=capability.VGPUMechanism.VF, sriov_totalvfs=16,
+        sriov_numvfs=3)
 
 
 class VGPUTestCase(base.ConductorTestCase):
@@ -84,7 +86,7 @@ class VGPUTestCase(base.ConductorTestCase):
             self.db, 'T4', name, host, enabled=enabled)
 
     def ask(self, instance='i1', **counts):
-        """Claim; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a whole card."""
+        """Claim; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a whole GPU."""
         names = {name: naming.resource_class('T4', f'T4-{name[1:]}{name[0]}')
                  if name != 'whole' else 'CUSTOM_GPU_T4' for name in counts}
         demands = tuple(sorted(

@@ -11,12 +11,11 @@
 #    under the License.
 """Devices as operators see and change them."""
 
-
-
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
 
 
 class DeviceTest(base.ConductorTestCase):
@@ -41,3 +40,13 @@ class DeviceTest(base.ConductorTestCase):
             self.db, device.uuid, enabled=False).shown_state)
         [group] = group_admin.list_all(self.db)
         self.assertEqual((1, 7), (group.reserved, group.remaining))
+
+
+class MdevRowTest(vgpu_base.VGPUTestCase):
+
+    def test_mdev_row_is_neither_enabled_nor_disabled(self):
+        claim = self.ask(Q4=1)
+        exc = self.assertRaises(
+            exception.Conflict, device_admin.set_, self.db,
+            claim.assignments[0].device_uuid, enabled=False)
+        self.assertIn('the parent GPU 0000:00:00.0 of h1', str(exc))

@@ -1,0 +1,159 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPU types as operators list and enable them."""
+
+import dataclasses
+import uuid
+
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.objects import admin
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+CARDS = vgpu_base.CARDS
+t4 = vgpu_base.t4
+
+
+class ListTest(vgpu_base.VGPUTestCase):
+
+    def test_types_are_listed_with_properties_and_capacity(self):
+        listed = {each.vgpu_type: each for each in vgpu_type_admin.list_all(
+            self.db, 'h1', 'T4')}
+        self.assertEqual(
+            ['T4-16Q', 'T4-1Q', 'T4-2Q', 'T4-4Q', 'T4-8Q', 'passthrough'],
+            sorted(listed))
+        self.assertEqual(
+            (False, 2048, 8, 16, 0), dataclasses.astuple(listed['T4-2Q'])[4:6]
+            + dataclasses.astuple(listed['T4-2Q'])[9:12])
+        self.assertEqual('CUSTOM_VGPU_T4_T4_4Q',
+                         listed['T4-4Q'].resource_class)
+        self.assertEqual(
+            {'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
+            self.remaining())
+
+    def test_list_of_many_hosts_reads_no_devices(self):
+        # There may be thousands of hosts with hundreds of VFs each.
+        counts = []
+        for number in range(2, 4):
+            reports.report(self.db, base.scan(
+                CARDS, f'h{number}', str(uuid.uuid4())))
+            with self.statements() as found:
+                self.assertEqual(
+                    6 * number, len(vgpu_type_admin.list_all(self.db)))
+            self.assertFalse([
+                statement for statement in found
+                if 'pci_function' in statement])
+            counts.append(len(found))
+        self.assertEqual(1, len(set(counts)), counts)
+
+    def test_list_of_one_host_or_variant_has_no_other(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='H100', vendor='10de', device='2330'))
+        self.report_second_host()
+        for host, variant, expected in (
+                ('h1', None, {('h1', 'T4')}), ('h2', None, {('h2', 'H100')}),
+                (None, 'T4', {('h1', 'T4')}), ('h2', 'T4', set()),
+                (None, None, {('h1', 'T4'), ('h2', 'H100')})):
+            self.assertEqual(expected, {
+                (info.host, info.variant) for info in
+                vgpu_type_admin.list_all(self.db, host, variant)})
+
+    def test_vgpus_that_are_assigned_are_counted_by_type(self):
+        self.ask(Q4=2)
+        self.assertEqual({'T4-4Q': 2}, {
+            info.vgpu_type: info.assigned
+            for info in vgpu_type_admin.list_all(self.db) if info.assigned})
+
+
+class EnableTest(vgpu_base.VGPUTestCase):
+
+    def test_type_enabled_on_one_host_stays_disabled_on_the_others(self):
+        other = str(uuid.uuid4())
+        reports.report(self.db, base.scan(CARDS, 'h2', other))
+        types, hosts = self.enable('T4-2Q', 'h2')
+        self.assertEqual((['h2'], ['h2']), (
+            [each.host for each in types], hosts))
+        self.assertEqual([False, True], [
+            each.enabled for each in vgpu_type_admin.list_all(self.db)
+            if each.vgpu_type == 'T4-2Q'])
+
+    def test_host_that_reports_later_offers_what_is_enabled_everywhere(self):
+        self.enable('passthrough', enabled=False)
+        reports.report(self.db, base.scan(CARDS, 'h2', str(uuid.uuid4())))
+        self.assertEqual(
+            {'T4-16Q', 'T4-1Q', 'T4-4Q'},
+            {each.vgpu_type for each in vgpu_type_admin.list_all(self.db, 'h2')
+             if each.enabled})
+
+    def test_unknown_type_host_or_variant_is_not_found(self):
+        exc = self.assertRaises(
+            exception.NotFound, self.enable, 'T4-3Q')
+        self.assertIn('T4-3Q of T4 (there are: T4-16Q', str(exc))
+        self.assertRaises(exception.NotFound, self.enable, 'T4-1Q', 'h9')
+        self.assertRaises(
+            exception.NotFound, vgpu_type_admin.list_all, self.db, 'h9')
+        self.assertRaises(
+            exception.NotFound, vgpu_type_admin.list_all, self.db, None, 'T5')
+
+    def test_type_whose_resource_class_is_taken_is_refused(self):
+        # T4 and 'T4-T4', '4Q' normalise to the same class.
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='T4-T4', vendor='10de', device='9999'))
+        reports.report(self.db, base.scan([*CARDS, t4(
+            2, device='9999', vgpu_types=(vgpu_type.VGPUType(
+                name='4Q', type_id='x', max_instances=1),))]))
+        exc = self.assertRaises(
+            exception.Conflict, vgpu_type_admin.set_enabled, self.db, 'T4-T4',
+            '4Q', None, enabled=True)
+        self.assertIn('type T4-4Q of T4 has the resource class', str(exc))
+
+    def test_disabled_type_is_reserved_and_its_claims_denied(self):
+        claim = self.ask(Q1=1)
+        self.enable('T4-1Q', enabled=False)
+        self.assertEqual((32, 31), self.offered_to_placement(
+            claims.activate(self.db, base.uuids(claim)))['1Q'])
+        self.assertIn('vgpu-type enable', self.denied(
+            'type_disabled', Q1=1))
+        self.denied('type_disabled', Q2=1)
+
+    def test_type_that_is_enabled_already_changes_no_host(self):
+        self.assertEqual(['h1'], self.enable('T4-2Q')[1])
+        types, hosts = self.enable('T4-2Q')
+        self.assertEqual(([True], []), (
+            [info.enabled for info in types], hosts))
+
+    def test_type_enabled_everywhere_is_recorded_with_its_variant(self):
+        self.enable('T4-2Q')
+        self.enable('T4-2Q', 'h1', enabled=False)
+        with self.db.reader() as session:
+            events = session.scalars(sa.select(models.Event).order_by(
+                models.Event.id)).all()[-2:]
+        self.assertEqual(
+            [('type_enable', None, 'T4-2Q of T4'),
+             ('type_disable', 'h1', 'T4-2Q of T4')],
+            [(event.kind, event.host, event.detail) for event in events])
+
+    def test_type_enabled_on_one_host_is_not_for_hosts_that_come(self):
+        self.enable('T4-2Q', 'h1')
+        self.report_second_host(CARDS)
+        self.assertEqual({'h1': True, 'h2': False}, {
+            info.host: info.enabled
+            for info in vgpu_type_admin.list_all(self.db)
+            if info.vgpu_type == 'T4-2Q'})

@@ -1,0 +1,298 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Capacity for vGPUs: what reports, claims and cleanings leave of it."""
+
+import dataclasses
+import uuid
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.objects import admin
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+CARDS = vgpu_base.CARDS
+PF = vgpu_base.PF
+TYPES = vgpu_base.TYPES
+t4 = vgpu_base.t4
+vf = vgpu_base.vf
+
+
+class MdevCapacityTest(vgpu_base.VGPUTestCase):
+
+    def test_vgpu_takes_capacity_of_every_type_of_its_gpu(self):
+        claim = self.ask(Q4=1)
+        self.assertEqual(
+            {'passthrough': 1, '1Q': 16, '4Q': 7, '16Q': 1},
+            self.remaining())
+        # Of 32, 16 are left; of 2 whole cards one.
+        self.assertEqual(
+            {'CUSTOM_GPU_T4': (2, 1), '1Q': (32, 16), '4Q': (8, 0),
+             '16Q': (2, 1)}, self.offered_to_placement(claim.inventory))
+        self.ask('i2', Q1=1)
+        self.assertEqual({'passthrough': 0, '1Q': 15, '4Q': 3, '16Q': 0},
+                         self.remaining())
+        self.assertIn('vGPUs of type T4-1Q, T4-4Q', self.denied(
+            'type_conflict', Q16=1))
+        self.denied('not_enough_available', whole=1)
+        self.end(claim)
+        self.assertEqual({'passthrough': 1, '1Q': 31, '4Q': 4, '16Q': 1},
+                         self.remaining())
+
+    def test_gpu_whose_types_cannot_be_read_is_not_offered_whole(self):
+        # What is on it is not known: it may be somebody's.
+        unknown = dataclasses.replace(
+            CARDS[0], vgpu_types=None, vgpu_mechanism=None,
+            unreadable=('vGPU types',))
+        reports.report(self.db, base.scan([unknown, CARDS[1]]))
+        self.assertEqual(1, self.remaining()['passthrough'])
+        self.denied('not_enough_available', whole=2)
+        [granted] = self.ask(whole=1).assignments
+        self.assertEqual(CARDS[1].id, granted.stable_id)
+        self.denied('not_enough_available', whole=1)
+        # Once they can be read it is known to be free.
+        reports.report(self.db, base.scan(CARDS))
+        [granted] = self.ask('i2', whole=1).assignments
+        self.assertEqual(CARDS[0].id, granted.stable_id)
+
+    def test_gpu_with_another_unreadable_attribute_is_offered_whole(self):
+        reports.report(self.db, base.scan([dataclasses.replace(
+            CARDS[0], unreadable=('numa_node',)), CARDS[1]]))
+        self.assertEqual(2, self.remaining()['passthrough'])
+        self.ask(whole=2)
+
+    def test_gpu_that_is_assigned_whole_offers_no_vgpu(self):
+        claim = self.ask(whole=1)
+        self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
+                         self.remaining())
+        # Bound to vfio-pci, a card shows no types; what it has is known.
+        assigned = claim.assignments[0].stable_id
+        reports.report(self.db, base.scan([dataclasses.replace(
+            each, driver='vfio-pci', vgpu_types=(), vgpu_mechanism=None)
+            if each.id == assigned else each for each in CARDS]))
+        self.end(claim)
+        self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
+                         self.remaining())
+
+    def test_gpu_that_the_host_uses_offers_vgpus_alone(self):
+        reports.report(self.db, base.scan([
+            t4(0, used_by='boot_vga'),
+            t4(1, iommu_group=7, iommu_foreign_members=('0000:22:00.0',))]))
+        self.assertEqual({'passthrough': 0, '1Q': 32, '4Q': 8, '16Q': 2},
+                         self.remaining())
+        self.denied('not_enough_available', whole=1)
+
+    def test_vgpu_that_is_not_clean_takes_capacity(self):
+        claim = self.ask(Q4=1)
+        claims.release(self.db, base.uuids(claim))
+        self.assertEqual(7, self.remaining()['4Q'])
+        self.assertEqual(16, self.remaining()['1Q'])
+        self.clean_all(passed=False)
+        self.assertEqual(7, self.remaining()['4Q'])
+        [row] = [each for each in device_admin.list_all(self.db)
+                  if each.state == 'quarantined']
+        self.assertEqual(('mdev', 'T4-4Q'), (row.kind, row.vgpu_type))
+        cleaning.operator_release(self.db, row.uuid)
+        [task] = cleaning.tasks(self.db, 'h1')
+        # The mdev that must go is that of the last assignment.
+        self.assertEqual((base.uuids(claim)[0], 'T4-4Q'),
+                         (task.assignment_uuid, task.vgpu_type))
+        self.assertNotEqual(task.token, task.assignment_uuid)
+        self.clean_all()
+        self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
+                         self.remaining())
+
+    def test_disabled_or_missing_gpu_offers_nothing(self):
+        [first, _] = device_admin.list_all(self.db)
+        device_admin.set_(self.db, first.uuid, enabled=False)
+        self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
+                         self.remaining())
+        reports.report(self.db, base.scan(CARDS[:1]))
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
+                         self.remaining())
+
+    def test_gpu_with_a_foreign_mdev_offers_nothing(self):
+        foreign = str(uuid.uuid4())
+        reports.report(self.db, base.scan(
+            [t4(0, existing_vgpus=(foreign,), used_by='mdev'), t4(1)]))
+        self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
+                         self.remaining())
+
+    def test_reported_mdev_of_an_assignment_changes_nothing(self):
+        claim = self.ask(Q4=1)
+        [mine] = base.uuids(claim)
+        reports.report(self.db, base.scan([
+            dataclasses.replace(
+                each, existing_vgpus=(mine,), used_by='mdev', vgpu_types=tuple(
+                    dataclasses.replace(kind, max_instances=None)
+                    for kind in TYPES)) for each in CARDS]))
+        self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 7, '16Q': 1},
+                         self.remaining())
+        self.end(claim)
+        self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
+                         self.remaining())
+
+
+class VFCapacityTest(vgpu_base.VGPUTestCase):
+
+    cards = (PF, *(vf(PF, index) for index in range(3)))
+
+    def test_capacity_is_no_more_than_there_are_vfs(self):
+        self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
+                         self.remaining())
+        claim = self.ask(Q1=2)
+        self.assertEqual([f'{PF.id}/vf0', f'{PF.id}/vf1'],
+                         [each.stable_id for each in claim.assignments])
+        self.assertEqual({'passthrough': 0, '1Q': 1, '4Q': 0, '16Q': 0},
+                         self.remaining())
+        self.end(claim)
+        self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
+                         self.remaining())
+
+    def test_gpu_with_a_vf_of_a_foreign_type_offers_nothing(self):
+        reports.report(self.db, base.scan([
+            PF, vf(PF, 0, existing_vgpus=('557',)), *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
+                         self.remaining())
+        reports.report(self.db, base.scan(self.cards))
+        self.assertEqual(3, self.remaining()['1Q'])
+
+    def test_types_that_a_gpu_in_use_no_longer_lists_are_remembered(self):
+        claim = self.ask(Q4=1)
+        reports.report(self.db, base.scan([
+            dataclasses.replace(PF, vgpu_types=None),
+            vf(PF, 0, existing_vgpus=('232',)), *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 2, '16Q': 0},
+                         self.remaining())
+        self.end(claim)
+        self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
+                         self.remaining())
+
+    def test_vf_without_types_is_not_claimed(self):
+        # Its vendor's driver is not bound to it.
+        reports.report(self.db, base.scan([
+            PF, vf(PF, 0, vgpu_mechanism=None, driver='vfio-pci'),
+            *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
+                         self.remaining())
+        claim = self.ask(Q1=2)
+        self.assertEqual([f'{PF.id}/vf1', f'{PF.id}/vf2'],
+                         [each.stable_id for each in claim.assignments])
+        self.denied('not_enough_available', Q1=1)
+
+    def test_plain_vfs_are_offered_as_a_type_of_their_gpu(self):
+        pf = dataclasses.replace(
+            PF, vgpu_types=(vgpu_type.of_plain_vfs(3),))
+        reports.report(
+            self.db,
+            base.scan(
+                [
+                    pf,
+                    *(
+                        vf(PF, number, vgpu_mechanism=None)
+                        for number in range(3)
+                    ),
+                ]
+            ),
+        )
+        self.enable('vf3')
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0,
+                          'vf3': 3}, self.remaining())
+
+    def test_vf_that_nova_manages_is_not_offered(self):
+        reports.report(self.db, base.scan([
+            PF, vf(PF, 0, owner='Nova ([pci] device_spec)'),
+            *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
+                         self.remaining())
+
+    def test_vf_that_nova_manages_takes_capacity_by_its_type(self):
+        # Nova gave VF 0 away, with a 16Q: nothing more fits on the card.
+        foreign = vf(
+            PF, 0, existing_vgpus=('234',), owner='Nova ([pci] device_spec)'
+        )
+        pf = dataclasses.replace(
+            PF,
+            vgpu_types=None,
+            driver_capacity=driver_capacity.DriverCapacity(
+                existing=(foreign.id,), available={'T4-1Q': 0}
+            ),
+        )
+        reports.report(self.db, base.scan([pf, foreign, *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
+                         self.remaining())
+        self.denied('type_conflict', Q1=1)
+        # It counts by the rule alone, too.
+        reports.report(self.db, base.scan([PF, foreign, *self.cards[2:]]))
+        self.assertEqual(0, self.remaining()['4Q'])
+        reports.report(
+            self.db,
+            base.scan(
+                [
+                    PF,
+                    dataclasses.replace(foreign, existing_vgpus=()),
+                    *self.cards[2:],
+                ]
+            ),
+        )
+        self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
+                         self.remaining())
+
+    def test_dirty_vf_that_cyborg_manages_takes_capacity_until_clean(self):
+        claim = self.ask(Q16=1)
+        claims.release(self.db, base.uuids(claim))
+        reports.report(self.db, base.scan([
+            PF, vf(PF, 0, owner='Cyborg'), *self.cards[2:]]))
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
+                         self.remaining())
+        self.clean_all()
+        self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
+                         self.remaining())
+
+    def test_vfs_of_a_gpu_without_variant_are_offered_whole(self):
+        # Some give a variant to the ids of the VFs alone.
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='VF', vendor='10de', device='26b9'))
+        reports.report(self.db, base.scan([
+            dataclasses.replace(PF, device='1eb9'), *self.cards[1:]]))
+        [listed] = vgpu_type_admin.list_all(self.db, 'h1')
+        self.assertEqual(('passthrough', 3), (
+            listed.vgpu_type, listed.remaining_capacity))
+
+
+class SameIDTest(vgpu_base.VGPUTestCase):
+    """NVIDIA's VFs have the device id of their PF."""
+
+    cards = (PF, *(vf(PF, index, device='1eb8') for index in range(3)))
+
+    def test_vfs_of_a_gpu_that_no_guest_can_have_are_unmanaged(self):
+        for facts in ({'owner': 'Cyborg'}, {'part_of': '0000:00:00.1'},
+                      {'fault': 'it does not answer'}):
+            reports.report(self.db, base.scan(
+                [dataclasses.replace(PF, **facts), *self.cards[1:]]))
+            self.assertEqual((), vgpu_type_admin.list_all(self.db, 'h1'))
+            self.assertEqual({'unmanaged': 4}, self.states())
+            self.denied('no_such_group', whole=1)
+        shown = {each.stable_id: each.reason
+                 for each in device_admin.list_all(self.db)}
+        self.assertEqual('it does not answer', shown[PF.id])
+        self.assertEqual('its GPU is unmanaged: it does not answer',
+                         shown[self.cards[1].id])
+        reports.report(self.db, base.scan(self.cards))
+        self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
+                         self.remaining())

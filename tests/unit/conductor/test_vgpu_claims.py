@@ -1,0 +1,159 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Claims of vGPUs: their rows, their GPU, and their place on it."""
+
+import dataclasses
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.db import models
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+CARDS = vgpu_base.CARDS
+
+
+class MdevClaimTest(vgpu_base.VGPUTestCase):
+
+    def test_mdev_row_is_shown_with_its_gpu_and_used_again(self):
+        claim = self.ask(Q4=2)
+        self.assertEqual(
+            [f'{CARDS[0].id}/mdev0', f'{CARDS[0].id}/mdev1'],
+            [each.stable_id for each in claim.assignments])
+        self.assertEqual(
+            {('T4-4Q', 'T4', CARDS[0].address)},
+            {(each.vgpu_type, each.variant, each.address)
+             for each in claim.assignments})
+        claims.activate(self.db, base.uuids(claim))
+        shown = {each.stable_id: each
+                 for each in device_admin.list_all(self.db)}
+        card = shown[CARDS[0].id]
+        self.assertEqual(('assigned', None), (card.shown_state,
+                                              card.used_by))
+        row = shown[f'{CARDS[0].id}/mdev0']
+        self.assertEqual((card.uuid, 'T4-4Q', 'i1'),
+                         (row.parent, row.vgpu_type, row.used_by))
+        self.assertEqual({'assigned': 1, 'available': 1}, self.states())
+        self.end(claim)
+        again = self.ask(Q1=1)
+        self.assertEqual(claim.assignments[0].device_uuid,
+                         again.assignments[0].device_uuid)
+        self.assertNotEqual(claim.assignments[0].uuid,
+                            again.assignments[0].uuid)
+        self.assertEqual(4, len(device_admin.list_all(self.db)))
+
+    def test_assignment_has_the_new_address_of_its_gpu(self):
+        claim = self.ask(Q4=1)
+        moved = [dataclasses.replace(each, address=f'0000:{number:02x}:00.0')
+                 for number, each in enumerate(CARDS, start=9)]
+        reports.report(self.db, base.scan(moved))
+        [assigned] = claims.of_host(self.db, 'h1')
+        self.assertEqual('0000:09:00.0', assigned.address)
+        self.assertEqual(claim.assignments[0].uuid, assigned.uuid)
+
+    def test_same_request_again_gives_the_same_rows(self):
+        self.assertEqual(base.uuids(self.ask(Q4=2)),
+                         base.uuids(self.ask(Q4=2)))
+
+    def test_statements_do_not_grow_with_what_is_assigned(self):
+        counts = []
+        for number in range(3):
+            self.ask(f'before{number}', Q1=3 * number + 1)
+            with self.statements() as found:
+                self.ask(f'counted{number}', Q1=1)
+            counts.append(len(found))
+        self.assertEqual(1, len(set(counts)), counts)
+        # A whole GPU costs ten statements; an mdev row that is made costs one
+        # more, and so do the other vGPUs of its GPU.
+        self.assertLessEqual(counts[0], 13, found)
+
+    def test_untouched_vgpus_are_available_at_once(self):
+        claims.abort(self.db, base.uuids(self.ask(Q4=1)), touched=False,
+                     fault=None)
+        self.assertEqual(32, self.remaining()['1Q'])
+
+    def test_gpu_keeps_its_group_while_a_vgpu_is_assigned(self):
+        claim = self.ask(Q4=1)
+        reports.report(self.db, base.scan(
+            [dataclasses.replace(each, fault='it does not answer')
+             for each in CARDS]))
+        self.assertEqual('T4', claims.of_host(self.db, 'h1')[0].variant)
+        self.end(claim)
+        reports.report(self.db, base.scan(
+            [dataclasses.replace(each, fault='it does not answer at all')
+             for each in CARDS]))
+        self.assertEqual({'unmanaged': 2}, self.states())
+
+    def test_instance_gets_a_whole_gpu_and_vgpus_together(self):
+        claim = self.ask(whole=1, Q4=2)
+        self.assertEqual(
+            {'passthrough', 'T4-4Q'},
+            {each.vgpu_type for each in claim.assignments})
+        self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 2, '16Q': 0},
+                         self.remaining())
+
+    def test_types_that_do_not_fit_together_are_denied(self):
+        self.ask(whole=1)
+        self.assertIn('not all of them together', self.denied(
+            'type_conflict', Q1=1, Q4=1))
+
+    def test_breadth_first_takes_vgpus_of_several_gpus(self):
+        group_admin.set_(self.db, 'h1', 'T4', 'breadth_first')
+        claim = self.ask(Q4=2)
+        self.assertEqual(
+            [f'{each.id}/mdev0' for each in CARDS],
+            [each.stable_id for each in claim.assignments])
+
+
+class AnyMixTest(vgpu_base.VGPUTestCase):
+
+    mix_policy = 'any_mix'
+
+    def test_two_types_of_one_request_share_a_gpu(self):
+        for again in range(2):
+            claim = self.ask(Q1=2, Q4=1)
+            self.assertEqual(
+                [(f'{CARDS[0].id}/mdev{number}', name) for number, name in
+                 enumerate(('T4-1Q', 'T4-1Q', 'T4-4Q'))],
+                [(each.stable_id, each.vgpu_type)
+                 for each in claim.assignments], again)
+            self.end(claim)
+
+
+class MixedSizeTest(vgpu_base.VGPUTestCase):
+
+    mix_policy = 'mixed_size'
+
+    def placements(self):
+        """Placement ids of the vGPUs, by type."""
+        with self.db.reader() as session:
+            return sorted(
+                (device.vgpu_type, device.placement_id) for device
+                in session.query(models.Device).filter(
+                    models.Device.vgpu_type.is_not(None)))
+
+    def test_placement_ids_are_stored_and_counted(self):
+        self.enable('T4-8Q')
+        small = self.ask(Q1=1)
+        big = self.ask('i2', Q8=1)
+        # What the host is told.
+        self.assertEqual([0, 8], [each.placement_id for claim in (small, big)
+                                  for each in claim.assignments])
+        # At the beginning of a half, and in the other half.
+        self.assertEqual([('T4-1Q', 0), ('T4-8Q', 8)], self.placements())
+        # 16 GB have one whole half left on the other card, and on this one.
+        self.assertEqual(2, self.remaining()['8Q'])
+        self.end(small)
+        self.assertEqual([('T4-8Q', 8)], self.placements())
+        self.assertEqual(3, self.remaining()['8Q'])
