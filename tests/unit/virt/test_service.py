@@ -9,11 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Start of nova-compute: which Nova, and when it is refused."""
+"""Start and end of nova-compute, with mocks of tracker and worker."""
 
+import types
+from unittest import mock
+
+import fixtures
+from nova.virt import driver as nova_driver
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import service
 
 
@@ -21,8 +27,259 @@ class NovaVersionTest(base.BaseTestCase):
 
     def test_other_nova_is_refused_by_name(self):
         service.check_nova_version('34.0.1')
-        for found in ('33.0.0', '35.0.0', '3.4'):
+        for found in ('33.0.0', '35.0.0', '3.4', '340.0', ''):
             exc = self.assertRaises(
                 exception.ConfigInvalid, service.check_nova_version, found)
             self.assertIn(found, str(exc))
             self.assertIn('34', str(exc))
+
+    def test_driver_is_not_made_for_another_nova(self):
+        self.useFixture(fixtures.MockPatch(
+            'importlib.metadata.version', return_value='33.1.0'))
+        self.assertRaises(exception.ConfigInvalid, Driver,
+                          types.SimpleNamespace(reportclient=None))
+
+
+class NovaDriver(nova_driver.ComputeDriver):
+    """A driver of Nova that records calls.
+
+    :ivar calls: mock of everything that the mixin calls
+    """
+
+    def __init__(self, virtapi):
+        super().__init__(virtapi)
+        self.calls = mock.Mock()
+
+    def init_host(self, host):
+        self.calls.nova.init_host(host)
+
+    def cleanup_host(self, host):
+        self.calls.nova.cleanup_host(host)
+
+    def get_nodenames_by_uuid(self, refresh=False):
+        return {'node-uuid': 'node'}
+
+    def list_instance_uuids(self):
+        return ['i1', 'i1', 'i2']
+
+    def update_provider_tree(self, tree, nodename, allocations=None):
+        self.calls.nova.update_provider_tree(tree, nodename, allocations)
+
+
+class Driver(service.ServiceMixin, NovaDriver):
+
+    gpu_host = 'fake'
+
+
+class ServiceTestCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.driver = Driver(types.SimpleNamespace(reportclient='client'))
+        self.calls = self.driver.calls
+        self.tracker = self.calls.tracker
+        self.tracker.host = 'h1'
+        self.worker = self.calls.worker
+        self.conflicts = mock.MagicMock()
+        self.conflicts.__bool__.return_value = False
+        for name, value in (
+                ('resource_tracker.ResourceTracker', self.tracker_class),
+                ('worker.Worker', self.worker_class),
+                ('extensions.load', mock.Mock()),
+                ('rpc_transport.get_transport', mock.Mock()),
+                ('rpc_transport.probe', self.calls.probe),
+                ('rpc_transport.server', self.calls.server),
+                ('nova_managed_devices.NovaManagedDevices',
+                 lambda conf: self.conflicts)):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'gpgpu_plugin.virt.service.{name}', value))
+        self.log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.virt.service'))
+
+    def tracker_class(self, conf, host, backend, api, client, is_orphaned):
+        self.made_for = (host, client)
+        self.is_orphaned = is_orphaned
+        return self.tracker
+
+    def worker_class(self, work, interval, name):
+        self.work = work
+        return self.worker
+
+    def names(self):
+        """Names of the calls so far, in their order."""
+        return [name for name, _, _ in self.calls.mock_calls
+                if not name.startswith('tracker.inventory')]
+
+
+class InitHostTest(ServiceTestCase):
+
+    def test_tracker_works_before_nova_and_restores_after_it(self):
+        self.driver.init_host('h1')
+        self.assertEqual([
+            'worker.run_once', 'nova.init_host', 'tracker.set_node',
+            'worker.run_once', 'tracker.restore', 'worker.start',
+            'worker.wake'], self.names())
+        self.tracker.set_node.assert_called_once_with('node', 'node-uuid')
+        self.assertEqual(('h1', 'client'), self.made_for)
+        self.assertIs(self.tracker, self.driver.gpu_tracker)
+
+    def test_tracker_is_missing_before_init_host(self):
+        self.assertRaises(RuntimeError, lambda: self.driver.gpu_tracker)
+
+    def test_nova_that_does_not_start_leaves_no_thread(self):
+        self.calls.nova.init_host.side_effect = RuntimeError('libvirt')
+        self.assertRaises(RuntimeError, self.driver.init_host, 'h1')
+        self.assertFalse(self.worker.start.called)
+
+    def test_guests_of_the_hypervisor_decide_what_is_orphaned(self):
+        self.driver.init_host('h1')
+        with fixtures.MockPatch(
+                'gpgpu_plugin.virt.orphans._find', return_value=None):
+            for instance, orphaned in (('i2', False), ('i3', True)):
+                self.assertIs(orphaned, self.is_orphaned(
+                    types.SimpleNamespace(
+                        instance_uuid=instance, state='assigned')))
+
+
+class ConflictTest(ServiceTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conflicts.__bool__.return_value = True
+
+    def test_device_of_nova_and_a_variant_stops_the_start(self):
+        self.conflicts.check.side_effect = exception.ConfigInvalid(
+            option='x', reason='y')
+        self.assertRaises(
+            exception.ConfigInvalid, self.driver.init_host, 'h1')
+        self.assertFalse(self.worker.start.called)
+        self.assertTrue(self.worker.stop.called)
+
+    def test_devices_are_compared_with_a_scan_and_the_classes(self):
+        self.driver.init_host('h1')
+        self.conflicts.check.assert_called_once_with(
+            self.tracker.api.device_list.return_value,
+            self.tracker.backend.scan.return_value,
+            self.tracker.inventory.resource_classes.return_value)
+        self.assertEqual(
+            {'host': 'h1'}, self.tracker.api.device_list.call_args.kwargs)
+
+    def test_variant_that_comes_later_does_not_get_them(self):
+        self.driver.init_host('h1')
+        self.tracker.exclude.assert_called_once_with(self.conflicts.options)
+
+    def test_host_starts_also_if_they_cannot_be_compared(self):
+        for exc in (exception.ConductorUnavailable(method='x', timeout=1),
+                    exception.NotFound(kind='host', name='h1')):
+            self.tracker.reset_mock()
+            self.tracker.api.device_list.side_effect = exc
+            self.driver.init_host('h1')
+            self.assertIn('were not compared', self.log.output)
+            self.assertFalse(self.conflicts.check.called)
+            self.tracker.exclude.assert_called_once_with(
+                self.conflicts.options)
+            self.assertTrue(self.worker.start.called)
+
+    def test_nova_without_devices_of_its_own_asks_nobody(self):
+        self.conflicts.__bool__.return_value = False
+        self.driver.init_host('h1')
+        self.assertFalse(self.tracker.api.device_list.called)
+        self.assertFalse(self.tracker.exclude.called)
+
+
+class ServeTest(ServiceTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.driver.init_host('h1')
+        self.calls.reset_mock()
+
+    def test_iteration_serves_once_and_runs_the_tracker(self):
+        self.assertIs(self.tracker.run_once.return_value, self.work())
+        self.work()
+        self.assertEqual(
+            ['probe', 'server', 'server().start', 'tracker.run_once',
+             'tracker.run_once'], self.names())
+        self.assertEqual('h1', self.calls.server.call_args.args[2])
+
+    def test_missing_broker_is_asked_again_and_does_not_stop_the_tracker(self):
+        self.calls.probe.side_effect = exception.BrokerUnavailable(
+            hosts='b1', reason='refused')
+        self.work()
+        self.assertEqual(['probe', 'tracker.run_once'], self.names())
+        self.assertIn('b1', self.log.output)
+        self.calls.probe.side_effect = None
+        self.work()
+        self.assertTrue(self.calls.server.return_value.start.called)
+
+    def test_server_that_does_not_start_is_tried_again(self):
+        self.calls.server.return_value.start.side_effect = RuntimeError('x')
+        self.assertRaises(RuntimeError, self.work)
+        self.calls.server.return_value.start.side_effect = None
+        self.work()
+        self.assertEqual(2, self.calls.server.call_count)
+
+    def test_call_of_the_conductor_wakes_the_worker(self):
+        self.work()
+        [manager] = self.calls.server.call_args.args[3]
+        for name in ('refresh', 'assignments_changed'):
+            self.calls.reset_mock()
+            getattr(manager, name)(None)
+            self.assertEqual([f'tracker.{name}', 'worker.wake'], self.names())
+
+    def test_topic_is_that_of_computes(self):
+        self.work()
+        self.assertEqual(rpc_transport.compute_topic(service.CONF),
+                         self.calls.server.call_args.args[1])
+
+
+class ProviderTreeTest(ServiceTestCase):
+
+    def update(self):
+        self.driver.update_provider_tree('tree', 'node', 'allocations')
+
+    def test_tree_before_init_host_is_nova_s_alone(self):
+        self.update()
+        self.assertEqual(['nova.update_provider_tree'], self.names())
+
+    def test_groups_come_after_nova_s_own_resources(self):
+        self.driver.init_host('h1')
+        for change, wakes in ((True, ['worker.wake']), (False, [])):
+            self.calls.reset_mock()
+            self.tracker.update_provider_tree.return_value = change
+            self.update()
+            self.assertEqual(
+                ['nova.update_provider_tree', 'tracker.update_provider_tree',
+                 *wakes], self.names())
+            self.tracker.update_provider_tree.assert_called_once_with(
+                'tree', 'node')
+
+
+class CleanupHostTest(ServiceTestCase):
+
+    def test_server_and_worker_end_before_nova(self):
+        self.driver.init_host('h1')
+        self.work()
+        self.calls.reset_mock()
+        self.driver.cleanup_host('h1')
+        self.assertEqual(
+            ['server().stop', 'server().wait', 'worker.stop',
+             'nova.cleanup_host'], self.names())
+
+    def test_second_cleanup_stops_nothing_again(self):
+        self.driver.init_host('h1')
+        self.driver.cleanup_host('h1')
+        self.calls.reset_mock()
+        self.driver.cleanup_host('h1')
+        self.assertEqual(['nova.cleanup_host'], self.names())
+
+    def test_iteration_under_way_serves_no_more(self):
+        self.driver.init_host('h1')
+        self.driver.cleanup_host('h1')
+        self.calls.reset_mock()
+        self.work()
+        self.assertEqual(['tracker.run_once'], self.names())
+
+    def test_host_that_never_started_is_cleaned_up(self):
+        self.driver.cleanup_host('h1')
+        self.assertEqual(['nova.cleanup_host'], self.names())
