@@ -11,6 +11,7 @@
 #    under the License.
 """Values of the compute layer, as short as tests need them."""
 
+from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import inventory
 
 NODE = 'node-1'
@@ -30,3 +31,12 @@ def group(name='H100', total=8, reserved=0):
 def host_inventory(*groups, generation=1, host='h1'):
     return inventory.HostInventory(
         host=host, node_uuid=NODE, generation=generation, groups=groups)
+
+
+def assignment(**kwargs):
+    return claim.Assignment(**{
+        'uuid': 'a1', 'instance_uuid': 'i1', 'host': 'h1',
+        'role': claim.ClaimRole.INSTANCE, 'device_uuid': 'd1',
+        'stable_id': '/devices/x', 'address': '0000:3b:00.0',
+        'variant': 'H100', 'resource_class': 'CUSTOM_GPU_H100',
+        'state': 'assigned', **kwargs})

@@ -9,16 +9,229 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tasks of an iteration, through the resource tracker that runs them."""
+"""Tasks of an iteration: alone, and through the resource tracker."""
 
 import dataclasses
+from unittest import mock
 
+import fixtures
 import oslo_messaging
+from oslotest import base as test_base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import tasks
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.rpc import conductor_api
 from tests.unit.compute import base
+from tests.unit.compute import make
+
+GPU = pci.PCIFunction(id='/devices/x', address='0000:3b:00.0', vendor='10de',
+                      device='2330')
+CAPACITY = driver_capacity.DriverCapacity(available={'X-4Q': 1})
+
+
+class TasksTestCase(test_base.BaseTestCase):
+    """A host whose conductor, hardware and Placement are mocks."""
+
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.book = assignments.HostAssignments(f'{folder}/h1.json')
+        self.api = mock.create_autospec(
+            conductor_api.ConductorAPI, instance=True)
+        self.backend = mock.create_autospec(host_base.Host, instance=True)
+        self.client = base.FakeReportClient()
+        self.host = tasks.Host(
+            name='h1', backend=self.backend, api=self.api,
+            client=self.client, assignments=self.book)
+
+
+class ReportTest(TasksTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.scan = scanner.Scan(
+            functions=(GPU,), problems=('x cannot be read',),
+            driver_capacities={GPU.id: CAPACITY})
+        self.backend.scan.return_value = self.scan
+        self.backend.discover.return_value = self.scan.functions
+
+    def report(self, owners=None):
+        outcome = tasks.report(
+            self.host, tasks.ComputeNode(name='n1', uuid=make.NODE),
+            lambda scan: owners or {})
+        [((_, report), _)] = self.api.report.call_args_list
+        return outcome, report
+
+    def test_scan_is_reported_with_capacities_and_problems(self):
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.compute.tasks'))
+        outcome, report = self.report()
+        self.assertIs(self.api.report.return_value, outcome.inventory)
+        self.assertEqual(
+            ('h1', 'n1', make.NODE, (GPU,), {GPU.id: CAPACITY},
+             ('x cannot be read',)),
+            (report.host, report.node, report.node_uuid, report.functions,
+             report.driver_capacities, report.problems))
+        self.assertIn('x cannot be read', log.output)
+
+    def test_function_of_somebody_else_is_reported_with_its_owner(self):
+        _, report = self.report({GPU.address: 'Cyborg'})
+        self.assertEqual(['Cyborg'], [
+            function.owner for function in report.functions])
+
+    def test_vfs_are_made_but_not_on_assigned_gpus(self):
+        self.book.add('i1', [make.assignment(stable_id=GPU.id)])
+        self.report()
+        self.backend.make_vfs.assert_called_once_with({GPU.id})
+
+    def test_assigned_device_at_another_address_has_moved(self):
+        for address, moved in ((GPU.address, False), ('0000:3c:00.0', True)):
+            self.api.reset_mock()
+            self.book.add('i1', [make.assignment(
+                stable_id=GPU.id, address=address)])
+            outcome, _ = self.report()
+            self.assertIs(moved, outcome.moved)
+
+    def test_mdev_moves_with_its_gpu_and_a_missing_device_does_not(self):
+        for stable_id, moved in ((f'{GPU.id}/mdev0', True),
+                                 ('/devices/y', False)):
+            self.api.reset_mock()
+            self.book.add('i1', [make.assignment(
+                stable_id=stable_id, address='0000:3c:00.0')])
+            outcome, _ = self.report()
+            self.assertIs(moved, outcome.moved)
+
+
+class ReleaseTest(TasksTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.accepted = []
+        self.confirmation = claim_obj.MigrationConfirmation(
+            instance_uuid='i1', migration_uuid='m1')
+        self.book.add_pending(['a1'])
+        self.book.add_confirmation(self.confirmation)
+        self.api.release.return_value = 'after the release'
+        self.api.confirm_migration.return_value = ['of h1', 'of h2']
+
+    def release(self):
+        tasks.release(self.host, self.accepted.append)
+
+    def test_every_answer_is_accepted_and_nothing_stays_pending(self):
+        self.release()
+        self.assertEqual(['after the release', 'of h1', 'of h2'],
+                         self.accepted)
+        self.assertEqual(([], []), (
+            self.book.pending(), self.book.confirmations()))
+
+    def test_what_was_not_sent_stays_pending(self):
+        self.api.confirm_migration.side_effect = (
+            exception.ConductorUnavailable(method='x', timeout=1))
+        self.assertRaises(exception.ConductorUnavailable, self.release)
+        self.assertEqual(([], [self.confirmation]), (
+            self.book.pending(), self.book.confirmations()))
+
+    def test_conductor_that_is_away_keeps_releases_pending(self):
+        self.api.release.side_effect = exception.ConductorUnavailable(
+            method='x', timeout=1)
+        self.assertRaises(exception.ConductorUnavailable, self.release)
+        self.assertEqual(['a1'], self.book.pending())
+
+    def test_nothing_pending_makes_no_call(self):
+        self.book.remove_pending(['a1'])
+        self.book.remove_confirmation(self.confirmation)
+        self.release()
+        self.assertEqual([], self.api.mock_calls)
+
+
+class ReconcileTaskTest(TasksTestCase):
+
+    def reconcile(self, *listed, builds=(), gone=()):
+        self.api.host_assignments.return_value = listed
+        return tasks.reconcile(
+            self.host, lambda: set(builds),
+            lambda assignment: assignment.instance_uuid in gone)
+
+    def test_book_becomes_the_list_without_orphans(self):
+        self.book.add('i9', [make.assignment(instance_uuid='i9')])
+        stays = make.assignment()
+        orphan = make.assignment(uuid='a2', instance_uuid='i2')
+        done = self.reconcile(stays, orphan, gone=['i2'])
+        self.assertEqual(((stays, orphan), (orphan,)),
+                         (done.listed, done.orphans))
+        self.assertEqual([stays], self.book.all())
+
+    def test_pending_release_is_no_orphan(self):
+        self.book.add_pending(['a1'])
+        done = self.reconcile(make.assignment(), gone=['i1'])
+        self.assertEqual((), done.orphans)
+
+    def test_build_keeps_its_own_claim(self):
+        own = make.assignment(uuid='new')
+        self.book.add('i1', [own])
+        done = self.reconcile(make.assignment(uuid='old'),
+                              builds=['i1', 'i2'], gone=['i1'])
+        self.assertEqual((), done.orphans)
+        self.assertEqual([own], self.book.all())
+
+    def test_build_without_a_claim_has_no_entry(self):
+        self.reconcile(make.assignment(), builds=['i1'])
+        self.assertEqual([], self.book.all())
+
+    def test_builds_are_read_after_the_list(self):
+        self.api.host_assignments.side_effect = (
+            lambda *args: (make.assignment(),) if not begun else self.fail())
+        begun = []
+
+        def builds():
+            begun.append(1)
+            return {'i1'}
+        done = tasks.reconcile(self.host, builds, lambda assignment: True)
+        self.assertEqual((), done.orphans)
+
+    def test_user_that_is_unknown_changes_nothing(self):
+        before = make.assignment()
+        self.book.add('i1', [before])
+        self.api.host_assignments.return_value = (before,)
+
+        def away(assignment):
+            raise RuntimeError('Nova does not answer')
+        self.assertRaises(RuntimeError, tasks.reconcile, self.host, set, away)
+        self.assertEqual([before], self.book.all())
+
+
+class CompareAllocationsTest(TasksTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.asked = self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.compute.placement.allocations',
+            return_value={'provider-H100': {}})).mock
+        self.inventory = make.host_inventory(make.group(), make.group('T4'))
+
+    def compare(self, inventory, *listed):
+        return tasks.compare_allocations(self.host, inventory, listed)
+
+    def test_groups_with_assigned_devices_alone_are_asked_about(self):
+        self.assertIs(self.api.compare_allocations.return_value, self.compare(
+            self.inventory, make.assignment(), make.assignment(uuid='a2')))
+        self.assertEqual(['provider-H100'], self.asked.call_args.args[2])
+        self.assertEqual(
+            ('h1', {'provider-H100': {}}, ['a1', 'a2']),
+            self.api.compare_allocations.call_args.args[1:])
+
+    def test_host_without_assignments_or_inventory_asks_nobody(self):
+        self.assertIsNone(self.compare(self.inventory))
+        self.assertIsNone(self.compare(None, make.assignment()))
+        self.assertFalse(self.asked.called)
+        self.assertEqual([], self.api.mock_calls)
 
 
 class AllocationsTest(base.ComputeTestCase):
@@ -42,7 +255,7 @@ class AllocationsTest(base.ComputeTestCase):
         self.compare()
         self.assertEqual((8, 0), self.placement())
 
-    def test_migration_has_the_allocation_of_the_side_it_leaves(self):
+    def test_migration_has_the_allocation_of_the_source(self):
         self.boot(2, 'i1')
         self.client.allocations['m1'] = self.client.allocations.pop('i1')
         self.compare()
