@@ -12,20 +12,28 @@
 """Iterations of the resource tracker: what they do, and when nothing."""
 
 import dataclasses
+import functools
 import os
+import types
 import uuid
+from unittest import mock
 
 import fixtures
 import oslo_messaging
 from nova import exception as nova_exception
+from nova.compute import provider_tree
+from oslotest import base as test_base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import migration
 from tests.unit.compute import base
+from tests.unit.compute import make
 
 
 class RunOnceTest(base.ComputeTestCase):
@@ -499,3 +507,122 @@ class DueTasksTest(base.ComputeTestCase):
         tracker.set_node('h1', base.NODE)
         tracker.run_once()
         self.assertEqual(['report'], self.calls)
+
+
+class DecisionTest(test_base.BaseTestCase):
+    """What happened decides which tasks are due; the tasks are mocks."""
+
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.seconds = 0.0
+        self.backend = mock.create_autospec(host_base.Host, instance=True)
+        self.backend.changed.return_value = False
+        self.api = mock.Mock()
+        self.tracker = resource_tracker.ResourceTracker(
+            types.SimpleNamespace(gpgpu=types.SimpleNamespace(
+                state_path=folder, claim_lease=300)),
+            'h1', self.backend, self.api, base.FakeReportClient(),
+            lambda assignment: False, clock=lambda: self.seconds)
+        self.tracker.set_node('h1', base.NODE)
+        self.ran = []
+        self.tracker._run = {
+            task: functools.partial(self.ran.append, str(task))
+            for task in self.tracker._run}
+        # What is due at the start is done, the later comparison, too.
+        self.run_once()
+        self.seconds = 300
+        self.tracker._reconcile_at = 0
+        self.run_once()
+        self.tracker._reconcile_at = 600
+
+    def run_once(self):
+        """Names of the tasks that an iteration runs."""
+        self.ran.clear()
+        self.pause = self.tracker.run_once()
+        return self.ran
+
+    def test_quiet_host_runs_nothing(self):
+        self.seconds = 1000
+        self.assertEqual([], self.run_once())
+
+    def test_event_makes_its_tasks_due(self):
+        for event, due, later in (
+                (self.tracker.refresh, ['fetch', 'clean'], ['reconcile']),
+                (self.tracker.request_reconcile, ['reconcile'],
+                 ['reconcile']),
+                (self.tracker.assignments_changed,
+                 ['reconcile', 'fetch', 'clean'], ['reconcile']),
+                (lambda: self.tracker.exclude(lambda scan: {}),
+                 ['report'], [])):
+            event()
+            self.assertEqual(due, self.run_once())
+            self.assertEqual([], self.run_once())
+            # The lease passes: it may have been too early before.
+            self.tracker._reconcile_at = self.seconds
+            self.assertEqual(later, self.run_once())
+            self.tracker._reconcile_at = self.seconds + 1
+
+    def test_change_of_the_host_is_reported(self):
+        self.backend.changed.return_value = True
+        self.assertEqual(['report'], self.run_once())
+
+    def test_removal_of_an_allocation_is_awaited_soon(self):
+        self.tracker.allocation_removed('i1')
+        self.assertEqual(['await_allocation_removal'], self.run_once())
+        self.assertIsNotNone(self.pause)
+        self.seconds += 60
+        self.assertEqual(['reconcile'], self.run_once())
+        self.assertIsNone(self.pause)
+
+    def test_confirmation_freezes_placement_where_devices_are_released(self):
+        for source, frozen in (((), False), (('a1',), True)):
+            self.tracker.confirm_migration(claim_obj.MigrationConfirmation(
+                instance_uuid='i1', migration_uuid='m1',
+                source_assignments=source))
+            self.assertIs(frozen, bool(self.tracker.allocation_removal))
+
+    def test_selected_assignments_alone_are_released(self):
+        self.tracker.assignments.add('i1', [
+            make.assignment(uuid=uuid) for uuid in ('a1', 'a2')])
+        self.api.release.side_effect = exception.ConductorUnavailable(
+            method='release', timeout=1)
+        self.tracker.release_instance(
+            'i1', lambda assignment: assignment.uuid == 'a2')
+        self.assertEqual(['a2'], self.tracker.assignments.pending())
+        self.assertEqual(
+            {'a1'}, self.tracker.assignments.uuids_of_instance('i1'))
+
+    def test_release_of_nothing_makes_no_call_and_freezes_nothing(self):
+        self.tracker.release_instance('i1', allocation_removal='i1')
+        self.assertEqual([], self.api.mock_calls)
+        self.assertFalse(self.tracker.allocation_removal)
+
+    def test_devices_of_nova_and_cyborg_have_owners(self):
+        self.tracker._managed_by_cyborg = {'0000:01:00.0': 'Cyborg'}
+        self.tracker.exclude(lambda scan: {'0000:02:00.0': '[pci] x'})
+        self.assertEqual(
+            {'0000:01:00.0': 'Cyborg', '0000:02:00.0': 'Nova ([pci] x)'},
+            self.tracker._managed_elsewhere(None))
+
+    def test_new_device_of_cyborg_is_reported_before_the_tree_changes(self):
+        tree = provider_tree.ProviderTree()
+        tree.new_root('h1', base.NODE)
+        tree.new_child('h1_0000:3b:00.0', 'h1', uuid='c1')
+        tree.update_traits('c1', ['OWNER_CYBORG'])
+        apply = self.useFixture(fixtures.MockPatchObject(
+            self.tracker.inventory, 'apply')).mock
+        self.assertTrue(self.tracker.update_provider_tree(tree, 'h1'))
+        self.assertFalse(apply.called)
+        self.assertEqual(['report'], self.run_once())
+        self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
+        apply.assert_called_once_with(tree, 'h1')
+
+    def test_cleaned_device_is_pushed_before_the_next_one(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.compute.tasks.clean', return_value=['d1', 'd2']))
+        calls = self.tracker.inventory = mock.Mock()
+        self.tracker._clean()
+        self.assertEqual(
+            [mock.call.accept('d1'), mock.call.push(),
+             mock.call.accept('d2'), mock.call.push()], calls.mock_calls)

@@ -27,6 +27,8 @@ from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
 from gpgpu_plugin.host.backends import passthrough
 from gpgpu_plugin.host.backends import sriov_vf
+from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import host as fake_host
 
 
@@ -170,3 +172,60 @@ class MakeVFsTest(LocalHostCase):
     def test_no_vfs_are_made_unless_configured(self):
         self.host.make_vfs(())
         self.assertEqual([], self.kernel.written)
+
+
+class SampledAtTest(LocalHostCase):
+    """A report of a driver is as old as the moment before it was read."""
+
+    machine = 'nvidia-t4-2'
+
+    def setUp(self):
+        super().setUp()
+        self.numbers = []
+        self.next = self.host._next_sample
+
+    def note(self, function):
+        """Let a function note a number of its own while it reads."""
+        def noted(*args):
+            self.numbers.append(self.next())
+            return function(*args)
+        return noted
+
+    def sampled_before(self, capacity):
+        self.assertEqual(self.numbers[0][0], capacity.sampled_at[0])
+        self.assertEqual(self.numbers[0][1] - 1, capacity.sampled_at[1])
+
+    def test_report_of_a_scan_has_the_number_from_before_it(self):
+        with fixtures.MockPatch('gpgpu_plugin.host.discovery.scanner.scan',
+                                self.note(scanner.scan)):
+            found = self.host.scan().driver_capacities
+        self.assertEqual(2, len(found))
+        for capacity in found.values():
+            self.sampled_before(capacity)
+
+    def test_report_of_one_gpu_has_the_number_from_before_it(self):
+        gpu = self.functions()[0]
+        with fixtures.MockPatch(
+                'gpgpu_plugin.host.discovery.vgpu_sysfs.read_driver_capacity',
+                self.note(vgpu_sysfs.read_driver_capacity)):
+            [capacity] = self.host.driver_capacity(
+                [self.device(gpu, 'T4-4Q')]).values()
+        self.sampled_before(capacity)
+
+    def test_passthrough_device_has_no_report(self):
+        self.assertEqual({}, self.host.driver_capacity(
+            [self.device(self.functions()[0])]))
+
+    def test_report_that_cannot_be_read_leaves_out_one_gpu_alone(self):
+        gpus = self.functions()
+        read = vgpu_sysfs.read_driver_capacity
+        for error in (OSError(5, 'Input/output error'), ValueError('x')):
+            def fail(sysfs, address, stable_id, error=error):
+                if address == gpus[0].address:
+                    raise error
+                return read(sysfs, address, stable_id)
+            with fixtures.MockPatch(
+                    'gpgpu_plugin.host.discovery.vgpu_sysfs'
+                    '.read_driver_capacity', fail):
+                self.assertEqual({gpus[1].id}, set(self.host.driver_capacity(
+                    [self.device(gpu, 'T4-4Q') for gpu in gpus])))

@@ -116,3 +116,105 @@ class MigrationTest(base.DriverTestCase):
             'gpgpu_plugin.virt.migration'))
         migration.unclaim(self.tracker, granted)
         self.assertIn('that host ends them later', log.output)
+
+    def test_claim_is_for_the_numa_nodes_of_the_new_topology(self):
+        self.instance.numa_topology = types.SimpleNamespace(
+            cells=[types.SimpleNamespace(id=0)])
+        self.instance.migration_context.new_numa_topology = (
+            types.SimpleNamespace(
+                cells=[types.SimpleNamespace(id=1)] * 2))
+        claim = self.useFixture(fixtures.MockPatchObject(
+            self.api, 'claim', wraps=self.api.claim)).mock
+        self.begin(1)
+        request = claim.call_args.args[1]
+        self.assertEqual(
+            ((1,), 'h1', claim_obj.ClaimRole.DESTINATION, 'm1'),
+            (request.numa_nodes, request.host, request.role,
+             request.migration_uuid))
+
+    def test_claim_on_another_host_is_not_prepared_here(self):
+        self.begin(3)
+        self.migration.dest_compute = 'h2'
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'host', 'h2'))
+        prepare = self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'prepare')).mock
+        self.assertRaises(exception.NotFound, self.finish)
+        self.assertFalse(prepare.called)
+
+    def during(self, method):
+        """Watch a method of Nova's driver.
+
+        :returns: roles whose devices the guest gets, and states of the
+            destination's claim, while it runs
+        """
+        seen = []
+
+        def watch(*args, **kwargs):
+            selector = self.driver._gpu_at_work['i1']
+            seen.extend([
+                {str(assignment.role) for assignment
+                 in self.tracker.assignments.of_instance('i1')
+                 if selector(assignment)}, set(self.of_destination())])
+        self.useFixture(fixtures.MockPatch(
+            f'nova.virt.fake.FakeDriver.{method}', watch))
+        return seen
+
+    def test_guest_of_the_destination_is_made_of_active_devices(self):
+        self.begin(3)
+        seen = self.during('finish_migration')
+        self.finish()
+        self.assertEqual([{'destination'}, {'assigned'}], seen)
+
+    def test_guest_of_a_revert_gets_the_devices_of_the_source(self):
+        self.begin(3)
+        self.finish()
+        seen = self.during('finish_revert_migration')
+        self.driver.finish_revert_migration(
+            None, self.instance, None, self.migration)
+        self.assertEqual({'instance'}, seen[0])
+
+    def test_inventory_is_pushed_after_the_guest_is_made(self):
+        self.begin(3)
+        calls = []
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.finish_migration',
+            lambda *args, **kwargs: calls.append('guest')))
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.inventory, 'push', lambda: calls.append('push')))
+        self.finish()
+        self.assertEqual(['guest', 'push'], calls)
+
+    def confirm(self):
+        self.driver.confirm_migration(
+            None, self.migration, self.instance, None)
+
+    def test_confirmed_instance_has_the_destination_s_devices_alone(self):
+        self.begin(3)
+        self.finish()
+        self.confirm()
+        self.assertEqual(
+            [('instance', None)] * 3,
+            [(str(assignment.role), assignment.migration_uuid)
+             for assignment in self.api.instance_assignments(
+                context.admin(), 'i1')])
+
+    def test_source_without_devices_confirms_gpus_of_the_destination(self):
+        self.tracker.release_instance('i1')
+        for gpus, confirmed in ((1, True), (0, False)):
+            confirm = self.useFixture(fixtures.MockPatchObject(
+                self.tracker, 'confirm_migration')).mock
+            self.instance.flavor = self.make_instance(gpus).flavor
+            self.confirm()
+            self.assertIs(confirmed, confirm.called)
+
+    def test_confirmation_that_nova_fails_reconciles_later(self):
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.confirm_migration',
+            side_effect=RuntimeError('x')))
+        confirm = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'confirm_migration')).mock
+        self.assertRaises(RuntimeError, self.confirm)
+        self.assertFalse(confirm.called)
+        # Nova removes the migration's allocation all the same.
+        self.assertTrue(self.tracker.allocation_removal)

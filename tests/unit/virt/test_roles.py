@@ -28,6 +28,24 @@ INSTANCE, DESTINATION = (
         (claim.ClaimRole.DESTINATION, 'm1')))
 
 
+class SelectorTest(base.BaseTestCase):
+
+    def test_claim_of_another_migration_is_not_the_destination_s(self):
+        other = types.SimpleNamespace(
+            role=claim.ClaimRole.DESTINATION, migration_uuid='m0')
+        migration = types.SimpleNamespace(uuid='m1')
+        for assignment, is_destination in (
+                (INSTANCE, False), (DESTINATION, True), (other, False)):
+            self.assertIs(is_destination,
+                          roles.destination_of(migration)(assignment))
+            self.assertIs(not is_destination,
+                          roles.source_of(migration)(assignment))
+
+    def test_every_role_is_any_role(self):
+        self.assertTrue(roles.any_role(INSTANCE))
+        self.assertTrue(roles.any_role(DESTINATION))
+
+
 class CurrentTest(base.BaseTestCase):
 
     def roles(self, *, moving=True, dest='h1', flavor=1, new_flavor=2,
