@@ -63,6 +63,11 @@ class LifecycleMixin(service.ServiceMixin):
 
         :param selector: which of the instance's assignments the guest gets
         """
+        if instance.uuid in self._gpu_at_work:
+            # Called by another method of the driver, such as power_on by
+            # FakeDriver's reboot: the outer one decides.
+            yield
+            return
         self._gpu_at_work[instance.uuid] = selector
         try:
             with self.gpu_tracker.building(instance.uuid):

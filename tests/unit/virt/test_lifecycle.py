@@ -75,6 +75,13 @@ class LifecycleTest(base.DriverTestCase):
         self.assertEqual([], self.driver.list_instance_uuids())
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
 
+    def test_reboot_that_powers_the_guest_on_keeps_the_devices(self):
+        instance = self.spawn(2)
+        for kind in ('SOFT', 'HARD'):
+            self.driver.reboot(None, instance, None, kind)
+            self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+            self.assertEqual({}, self.driver._gpu_at_work)
+
     def test_power_on_makes_the_devices_ready_again(self):
         instance = self.spawn(2)
         for assignment in self.tracker.assignments.of_instance('i1'):
