@@ -11,15 +11,20 @@
 #    under the License.
 """What a guest's life on one host does to its devices."""
 
+import dataclasses
 import types
+from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
 from nova.compute import task_states
 
+from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
+from gpgpu_plugin.virt import roles
 from tests.unit.virt import base
 
 
@@ -137,3 +142,159 @@ class LifecycleTest(base.DriverTestCase):
                             ({'gpgpu:topology': 'linked'}, True)):
             self.assertIs(asks, lifecycle.asks_for_gpus(
                 types.SimpleNamespace(extra_specs=specs)))
+
+    def test_claim_is_for_the_numa_nodes_of_the_guest(self):
+        claim = self.useFixture(fixtures.MockPatchObject(
+            self.api, 'claim', wraps=self.api.claim)).mock
+        cells = [types.SimpleNamespace(id=number) for number in (1, 0, 1)]
+        for topology, nodes in ((types.SimpleNamespace(cells=cells), (0, 1)),
+                                (None, None)):
+            self.spawn(1, uuid=f'i-{nodes}', numa_topology=topology)
+            request = claim.call_args.args[1]
+            self.assertEqual(
+                (nodes, 'h1', claim_obj.ClaimRole.INSTANCE, None, 'p', 'u'),
+                (request.numa_nodes, request.host, request.role,
+                 request.migration_uuid, request.project_id,
+                 request.user_id))
+
+    def test_rebuild_in_place_keeps_the_devices_without_a_call(self):
+        instance = self.spawn(2)
+        before = self.tracker.assignments.of_instance('i1')
+        self.conductor.stop()
+        instance.task_state = task_states.REBUILD_SPAWNING
+        self.driver.spawn(None, instance, None, [], None, {})
+        self.assertEqual(before, self.tracker.assignments.of_instance('i1'))
+
+    def test_failed_evacuation_leaves_placement_to_nova(self):
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'prepare', side_effect=exception.HostError(
+                path='/sys/x', reason='broken')))
+        for host, state, frozen in (
+                ('h1', None, False),
+                ('h9', task_states.REBUILD_SPAWNING, True)):
+            self.assertRaises(
+                nova_exception.ComputeResourcesUnavailable, self.spawn, 1,
+                host=host, task_state=state)
+            self.assertIs(frozen, bool(self.tracker.allocation_removal))
+
+    def test_claim_of_a_build_under_way_is_no_orphan(self):
+        def compare(*args, **kwargs):
+            self.tracker.request_reconcile()
+            self.tracker.run_once()
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.spawn', compare))
+        self.spawn(2)
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
+
+class WorkingTest(base.DriverTestCase):
+    """While the driver makes a guest itself."""
+
+    def setUp(self):
+        super().setUp()
+        self.instance = self.spawn(2)
+        self.driver._gpu_worker = mock.Mock()
+        self.settle = self.useFixture(fixtures.MockPatchObject(
+            roles, 'settle')).mock
+        self.useFixture(fixtures.MockPatchObject(
+            roles, 'current', return_value=self.first))
+        self.attached = []
+
+    def first(self, assignment):
+        assigned = self.tracker.assignments.of_instance('i1')
+        return assignment.uuid == assigned[0].uuid
+
+    def watch(self, method):
+        def attach(*args, **kwargs):
+            self.attached = self.driver.gpu_attachments(self.instance)
+        self.useFixture(fixtures.MockPatch(
+            f'nova.virt.fake.FakeDriver.{method}', attach))
+
+    def test_guest_gets_the_devices_of_its_current_role_alone(self):
+        for method, args in (
+                ('power_on', (None,)), ('reboot', (None, 'SOFT')),
+                ('resume_state_on_host_boot', (None,))):
+            self.attached = []
+            self.watch(method)
+            getattr(self.driver, method)(None, self.instance, *args)
+            self.assertEqual(1, len(self.attached), method)
+
+    def test_attachments_at_rest_are_of_the_current_role(self):
+        self.assertEqual(1, len(self.driver.gpu_attachments(self.instance)))
+
+    def test_hard_reboot_alone_settles_a_failed_migration(self):
+        for kind, settles in (('SOFT', False), ('HARD', True)):
+            self.driver.reboot(None, self.instance, None, kind)
+            self.assertIs(settles, self.settle.called)
+
+    def test_reboot_that_fails_settles_nothing(self):
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.reboot',
+            side_effect=RuntimeError('x')))
+        self.assertRaises(RuntimeError, self.driver.reboot, None,
+                          self.instance, None, 'HARD')
+        self.assertFalse(self.settle.called)
+        self.assertEqual({}, self.driver._gpu_at_work)
+
+    def test_reboot_and_power_on_make_devices_of_the_role_ready(self):
+        for method, args in (('power_on', (None,)),
+                             ('reboot', (None, 'HARD'))):
+            restored = []
+            self.watch(method)
+            with fixtures.MockPatchObject(
+                    self.tracker, 'restore', restored.extend):
+                getattr(self.driver, method)(None, self.instance, *args)
+            self.assertEqual(1, len(restored), method)
+
+    def test_reboot_without_a_device_leaves_the_guest_alone(self):
+        reboot = self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.reboot')).mock
+        [assignment, _] = self.tracker.assignments.of_instance('i1')
+        self.tracker.backend.kernel.write(
+            f'bus/pci/devices/{assignment.address}/remove', '1')
+        self.assertRaises(exception.HostError, self.driver.reboot, None,
+                          self.instance, None, 'HARD')
+        self.assertFalse(reboot.called)
+
+    def test_end_of_the_work_wakes_the_worker(self):
+        self.driver.power_on(None, self.instance, None)
+        self.driver._gpu_worker.wake.assert_called_once_with()
+
+
+class DestroyTest(base.DriverTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.instance = self.spawn(2)
+        self.driver._gpu_worker = mock.Mock()
+
+    def destroy(self, **kwargs):
+        for name, value in kwargs.items():
+            setattr(self.instance, name, value)
+        self.driver.destroy(None, self.instance, None)
+
+    def test_released_devices_wake_the_worker(self):
+        self.destroy(task_state=task_states.DELETING)
+        self.driver._gpu_worker.wake.assert_called_once_with()
+
+    def test_delete_with_retries_does_not_freeze_placement(self):
+        self.destroy(task_state=task_states.DELETING)
+        self.assertFalse(self.tracker.allocation_removal)
+
+    def test_revert_releases_the_claim_of_the_destination_alone(self):
+        granted = self.api.claim(context.admin(), dataclasses.replace(
+            self.request(3), role=claim_obj.ClaimRole.DESTINATION,
+            migration_uuid='m1'))
+        self.tracker.assignments.add('i1', granted.assignments)
+        self.useFixture(fixtures.MockPatchObject(
+            roles, 'migration_of',
+            return_value=types.SimpleNamespace(uuid='m1')))
+        self.destroy(task_state=task_states.RESIZE_REVERTING)
+        self.assertEqual(['instance'] * 2, [
+            str(assignment.role) for assignment
+            in self.tracker.assignments.of_instance('i1')])
+
+    def test_driver_that_was_not_started_releases_nothing(self):
+        self.driver._gpu_tracker = None
+        self.destroy(task_state=task_states.DELETING)
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
