@@ -28,6 +28,7 @@ from tests.fixtures import database
 from tests.fixtures import services
 from tests.unit.conductor import base
 from tests.unit.conductor import test_claims
+from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
 from tests.unit.conductor import test_reports
@@ -37,6 +38,7 @@ from tests.unit.conductor.admin import test_device
 from tests.unit.conductor.admin import test_group
 from tests.unit.conductor.admin import test_host
 from tests.unit.conductor.admin import test_variant
+from tests.unit.db import test_assignment
 from tests.unit.db import test_migration
 
 
@@ -105,7 +107,9 @@ def _on(mixin, *cases):
 for _mixin in (PostgreSQLMixin, MariaDBMixin):
     globals().update(_on(
         _mixin, test_claims.ClaimTest, test_claims.EndTest,
-        test_claims.CleaningTest, test_claims.UniqueKeyTest,
+        test_assignment.UniqueKeyTest,
+        test_cleaning.TasksTest, test_cleaning.StartedTest,
+        test_cleaning.FinishedTest, test_cleaning.OperatorReleaseTest,
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
         test_variant.VariantTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
