@@ -39,6 +39,10 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as objects
 
 
+class _HostUnknown(Exception):
+    """The host reports the first time."""
+
+
 def report(db: api.Database,
            scan: objects.HostReport) -> inventory_obj.HostInventory:
     """Store a scan (ConductorAPI.report).
@@ -46,22 +50,30 @@ def report(db: api.Database,
     A scan that found nothing new writes nothing.
     """
     _check(scan)
+    try:
+        return db.write(lambda session: _report(
+            session, scan, _known_host(session, scan)))
+    except _HostUnknown:
+        # In a transaction of its own: MariaDB locks a host also where there
+        # is none yet, and the variants are locked before hosts.
+        return db.write(lambda session: _report(
+            session, scan, _first_host(session, scan)))
 
-    def work(session: orm.Session) -> inventory_obj.HostInventory:
-        host = _host(session, scan)
-        before = host.generation
-        problems = json.dumps(scan.problems)
-        if (host.node, host.problems) != (scan.node, problems):
-            host.node, host.problems = scan.node, problems
-            host_db.changed(host)
-        _store(session, host, scan)
-        variant_matching.apply(session, [host])
-        if host.generation == before:
-            return inventory.of_host(session, host)
-        type_sync.sync(session, [host.id])
-        host.reported_at = event_db.now()
-        return inventory.refresh(session, host)
-    return db.write(work)
+
+def _report(session: orm.Session, scan: objects.HostReport,
+            host: models.Host) -> inventory_obj.HostInventory:
+    before = host.generation
+    problems = json.dumps(scan.problems)
+    if (host.node, host.problems) != (scan.node, problems):
+        host.node, host.problems = scan.node, problems
+        host_db.changed(host)
+    _store(session, host, scan)
+    variant_matching.apply(session, [host])
+    if host.generation == before:
+        return inventory.of_host(session, host)
+    type_sync.sync(session, [host.id])
+    host.reported_at = event_db.now()
+    return inventory.refresh(session, host)
 
 
 def _check(scan: objects.HostReport) -> None:
@@ -74,14 +86,16 @@ def _check(scan: objects.HostReport) -> None:
         seen.add(function.id)
 
 
-def _host(session: orm.Session, scan: objects.HostReport) -> models.Host:
-    """Return the host, locked; it is made when it reports the first time.
+def _known_host(session: orm.Session,
+                scan: objects.HostReport) -> models.Host:
+    """Return the host, locked.
 
+    :raises _HostUnknown: it never reported
     :raises Conflict: the host and the node UUID do not belong together
     """
     host = host_db.lock(session, scan.host)
     if host is None:
-        return _insert_host(session, scan)
+        raise _HostUnknown
     if host.node_uuid != scan.node_uuid:
         raise exception.Conflict(
             kind='host', name=scan.host,
@@ -89,6 +103,22 @@ def _host(session: orm.Session, scan: objects.HostReport) -> models.Host:
                    f'{scan.node_uuid} now; delete the host if it was '
                    f'set up anew')
     return host
+
+
+def _first_host(session: orm.Session,
+                scan: objects.HostReport) -> models.Host:
+    """Return the host, made unless another report made it meanwhile.
+
+    Variants do not change until the transaction ends: who changes one applies
+    it to all hosts that exist, and would not see this one.
+
+    :raises Conflict: as of _known_host, or the node has another host
+    """
+    host_db.lock_row(session, 'variants')
+    try:
+        return _known_host(session, scan)
+    except _HostUnknown:
+        return _insert_host(session, scan)
 
 
 def _insert_host(session: orm.Session,

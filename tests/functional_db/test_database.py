@@ -13,6 +13,7 @@
 
 import threading
 
+import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
@@ -24,6 +25,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
 from tests.fixtures import database
 from tests.fixtures import services
 from tests.unit.conductor import base
@@ -90,6 +92,65 @@ class LateCommit(base.ConductorTestCase):
         self.assertEqual(['h1'], [each.host for each in after.hosts])
 
 
+class FirstReport(base.ConductorTestCase):
+    """A host that reports first while an operator changes variants."""
+
+    variant = False
+
+    def setUp(self):
+        super().setUp()
+        self.locked, self.asked = threading.Event(), threading.Event()
+        lock_row, lock_all = host_db.lock_row, host_db.lock_all
+
+        def lock_variants(session, name):
+            if threading.current_thread() is self.reporter:
+                self.asked.set()
+            return lock_row(session, name)
+
+        def lock_hosts(session):
+            hosts = lock_all(session)
+            self.locked.set()
+            self.asked.wait(300)
+            return hosts
+        self.reporter = threading.Thread(target=self.report_h2)
+        self.addCleanup(self.reporter.join)
+        self.addCleanup(self.asked.set)
+        for name, replacement in (('lock_row', lock_variants),
+                                  ('lock_all', lock_hosts)):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'gpgpu_plugin.db.host.{name}', replacement))
+
+    def report_h2(self):
+        self.locked.wait(300)
+        try:
+            self.report_second_host()
+        finally:
+            self.asked.set()
+
+    def meanwhile(self, change, *args):
+        self.reporter.start()
+        change(self.db, *args)
+        self.reporter.join(300)
+
+    def variants_of_h2(self):
+        return {device.variant
+                for device in device_admin.list_all(self.db, 'h2')}
+
+    def test_variant_that_is_created_meanwhile_is_the_hosts_too(self):
+        self.meanwhile(variant_admin.create, admin.VariantInfo(
+            name='H100', vendor='10de', device='2330'))
+        self.assertEqual({'H100'}, self.variants_of_h2())
+
+    def test_variant_that_is_deleted_meanwhile_is_not_the_hosts(self):
+        self.asked.set()
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='H100', vendor='10de', device='2330'))
+        self.asked.clear()
+        self.locked.clear()
+        self.meanwhile(variant_admin.delete, 'H100')
+        self.assertEqual({None}, self.variants_of_h2())
+
+
 class Migration(test_migration.MigrationMixin, base.ConductorTestCase):
 
     cards = ()
@@ -116,8 +177,8 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_scheduler_feed.ChangesTest,
         test_vgpus.TypesTest, test_vgpus.CapacityTest, test_vgpus.SeatTest,
         test_vgpus.VFTest, test_driver_capacity.ToldTest, LateCommit,
-        Migration))
-del LateCommit, Migration, _mixin
+        FirstReport, Migration))
+del FirstReport, LateCommit, Migration, _mixin
 
 
 class SkipLockedTest(PostgreSQLMixin, base.ConductorTestCase):
