@@ -142,7 +142,7 @@ class MdevContract:
         self.refused(errno.ENOENT, f'{self.folder(self.small)}x/create',
                      str(uuid.uuid4()))
 
-    def test_remove_takes_numbers_only(self) -> None:
+    def test_remove_accepts_only_numbers(self) -> None:
         name = str(uuid.uuid4())
         remove = f'bus/mdev/devices/{name}/remove'
         self.refused(errno.ENOENT, remove, '1')

@@ -81,7 +81,7 @@ class PassthroughContract:
 
     # -- the kernel ---------------------------------------------------------
 
-    def test_bind_and_unbind(self) -> None:
+    def test_bound_function_is_unbound_again(self) -> None:
         address = self.gpus[0].address
         self.refused(errno.ENODEV, f'{VFIO}/bind', address)
         self.write(self.attribute('driver_override'), 'vfio-pci')
@@ -101,11 +101,11 @@ class PassthroughContract:
         self.refused(errno.ENOENT,
                      'bus/pci/devices/0000:ff:1f.7/reset', '1')
 
-    def test_reset_takes_one_only(self) -> None:
+    def test_reset_accepts_only_1(self) -> None:
         self.write(self.attribute('reset'), '1')
         self.refused(errno.EINVAL, self.attribute('reset'), '0')
 
-    def test_remove_takes_numbers_only(self) -> None:
+    def test_remove_accepts_only_numbers(self) -> None:
         self.refused(errno.EINVAL, self.attribute('remove'), 'x')
         self.write(self.attribute('remove'), '0')
         self.assertEqual(self.gpus[0].id, self.scan_gpu(self.gpus[0]).id)
@@ -142,7 +142,7 @@ class PassthroughContract:
             self.assertIn(self.gpus[1].id, str(exc))
         self.assertFalse(self.backend.clean(wrong).passed)
 
-    def test_clean_unbinds(self) -> None:
+    def test_clean_unbinds_device(self) -> None:
         self.backend.prepare(self.device(self.gpus[0]))
         verdict = self.backend.clean(self.device(self.gpus[0]))
         self.assertTrue(verdict.passed, verdict.evidence)

@@ -9,8 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Hosts that are not in order: the build says why and goes to the next one,
-and the device becomes what the facts demand."""
+"""Builds on broken hosts.
+
+The log names the reason, the build goes to the next host, and the device gets
+the state that fits the failure.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ class BadHostTest(test_operations.OperationCase):
         self.backend = self.driver().gpu_tracker.backend
 
     def _goes_on(self, *words: str, **states: int) -> None:
-        """A server is built on the second host.
+        """Check that a server is built on the second host.
 
-        :param words: what the log says
-        :param states: of the first host's devices
+        :param words: words that the log has
+        :param states: states of the first host's devices
         """
         self.server = self.boot(self.flavor(L40S=2))
         self.assertEqual('gpu2', self.server['OS-EXT-SRV-ATTR:host'])
@@ -59,11 +62,11 @@ class BadHostTest(test_operations.OperationCase):
         self.boot(self.flavor(L40S=count), host='gpu1')
 
     def _reason(self) -> str:
-        """That of the only quarantined device."""
+        """Return the reason of the only quarantined device."""
         [found] = self.devices('--state', 'quarantined')
         return str(self.listing('device', 'show', found['uuid'])['reason'])
 
-    def test_vfio_pci_cannot_be_loaded(self) -> None:
+    def test_build_without_vfio_pci_goes_to_next_host(self) -> None:
         driver = self.sysfs('gpu1') / 'bus/pci/drivers/vfio-pci'
         shutil.rmtree(driver)
 
@@ -78,9 +81,9 @@ class BadHostTest(test_operations.OperationCase):
             (driver / name).touch()
         self._mended()
 
-    def test_iommu_is_off(self) -> None:
+    def test_build_with_iommu_off_goes_to_next_host(self) -> None:
         links = {
-            each: os.readlink(each) for each in (
+            link: os.readlink(link) for link in (
                 self.sysfs('gpu1') / 'bus/pci/devices').glob('*/iommu_group')}
         for link in links:
             link.unlink()
@@ -89,7 +92,7 @@ class BadHostTest(test_operations.OperationCase):
             link.symlink_to(target)
         self._mended()
 
-    def test_device_is_busy(self) -> None:
+    def test_busy_device_is_quarantined_and_released(self) -> None:
         self.backend.kernel.faults['vfio-pci/bind'] = errno.EBUSY
         # The second of the two was not touched.
         self._goes_on('Device or resource busy', quarantined=1, available=3)
@@ -100,7 +103,7 @@ class BadHostTest(test_operations.OperationCase):
         self.wait_states('gpu1', 'L40S', available=4)
         self._mended()
 
-    def test_driver_that_never_lets_go(self) -> None:
+    def test_driver_that_does_not_answer_quarantines_device(self) -> None:
         write = self.backend.binder._write_attribute
 
         def blocks(path: str, value: str) -> None:
@@ -113,7 +116,7 @@ class BadHostTest(test_operations.OperationCase):
             self._goes_on('did not answer', quarantined=1, available=3)
         self.assertIn('did not answer', self._reason())
 
-    def test_privileged_helper_is_missing(self) -> None:
+    def test_build_without_helper_goes_to_next_host(self) -> None:
         def missing(path: str, value: str) -> typing.NoReturn:
             raise privsep.HelperUnavailable(
                 errno.EPERM, 'the privileged helper does not start')
@@ -123,16 +126,16 @@ class BadHostTest(test_operations.OperationCase):
                           available=4)
         self._mended()
 
-    def test_card_that_does_not_answer(self) -> None:
+    def test_gpu_that_does_not_answer_is_unmanaged(self) -> None:
         first = min(self.devices('--host', 'gpu1', '--variant', 'L40S'),
-                    key=lambda each: each['address'])
+                    key=lambda device: device['address'])
         (self.sysfs('gpu1') / 'bus/pci/devices' / first['address'] / 'config'
          ).write_bytes(b'\xff' * 4096)
         self._goes_on('the device does not answer', available=3)
         self.assertEqual('unmanaged', self.listing(
             'device', 'show', first['uuid'])['shown_state'])
 
-    def test_no_host_is_left(self) -> None:
+    def test_build_that_fails_on_all_hosts_is_in_error(self) -> None:
         for host in self.machines:
             self.driver(host).gpu_tracker.backend.kernel.faults[
                 'vfio-pci/bind'] = errno.EBUSY
@@ -142,7 +145,7 @@ class BadHostTest(test_operations.OperationCase):
         self.assertIn('Device or resource busy', self.stdlog.logger.output)
         self.wait_for(lambda: self.usage('gpu1', 'L40S') == 0, 'usage 0')
 
-    def test_reset_is_refused(self) -> None:
+    def test_device_without_reset_is_quarantined(self) -> None:
         server = self.boot(self.flavor(L40S=1), host='gpu1')
         self.backend.kernel.faults['/reset'] = errno.ENOTTY
         self.delete(server)

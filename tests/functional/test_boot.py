@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Boot and delete: how many, which kinds, and what does not fit."""
+"""Boot and delete of servers with GPUs, and requests that do not fit."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ class BootTest(cloud.GpuCloud):
         self.assertEqual(0, self.usage())
         self.wait_inventory(8, 0)
 
-    def test_one(self) -> None:
+    def test_boot_and_delete_with_one_gpu(self) -> None:
         self._boot_and_delete(1)
 
-    def test_two(self) -> None:
+    def test_boot_and_delete_with_two_gpus(self) -> None:
         self._boot_and_delete(2)
 
-    def test_four(self) -> None:
+    def test_boot_and_delete_with_four_gpus(self) -> None:
         self._boot_and_delete(4)
 
-    def test_eight(self) -> None:
+    def test_boot_and_delete_with_eight_gpus(self) -> None:
         self._boot_and_delete(8)
 
-    def test_no_card_twice(self) -> None:
+    def test_four_servers_get_different_gpus(self) -> None:
         flavor = self.flavor(H100=2)
         servers = [self.boot(flavor) for _ in range(4)]
         held = [self.held(server) for server in servers]
         self.assertEqual([2] * 4, [len(cards) for cards in held])
         self.assertEqual(8, len(set.union(*held)))
 
-    def test_four_share_a_numa_node(self) -> None:
+    def test_four_gpus_of_a_server_are_on_one_numa_node(self) -> None:
         server = self.boot(self.flavor(H100=4))
         nodes = {device['numa_node'] for device in self.devices(
             '--used-by', server['id'])}
         self.assertEqual(1, len(nodes), nodes)
 
-    def test_instance_without_gpu_takes_none(self) -> None:
+    def test_server_without_gpus_gets_none(self) -> None:
         gpu = self.boot(self.flavor(H100=8))
         plain = self.boot(self.flavor_of({}))
         self.assertEqual(set(), self.held(plain))
@@ -72,7 +72,7 @@ class BootTest(cloud.GpuCloud):
             'ACTIVE', self.api.get_server(plain['id'])['status'])
         self.delete(plain)
 
-    def test_exhausted(self) -> None:
+    def test_request_for_more_than_available_finds_no_host(self) -> None:
         first = self.boot(self.flavor(H100=7))
         second = self.boot(self.flavor(H100=2), 'ERROR')
         self.assertIn('No valid host', second['fault']['message'])
@@ -85,7 +85,7 @@ class BootTest(cloud.GpuCloud):
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=8))
 
-    def test_delete_clean_and_boot_again_without_a_periodic_run(self) -> None:
+    def test_deleted_gpus_are_offered_without_a_periodic_run(self) -> None:
         flavor = self.flavor(H100=8)
         server = self.boot(flavor)
         self.delete(server)
@@ -94,7 +94,7 @@ class BootTest(cloud.GpuCloud):
         self.wait_states(available=8)
         self.assertEqual(8, len(self.held(self.boot(flavor))))
 
-    def test_image_trait(self) -> None:
+    def test_image_with_trait_boots_with_gpu_flavor(self) -> None:
         image = self.glance.create(None, {
             'name': 'gpu', 'disk_format': 'raw', 'container_format': 'bare',
             'status': 'active', 'min_ram': 0, 'min_disk': 0, 'size': 1,
@@ -104,7 +104,7 @@ class BootTest(cloud.GpuCloud):
         self.assertEqual(
             1, len(self.held(self.boot(flavor, imageRef=image['id']))))
 
-    def test_image_trait_of_another_gpu(self) -> None:
+    def test_image_with_trait_of_another_gpu_finds_no_host(self) -> None:
         image = self.glance.create(None, {
             'name': 'amd', 'disk_format': 'raw', 'container_format': 'bare',
             'status': 'active', 'min_ram': 0, 'min_disk': 0, 'size': 1,
@@ -122,7 +122,7 @@ class TwoHostsTest(cloud.GpuCloud):
 
     machines = {'gpu1': 'hgx-h100-8', 'gpu2': 'hgx-h100-8'}
 
-    def test_fills_both(self) -> None:
+    def test_two_full_servers_fill_both_hosts(self) -> None:
         flavor = self.flavor(H100=8)
         hosts = {self.boot(flavor)['OS-EXT-SRV-ATTR:host'] for _ in range(2)}
         self.assertEqual({'gpu1', 'gpu2'}, hosts)

@@ -19,7 +19,7 @@ from tests.fixtures import cloud
 
 
 class ExtraSpecTest(cloud.GpuCloud):
-    """One HGX server: four cards a NUMA node."""
+    """One HGX server with four GPUs per NUMA node."""
 
     def _refused(self, **extra_specs: str) -> str:
         specs = {key.replace('__', ':'): value
@@ -29,18 +29,18 @@ class ExtraSpecTest(cloud.GpuCloud):
         self.assertEqual(400, error.response.status_code)
         return str(error.response.text)
 
-    def test_unknown_key_is_refused_and_the_right_ones_named(self) -> None:
+    def test_unknown_key_is_refused_with_the_valid_ones(self) -> None:
         message = self._refused(gpgpu__topologie='any')
         self.assertIn('gpgpu:topologie', message)
         self.assertIn('gpgpu:topology', message)
         self.assertIn('gpgpu:allocation_policy', message)
 
-    def test_wrong_value_is_refused_and_the_right_ones_named(self) -> None:
+    def test_wrong_value_is_refused_with_the_valid_ones(self) -> None:
         message = self._refused(gpgpu__topology='same_rack')
         for word in ('same_rack', 'any', 'same_numa', 'same_switch'):
             self.assertIn(word, message)
 
-    def test_right_ones_are_accepted_and_enforced(self) -> None:
+    def test_valid_extra_specs_are_accepted_and_enforced(self) -> None:
         fits = self.flavor_of({'resources:CUSTOM_GPU_H100': '4',
                                'gpgpu:topology': 'same_numa'})
         server = self.boot(fits)
@@ -78,7 +78,7 @@ class ExtraSpecTest(cloud.GpuCloud):
         self._boot_unchecked({'resources:CUSTOM_GPU_H100': '1',
                               'gpgpu:topology': 'same_rack'})
 
-    def test_unknown_resource_class(self) -> None:
+    def test_unknown_resource_class_finds_no_host(self) -> None:
         server = self.boot(
             self.flavor_of({'resources:CUSTOM_GPU_NO_SUCH': '1'}), 'ERROR')
         self.assertIn('No valid host', server['fault']['message'])

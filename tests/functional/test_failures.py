@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A build that fails gives everything back; a denied one goes elsewhere."""
+"""Builds that fail release their devices; denied ones go to another host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FailedBuildTest(cloud.GpuCloud):
                 'no interface')
         return fixtures.MonkeyPatch(SPAWN, spawn)
 
-    def test_spawn_fails_after_prepare(self) -> None:
+    def test_spawn_that_fails_after_prepare_frees_its_devices(self) -> None:
         bound = self.bound_drivers('gpu1')
         flavor = self.flavor(H100=2)
         with self._fail_spawn():
@@ -46,7 +46,7 @@ class FailedBuildTest(cloud.GpuCloud):
         self.assertEqual(bound, self.bound_drivers('gpu1'))
         self.assertEqual(2, len(self.held(self.boot(flavor))))
 
-    def test_nova_compute_killed_between_claim_and_spawn(self) -> None:
+    def test_claim_of_killed_nova_compute_is_released(self) -> None:
         reached, killed = threading.Event(), threading.Event()
         self.addCleanup(killed.set)
 
@@ -76,7 +76,7 @@ class FailedBuildTest(cloud.GpuCloud):
 
 
 class DeniedTest(cloud.GpuCloud):
-    """Placement and the filter believe in room; the claim does not."""
+    """Denied claims on hosts that Placement and the filter accept."""
 
     machines = {'gpu1': 'hgx-h100-8', 'gpu2': 'hgx-h100-8'}
 
@@ -89,7 +89,7 @@ class DeniedTest(cloud.GpuCloud):
         self.assertEqual(0, self.usage('gpu1'))
         self.assertEqual(1, self.usage('gpu2'))
 
-    def test_where_the_reason_of_a_denied_build_is_told(self) -> None:
+    def test_reason_of_denied_build_is_logged_and_in_the_fault(self) -> None:
         # As doc/source/admin/troubleshooting.rst says.
         self.restart_scheduler('ComputeFilter')
         for host in self.machines:
@@ -126,7 +126,7 @@ class DeniedTest(cloud.GpuCloud):
         self.assertIn('not_enough_available', log)
         self.assertIn('GpuFilter', log)
 
-    def test_double_allocation_in_placement(self) -> None:
+    def test_double_allocation_in_placement_is_denied(self) -> None:
         self.restart_scheduler('ComputeFilter')
         holder = self.boot(self.flavor(H100=8), host='gpu1')
         before = self.held(holder)
@@ -137,7 +137,7 @@ class DeniedTest(cloud.GpuCloud):
         self.assertIn('not_enough_available', self.stdlog.logger.output)
 
     def _lose_allocation(self, server: dict[str, typing.Any]) -> None:
-        """Write into Placement that a server uses no GPU."""
+        """Remove the GPUs from a server's allocation in Placement."""
         url = f'/allocations/{server["id"]}'
         body = self.placement.get(url, version='1.36').body
         del body['allocations'][self.provider('gpu1')]

@@ -50,7 +50,7 @@ class FlavorSetTest(cloud.GpuCloud):
     def specs(self):
         return self.api.get_extra_specs(self.flavor_id)
 
-    def test_boots_with_what_was_set(self):
+    def test_server_boots_with_gpus_that_flavor_set_requests(self):
         self.assertEqual((0, ''), self.set(
             '--gpu', 'H100=2', '--topology', 'same_numa'))
         self.assertEqual({
@@ -63,7 +63,7 @@ class FlavorSetTest(cloud.GpuCloud):
             self.flavor_id, 'hw:numa_nodes')
         self.assertEqual(1, len(self.held(self.boot(self.flavor_id))))
 
-    def test_unknown_flavor(self):
+    def test_unknown_flavor_is_refused(self):
         self.flavor_id = 'nonsense'
         code, err = self.set('--gpu', 'H100=1')
         self.assertEqual(1, code)

@@ -23,7 +23,7 @@ class HostDeleteTest(cloud.GpuCloud):
     """One HGX server with eight H100."""
 
     def _works(self) -> None:
-        """Offer all, follow an operator, and give an instance its GPUs."""
+        """Check that the host offers GPUs and boots servers."""
         self.wait_for(lambda: self.listing('host', 'list'), 'reported anew')
         self.wait_states(available=8)
         self.wait_inventory(8, 0)
@@ -48,7 +48,7 @@ class HostDeleteTest(cloud.GpuCloud):
         self.wait_states(available=8)
         self.assertEqual((8, 0), self.inventory())
 
-    def test_host_deleted_by_force_reports_anew_and_works(self) -> None:
+    def test_host_deleted_by_force_reports_again_and_works(self) -> None:
         for _ in range(2):
             self.manage('host', 'delete', 'gpu1', '--force')
             self._works()

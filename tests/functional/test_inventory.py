@@ -20,7 +20,7 @@ from tests.fixtures import cloud_views
 class InventoryTest(cloud.GpuCloud):
     """One HGX server with eight H100."""
 
-    def test_group_whose_cards_vanish(self) -> None:
+    def test_group_without_gpus_offers_nothing(self) -> None:
         for device in self.devices('--host', 'gpu1', '--variant', 'H100'):
             self.unplug('gpu1', device['address'])
         self.run_once('gpu1')
@@ -29,11 +29,11 @@ class InventoryTest(cloud.GpuCloud):
         server = self.boot(self.flavor(H100=1), 'ERROR')
         self.assertIn('No valid host', server['fault']['message'])
 
-    def test_assigned_card_that_vanishes(self) -> None:
+    def test_assigned_gpu_that_vanishes_stays_assigned(self) -> None:
         server = self.boot(self.flavor(H100=1))
         device, = self.devices('--used-by', server['id'])
-        for each in self.devices('--host', 'gpu1', '--variant', 'H100'):
-            self.unplug('gpu1', each['address'])
+        for gpu in self.devices('--host', 'gpu1', '--variant', 'H100'):
+            self.unplug('gpu1', gpu['address'])
         self.run_once('gpu1')
 
         self.wait_for(lambda: not self.listing(
@@ -50,7 +50,7 @@ class InventoryTest(cloud.GpuCloud):
                       'nothing offered after the delete')
         self.assertNotIn('available', self.states())
 
-    def test_device_disabled_and_enabled_at_run_time(self) -> None:
+    def test_disabled_device_is_offered_once_enabled(self) -> None:
         device = self.devices('--host', 'gpu1', '--variant', 'H100')[0]
         self.manage('device', 'set', device['uuid'], '--disable')
         self.wait_inventory(8, 1)
@@ -61,7 +61,7 @@ class InventoryTest(cloud.GpuCloud):
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=1))
 
-    def test_assigned_device_that_is_disabled_stays_with_its_holder(
+    def test_disabled_device_stays_assigned_to_its_instance(
             self) -> None:
         server = self.boot(self.flavor(H100=1))
         device, = self.devices('--used-by', server['id'])
@@ -82,11 +82,11 @@ class InventoryTest(cloud.GpuCloud):
 
 
 class VariantTest(cloud.GpuCloud):
-    """One HGX server, and nobody said yet which devices to offer."""
+    """One HGX server without variants."""
 
     variants = ()
 
-    def test_variant_created_at_run_time(self) -> None:
+    def test_variant_created_at_run_time_is_offered(self) -> None:
         self.assertEqual({'unmanaged'}, {
             d['shown_state'] for d in self.devices('--host', 'gpu1')})
         self.assertEqual((0, 0), self.inventory())
@@ -98,7 +98,7 @@ class VariantTest(cloud.GpuCloud):
             set(self._get_provider_traits(self.provider())))
         self.boot(self.flavor(H100=1))
 
-    def test_variant_deleted_at_run_time(self) -> None:
+    def test_variant_deleted_at_run_time_is_not_offered(self) -> None:
         self.manage('variant', 'create', 'H100', '--vendor', '10de',
                     '--device', '2330')
         self.wait_inventory(8, 0)

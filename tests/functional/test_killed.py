@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""nova-compute ends in the middle of each operation, and is started again.
+"""nova-compute is killed in the middle of each operation and started again.
 
-What Nova goes on with when it starts differs; whatever it does, no device is
-anybody else's meanwhile, and all are free in the end.
+At its start Nova completes some operations and not others. In all cases no
+other instance gets the devices meanwhile, and all devices are free in the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ DRIVER = test_moves.DRIVER
 
 
 class KilledCase(test_moves.MovesCase):
-    """:cvar prepare: what makes a device ready"""
+    """Base class of tests that kill nova-compute.
+
+    :cvar prepare: method that prepares a device
+    """
 
     prepare = (
         'gpgpu_plugin.host.backends.passthrough.PassthroughBackend.prepare'
@@ -41,7 +44,7 @@ class KilledCase(test_moves.MovesCase):
 
     def killed_in(self, target: str, operation: Callable[[], object],
                   host: str = 'gpu1') -> None:
-        """Let nova-compute end where a call begins, and start it again."""
+        """Kill nova-compute at the beginning of a call, and start it again."""
         reached = threading.Event()
 
         def dies(*args: object, **kwargs: object) -> typing.NoReturn:
@@ -57,12 +60,12 @@ class KilledCase(test_moves.MovesCase):
         return lambda: self.act(action, body)
 
     def wait_error(self) -> None:
-        """Nova itself sets it at start, without a fault."""
+        """Wait for ERROR, which Nova sets at its start without a fault."""
         self.wait_for(lambda: self.api.get_server(
             self.server['id'])['status'] == 'ERROR', 'ERROR')
 
     def given_back(self) -> None:
-        """The server, whatever its state, is deleted; its devices are free."""
+        """Delete the server in any state; its devices must become free."""
         self.act('os-resetState', {'state': 'error'})
         self.delete(self.server)
         for host in self.machines:
@@ -78,16 +81,16 @@ class KilledCase(test_moves.MovesCase):
             **self.nothing_held, 'usage': self.facts(self.server)['usage']})
 
 
-class KeepingTest(KilledCase):
+class SameHostTest(KilledCase):
     """Operations on a server that stays where it is."""
 
-    def test_hard_reboot(self) -> None:
+    def test_hard_reboot_is_repeated_at_start(self) -> None:
         # Nova begins it anew.
         self.killed_in(f'{DOMAIN}.createWithFlags',
                        self.acting('reboot', {'type': 'HARD'}))
         self.done()
 
-    def test_stop_start_and_pause(self) -> None:
+    def test_stop_start_and_pause_are_completed_at_start(self) -> None:
         self.killed_in(f'{DOMAIN}.destroy', self.acting('os-stop'))
         self.done('SHUTOFF')
         self.killed_in(f'{DOMAIN}.createWithFlags', self.acting('os-start'))
@@ -95,7 +98,7 @@ class KeepingTest(KilledCase):
         self.killed_in(f'{DOMAIN}.suspend', self.acting('pause'))
         self.done()
 
-    def test_rescue(self) -> None:
+    def test_rescue_keeps_devices_until_hard_reboot(self) -> None:
         self.make_folder()
         self.killed_in(f'{DOMAIN}.createWithFlags', self.acting('rescue'))
         self.settle(self.server, self.all_well)
@@ -103,7 +106,7 @@ class KeepingTest(KilledCase):
         self.act('reboot', {'type': 'HARD'})
         self.done()
 
-    def test_rebuild(self) -> None:
+    def test_rebuild_keeps_devices_until_hard_reboot(self) -> None:
         self.killed_in(f'{DOMAIN}.createWithFlags', self.acting(
             'rebuild', {'imageRef': cloud.IMAGE}))
         self.wait_error()
@@ -112,7 +115,7 @@ class KeepingTest(KilledCase):
         self.act('reboot', {'type': 'HARD'})
         self.done()
 
-    def test_soft_delete(self) -> None:
+    def test_soft_delete_keeps_devices_until_delete(self) -> None:
         self.flags(reclaim_instance_interval=3600)
         self.killed_in(f'{DOMAIN}.destroy', lambda: self.api.delete_server(
             self.server['id']))
@@ -121,29 +124,29 @@ class KeepingTest(KilledCase):
         self.given_back()
 
 
-class GivingBackTest(KilledCase):
-    """Operations that give devices back, or get them."""
+class ReleaseTest(KilledCase):
+    """Operations that release or claim devices."""
 
-    def test_delete(self) -> None:
+    def test_delete_is_completed_at_start(self) -> None:
         # Nova goes on with it.
         self.killed_in(f'{DOMAIN}.undefineFlags', lambda: (
             self.api.delete_server(self.server['id'])))
         self.wait_for(lambda: self._gone(self.server['id']), 'deleted')
         self.settle(self.server, self.nothing_held)
 
-    def test_delete_after_the_guest_is_gone(self) -> None:
+    def test_delete_without_guest_is_completed_at_start(self) -> None:
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
                        '.release_instance', lambda: self.api.delete_server(
                            self.server['id']))
         self.wait_for(lambda: self._gone(self.server['id']), 'deleted')
         self.settle(self.server, self.nothing_held)
 
-    def test_shelve(self) -> None:
+    def test_shelve_keeps_devices_until_delete(self) -> None:
         self.killed_in(f'{DOMAIN}.undefineFlags', self.acting('shelve'))
         self.settle(self.server, self.all_well)
         self.given_back()
 
-    def test_unshelve(self) -> None:
+    def test_unshelve_with_guest_keeps_devices_until_delete(self) -> None:
         self.act('shelve')
         self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
         self.killed_in(f'{DOMAIN}.createWithFlags', self.acting('unshelve'))
@@ -151,7 +154,7 @@ class GivingBackTest(KilledCase):
         self.wait_states('gpu1', 'L40S', provisioning=2, available=2)
         self.given_back()
 
-    def test_boot_before_the_guest(self) -> None:
+    def test_boot_without_guest_is_released_at_start(self) -> None:
         self.delete(self.server)
         self.settle(self.server, self.nothing_held)
         self.killed_in(self.prepare, self._boot)
@@ -160,7 +163,7 @@ class GivingBackTest(KilledCase):
         self.settle(self.server, self.expected({}, gpu1=2))
         self.given_back()
 
-    def test_boot_with_the_guest(self) -> None:
+    def test_boot_with_guest_keeps_devices_until_delete(self) -> None:
         self.delete(self.server)
         self.settle(self.server, self.nothing_held)
         self.killed_in(f'{DOMAIN}.createWithFlags', self._boot)
@@ -176,7 +179,7 @@ class MovesTest(KilledCase):
     """Cold migration, resize and evacuation."""
 
     def both_hold(self, new: list[str]) -> None:
-        """Either side still has what it had."""
+        """Check that source and destination still have their devices."""
         self.assertEqual(
             {'gpu1': sorted(self.cards), 'gpu2': sorted(new)},
             self.facts(self.server)['held'])
@@ -184,7 +187,8 @@ class MovesTest(KilledCase):
     def _migrate_until(self, target: str, host: str) -> None:
         self.killed_in(target, self.acting('migrate'), host)
 
-    def test_source_before_the_claim(self) -> None:
+    def test_migration_killed_before_the_claim_leaves_server_on_source(
+            self) -> None:
         self._migrate_until('gpgpu_plugin.virt.mixin.GPUMixin'
                             '._gpu_claim_destination', 'gpu1')
         # Nova ends the migration, and starts the guest where it was.
@@ -193,21 +197,22 @@ class MovesTest(KilledCase):
             **self.all_well, 'usage': self.facts(self.server)['usage']})
         self.given_back()
 
-    def test_destination_before_the_guest(self) -> None:
+    def test_destination_killed_before_the_guest_keeps_both_claims(
+            self) -> None:
         self._migrate_until('gpgpu_plugin.virt.migration.prepare', 'gpu2')
         facts = self.facts(self.server)
         self.assertEqual({'gpu1': 2, 'gpu2': 2}, {
             host: len(held) for host, held in facts['held'].items()})
         self.given_back()
 
-    def test_destination_with_the_guest(self) -> None:
+    def test_destination_killed_with_the_guest_keeps_both_claims(self) -> None:
         self._migrate_until(f'{DOMAIN}.createWithFlags', 'gpu2')
         new = self.hostdevs(self.server, 'gpu2')
         both = {'gpu1': self.cards, 'gpu2': new}
         self.settle(self.server, self.expected(both))
         self.given_back()
 
-    def test_confirmation(self) -> None:
+    def test_confirmation_killed_in_the_driver_keeps_both_claims(self) -> None:
         self.act('migrate')
         new = self.moved()
         self.killed_in(f'{DOMAIN}.undefineFlags',
@@ -215,7 +220,8 @@ class MovesTest(KilledCase):
         self.both_hold(new)
         self.given_back()
 
-    def test_confirmation_before_it_is_told(self) -> None:
+    def test_confirmation_killed_before_it_is_sent_keeps_both_claims(
+            self) -> None:
         self.act('migrate')
         new = self.moved()
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
@@ -223,7 +229,7 @@ class MovesTest(KilledCase):
         self.both_hold(new)
         self.given_back()
 
-    def test_revert_on_the_destination(self) -> None:
+    def test_revert_killed_on_destination_keeps_both_claims(self) -> None:
         self.act('migrate')
         new = self.moved()
         self.killed_in(f'{DOMAIN}.undefineFlags',
@@ -232,7 +238,7 @@ class MovesTest(KilledCase):
             {'gpu1': self.cards, 'gpu2': new}))
         self.given_back()
 
-    def test_revert_on_the_source(self) -> None:
+    def test_revert_killed_on_source_leaves_server_on_source(self) -> None:
         self.act('migrate')
         self.moved()
         self.killed_in(f'{DOMAIN}.createWithFlags',
@@ -240,7 +246,8 @@ class MovesTest(KilledCase):
         self.settle(self.server, self.all_well)
         self.given_back()
 
-    def test_evacuation(self) -> None:
+    def test_evacuation_killed_with_guest_keeps_devices_until_delete(
+            self) -> None:
         self.computes['gpu1'].stop()
         [service] = self.api.get_services(
             binary='nova-compute', host='gpu1')

@@ -49,7 +49,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
             if driver == 'vfio-pci'})
         self.wait_states(assigned=2, available=6)
 
-    def test_boot_and_delete(self) -> None:
+    def test_delete_frees_hostdevs(self) -> None:
         self._same()
         self.delete(self.server)
         self.wait_states(available=8)
@@ -60,7 +60,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         server = self.boot(self.flavor_of({}))
         self.assertEqual([], self.hostdevs(server))
 
-    def test_hard_reboot_needs_no_conductor(self) -> None:
+    def test_hard_reboot_without_conductor_keeps_hostdevs(self) -> None:
         self.conductor.stop()
         self.restart_compute()
         self.api.post_server_action(self.server['id'], {
@@ -71,15 +71,16 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.run_once('gpu1')
         self._same()
 
-    def test_nova_compute_restart(self) -> None:
+    def test_restart_of_nova_compute_keeps_hostdevs(self) -> None:
         self.restart_compute()
         self.run_periodics('gpu1')
         self._same()
 
     def _reboot_host(self, bus_step: int = 1) -> None:
-        """Nothing is bound after it, and no domain runs.
+        """Reboot a host: afterwards no device is bound, and no domain runs.
 
-        :param bus_step: another than before numbers the buses anew
+        :param bus_step: step between bus numbers; another value renumbers the
+            buses
         """
         self.computes['gpu1'].stop()
         tree = self.sysfs('gpu1')
@@ -89,25 +90,26 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
             self.server['id']).destroy()
         self._start_compute('gpu1')
 
-    def test_reboot_of_the_host(self) -> None:
+    def test_reboot_of_the_host_keeps_devices(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
         self._reboot_host()
         self.wait_status(self.server['id'], 'ACTIVE')
         self._same()
 
-    def test_reboot_of_the_host_that_numbers_its_buses_anew(self) -> None:
+    def test_reboot_with_new_bus_numbers_keeps_devices(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
-        before = {each['uuid'] for each in self.devices(
+        before = {device['uuid'] for device in self.devices(
             '--used-by', self.server['id'])}
         self._reboot_host(bus_step=2)
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(before, {each['uuid'] for each in self.devices(
+        self.assertEqual(before, {device['uuid'] for device in self.devices(
             '--used-by', self.server['id'])})
         old, self.before = self.before, self.held_on(self.server)
         self.assertNotEqual(old, self.before)
         self._same()
 
-    def test_reboot_of_the_host_while_a_server_is_rescued(self) -> None:
+    def test_unrescue_after_reboot_with_new_bus_numbers_is_refused(
+            self) -> None:
         os.makedirs(os.path.join(CONF.instances_path, self.server['id']))
         self.api.post_server_action(self.server['id'], {'rescue': None})
         self.wait_status(self.server['id'], 'RESCUE')
@@ -122,7 +124,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.before = self.held_on(self.server)
         self._same()
 
-    def test_card_that_is_gone_after_a_reboot_of_the_host(self) -> None:
+    def test_gpu_missing_after_reboot_fails_its_server_only(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
         other = self.boot(self.flavor(H100=1))
         build = machine.build
@@ -140,7 +142,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.assertEqual(self.before, self.held_on(self.server))
         self.assertEqual(1, len(self.hostdevs(other)))
 
-class CardTest(libvirt_cloud.GpuLibvirtCloud):
+class CompanionTest(libvirt_cloud.GpuLibvirtCloud):
     """A GPU with a sound function of its own."""
 
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'old-two-card'}
@@ -155,7 +157,7 @@ class CardTest(libvirt_cloud.GpuLibvirtCloud):
         for attribute in folder.glob('bus/pci/devices/*/boot_vga'):
             attribute.write_text('0\n')
 
-    def test_card_is_the_guests_as_a_whole(self) -> None:
+    def test_gpu_is_assigned_with_its_companion(self) -> None:
         server = self.boot(self.flavor(K4000=1))
         [gpu] = self.held_on(server)
         card = [gpu, f'{gpu[:-1]}1']
@@ -172,19 +174,19 @@ class CardTest(libvirt_cloud.GpuLibvirtCloud):
         self.wait_states(variant='K4000', available=1)
         self.assertNotIn('vfio-pci', self.bound_drivers('gpu1').values())
 
-    def test_card_that_shares_its_iommu_group_is_unmanaged(self) -> None:
+    def test_gpu_that_shares_its_iommu_group_is_unmanaged(self) -> None:
         root = self.sysfs('gpu1') / 'bus/pci/devices'
         gpu = self.devices('--variant', 'K4000')[0]['address']
-        other = next(each for each in root.iterdir()
-                     if (each / 'device').read_text() == '0x102d\n')
+        other = next(folder for folder in root.iterdir()
+                     if (folder / 'device').read_text() == '0x102d\n')
         group = (root / gpu / 'iommu_group').resolve()
         (other / 'iommu_group/devices' / other.name).unlink()
         (other / 'iommu_group').unlink()
         (other / 'iommu_group').symlink_to(group)
         (group / 'devices' / other.name).symlink_to(other.resolve())
         self.restart_compute()
-        [shown] = [each for each in self.devices()
-                   if each['address'] == gpu]
+        [shown] = [device for device in self.devices()
+                   if device['address'] == gpu]
         self.assertEqual('unmanaged', shown['shown_state'])
         reason = self.listing('device', 'show', shown['uuid'])['reason']
         self.assertIn(f'also holds {other.name}', reason)
@@ -192,15 +194,15 @@ class CardTest(libvirt_cloud.GpuLibvirtCloud):
 
 
 class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
-    """Nova's own PCI passthrough beside ours."""
+    """Nova's own PCI passthrough beside the plugin."""
 
     def _start_with(self, **spec: str) -> None:
         self.computes['gpu1'].stop()
         self.flags(device_spec=[json.dumps(spec)], group='pci')
         self._start_compute('gpu1')
 
-    def test_same_device_is_refused(self) -> None:
-        address = next(each['address'] for each in self.devices(
+    def test_device_spec_of_a_managed_gpu_stops_nova_compute(self) -> None:
+        address = next(device['address'] for device in self.devices(
             '--variant', 'H100'))
         for spec in ({'vendor_id': '10de', 'product_id': '2330'},
                      {'vendor_id': '10de'}):
@@ -209,8 +211,8 @@ class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
             for word in ('[pci] device_spec', address, 'H100'):
                 self.assertIn(word, str(exc))
 
-    def test_mdev_types_are_refused(self) -> None:
-        address = next(each['address'] for each in self.devices(
+    def test_mdev_types_of_a_managed_gpu_stop_nova_compute(self) -> None:
+        address = next(device['address'] for device in self.devices(
             '--variant', 'H100'))
         folder = self.sysfs('gpu1') / 'bus/pci/devices' / address
         (folder / 'mdev_supported_types/nvidia-35').mkdir(parents=True)
@@ -224,7 +226,7 @@ class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
         self.flags(device_addresses=['0000:ff:00.0'], group='mdev_nvidia-35')
         self._start_compute('gpu1')
 
-    def test_variant_that_comes_later(self) -> None:
+    def test_later_variant_does_not_take_devices_of_nova(self) -> None:
         first = self.devices('--variant', 'H100')[0]['uuid']
         self.manage('variant', 'delete', 'H100')
         self._start_with(vendor_id='10de', product_id='2330')
@@ -234,17 +236,17 @@ class ConflictTest(libvirt_cloud.GpuLibvirtCloud):
             'device', 'show', first)['reason'])
         self.boot(self.flavor(H100=1), 'ERROR')
 
-    def test_other_device_is_nothing_to_us(self) -> None:
+    def test_device_spec_of_another_device_is_accepted(self) -> None:
         self._start_with(vendor_id='8086', product_id='1572')
         self.boot(self.flavor(H100=8))
 
 
 class CyborgTest(libvirt_cloud.GpuLibvirtCloud):
-    """Another service that gives cards of the same host away."""
+    """GPUs of the same host that Cyborg manages."""
 
     def setUp(self) -> None:
         super().setUp()
-        first = min(each['address'] for each in self.devices(
+        first = min(device['address'] for device in self.devices(
             '--variant', 'H100'))
         self.first = first
         self.cyborg = str(uuid.uuid4())
@@ -255,11 +257,11 @@ class CyborgTest(libvirt_cloud.GpuLibvirtCloud):
         self._set_provider_traits(self.cyborg, ['OWNER_CYBORG'])
 
     def _shown(self) -> dict[str, typing.Any]:
-        [found] = [each for each in self.devices()
-                   if each['address'] == self.first]
+        [found] = [device for device in self.devices()
+                   if device['address'] == self.first]
         return dict(self.listing('device', 'show', found['uuid']))
 
-    def test_cards_of_cyborg_are_unmanaged(self) -> None:
+    def test_gpus_of_cyborg_are_unmanaged(self) -> None:
         # Nova learns of a provider that is not its own when it starts.
         self.restart_compute()
         self.run_periodics('gpu1')
@@ -274,7 +276,7 @@ class CyborgTest(libvirt_cloud.GpuLibvirtCloud):
         self.delete(server)
         self.wait_states(available=7)
 
-    def test_a_quiet_cycle_stays_quiet(self) -> None:
+    def test_iteration_beside_cyborg_makes_no_report(self) -> None:
         self.restart_compute()
         for _ in range(2):
             self.run_periodics('gpu1')
@@ -302,16 +304,16 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
 
     def _nodes(self, server: dict[str, typing.Any]) -> tuple[
             set[int], set[int | None]]:
-        """NUMA nodes of the guest's memory, and of its cards."""
+        """Return the NUMA nodes of the guest's memory, and of its GPUs."""
         instance = objects.Instance.get_by_uuid(
             nova_context.get_admin_context(), server['id'],
             expected_attrs=['numa_topology'])
         cells = {cell.id for cell in instance.numa_topology.cells}
         return cells, {
-            self.listing('device', 'show', each['uuid'])['numa_node']
-            for each in self.devices('--used-by', server['id'])}
+            self.listing('device', 'show', device['uuid'])['numa_node']
+            for device in self.devices('--used-by', server['id'])}
 
-    def test_cards_are_near_the_memory(self) -> None:
+    def test_gpus_are_near_the_memory_of_the_guest(self) -> None:
         numa = {'hw:numa_nodes': '1'}
         seen = set()
         for policy in ('preferred', 'required'):
@@ -324,7 +326,7 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
         self.boot(self._flavor(3, 'required', **numa), 'ERROR')
         self.boot(self._flavor(3, 'preferred', **numa))
 
-    def test_resize(self) -> None:
+    def test_resize_places_gpus_near_the_memory(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         self.useFixture(libvirt_cloud.Moves())
         numa = {'hw:numa_nodes': '1'}
@@ -340,7 +342,7 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
         self.assertEqual(memory, cards)
         self.assertNotEqual(before, memory)
 
-    def test_guest_without_a_topology(self) -> None:
+    def test_guest_without_numa_topology_is_refused(self) -> None:
         self.boot(self._flavor(1, 'preferred'))
         self.boot(self._flavor(1, 'required'), 'ERROR')
         self.assertIn('numa_policy_required', self.stdlog.logger.output)

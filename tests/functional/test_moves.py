@@ -9,8 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Resize, cold migration and evacuation: both sides hold devices until it is
-decided, and what a failure in the middle leaves behind."""
+"""Resize, cold migration and evacuation, including failures in the middle.
+
+Source and destination have devices until Nova confirms or reverts.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,14 @@ def _fails(*args: object, **kwargs: object) -> typing.NoReturn:
 
 
 class MovesCase(test_operations.OperationCase):
-    """Servers of L40S; the guest is on the first with two of them."""
+    """Base class of tests that move a server with two L40S."""
 
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(libvirt_cloud.Moves())
 
     def fail_cleaning(self) -> None:
-        """What the guest has on the first host cannot be cleaned."""
+        """Make cleaning the guest's devices on the first host fail."""
         for address in self.cards:
             self.driver().gpu_tracker.backend.kernel.faults[
                 f'{address}/reset'] = 5
@@ -51,7 +53,7 @@ class MovesCase(test_operations.OperationCase):
         self.act('resize', {'flavorRef': flavor})
 
     def moved(self, host: str = 'gpu2') -> list[str]:
-        """Wait until it waits for confirmation; what its guest has."""
+        """Wait for VERIFY_RESIZE and return the guest's devices."""
         server = self.wait_status(
             self.server['id'], 'VERIFY_RESIZE', 'ERROR')
         self.assertEqual('VERIFY_RESIZE', server['status'])
@@ -59,32 +61,33 @@ class MovesCase(test_operations.OperationCase):
         return self.hostdevs(self.server, host)
 
     def decide(self, action: str) -> None:
-        """``confirmResize`` or ``revertResize``."""
+        """Confirm or revert: ``confirmResize`` or ``revertResize``."""
         self.act(action)
         self.wait_status(self.server['id'], 'ACTIVE')
 
     def roles(self) -> set[tuple[str, str]]:
-        """Hosts and roles of what the server has."""
+        """Return the hosts and roles of the server's assignments."""
         return {(assignment.host, str(assignment.role))
                 for assignment in conductor_api.ConductorAPI(
                     cloud.CONF).instance_assignments(
                     gpgpu_context.admin(), self.server['id'])}
 
     def wait_migration(self, status: str) -> None:
-        """Of the only migration, or the latest."""
+        """Wait for the status of the latest migration."""
         self.wait_for(
-            lambda: [each['status'] for each in sorted(
-                self.api.get_migrations(), key=lambda each: each['id'])
-                ][-1:] == [status], f'migration {status}')
+            lambda: [migration['status'] for migration in sorted(
+                self.api.get_migrations(),
+                key=lambda migration: migration['id'])][-1:] == [status],
+            f'migration {status}')
 
     def guest_is_off(self, host: str) -> bool:
-        """Whether the domain of the server on a host does not run."""
+        """Return whether the server's domain on a host is off."""
         domain = self.connections[host].lookupByUUIDString(self.server['id'])
         return not domain.isActive()
 
 
 class TwoHostsTest(MovesCase):
-    """From the first to the second."""
+    """Moves from the first host to the second."""
 
     def _both(self, count: int) -> list[str]:
         new = self.moved()
@@ -97,7 +100,7 @@ class TwoHostsTest(MovesCase):
         self.assertTrue(self.guest_is_off('gpu1'))
         return new
 
-    def test_resize_confirmed(self) -> None:
+    def test_confirmed_resize_leaves_devices_of_destination(self) -> None:
         self.resize(self.flavor(L40S=4))
         new = self._both(4)
         self.decide('confirmResize')
@@ -105,13 +108,13 @@ class TwoHostsTest(MovesCase):
         self.delete(self.server)
         self.settle(self.server, self.nothing_held)
 
-    def test_resize_reverted(self) -> None:
+    def test_reverted_resize_leaves_devices_of_source(self) -> None:
         self.resize(self.flavor(L40S=4))
         self._both(4)
         self.decide('revertResize')
         self.settle(self.server, self.all_well)
 
-    def test_cold_migration_and_back(self) -> None:
+    def test_cold_migration_there_and_back_changes_roles(self) -> None:
         self.act('migrate')
         new = self._both(2)
         self.assertEqual(
@@ -127,7 +130,7 @@ class TwoHostsTest(MovesCase):
         self.settle(self.server, self.expected({'gpu1': back}))
         self.assertEqual({('gpu1', 'instance')}, self.roles())
 
-    def test_resized_again_after_each_confirmation(self) -> None:
+    def test_repeated_resizes_leave_one_set_of_devices(self) -> None:
         for host, count in (('gpu2', 4), ('gpu1', 3), ('gpu2', 2)):
             self.resize(self.flavor(L40S=count))
             new = self.moved(host)
@@ -137,7 +140,7 @@ class TwoHostsTest(MovesCase):
         self.delete(self.server)
         self.settle(self.server, self.nothing_held)
 
-    def test_evacuated_after_a_confirmation(self) -> None:
+    def test_evacuation_after_confirmed_resize_leaves_one_set(self) -> None:
         self.resize(self.flavor(L40S=3))
         self.moved()
         self.decide('confirmResize')
@@ -153,7 +156,7 @@ class TwoHostsTest(MovesCase):
             {'gpu1': self.hostdevs(self.server, 'gpu1')}))
         self.assertEqual({('gpu1', 'instance')}, self.roles())
 
-    def test_confirmed_without_a_conductor(self) -> None:
+    def test_confirmation_without_conductor_is_sent_later(self) -> None:
         self.resize(self.flavor(L40S=4))
         new = self.moved()
         self.conductor.stop()
@@ -163,7 +166,7 @@ class TwoHostsTest(MovesCase):
         self.settle(self.server, self.expected({'gpu2': new}))
         self.assertEqual({('gpu2', 'instance')}, self.roles())
 
-    def test_to_a_flavor_without_gpus_and_back(self) -> None:
+    def test_resize_to_flavor_without_gpus_and_back(self) -> None:
         self.resize(self.flavor_of({}))
         self._both(0)
         self.decide('revertResize')
@@ -179,14 +182,14 @@ class TwoHostsTest(MovesCase):
         self.decide('confirmResize')
         self.settle(self.server, self.expected({'gpu1': new}))
 
-    def test_deleted_before_it_is_decided(self) -> None:
+    def test_delete_of_resized_server_frees_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))
         self.moved()
         self.delete(self.server)
         self.settle(self.server, {
             **self.nothing_held, 'guest': self.facts(self.server)['guest']})
 
-    def test_rebooted_and_stopped_before_it_is_decided(self) -> None:
+    def test_restarts_before_confirmation_keep_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))
         new = self._both(4)
         both = self.facts(self.server)
@@ -213,7 +216,7 @@ class TwoHostsTest(MovesCase):
         self.abandon(claim)
         self.done()
 
-    def test_no_conductor(self) -> None:
+    def test_migration_without_conductor_leaves_server_on_source(self) -> None:
         self.restart_scheduler('ComputeFilter')
         self.conductor.stop()
         self.act('migrate')
@@ -228,7 +231,7 @@ class TwoHostsTest(MovesCase):
         self.run_once('gpu2')
         self._stays()
 
-    def test_source_fails_after_the_claim(self) -> None:
+    def test_source_that_fails_after_the_claim_keeps_server(self) -> None:
         with fixtures.MonkeyPatch(
                 f'{DRIVER}.migrate_disk_and_power_off', _fails):
             self.act('migrate')
@@ -236,7 +239,7 @@ class TwoHostsTest(MovesCase):
         self.act('reboot', {'type': 'HARD'})
         self.done()
 
-    def test_destination_fails(self) -> None:
+    def test_destination_that_fails_is_repaired_by_hard_reboot(self) -> None:
         with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
             self.act('migrate')
             self.wait_status(self.server['id'], 'ERROR')
@@ -263,7 +266,7 @@ class TwoHostsTest(MovesCase):
         self.run_once('gpu1')
         self.settle(self.server, self.nothing_held)
 
-    def test_next_migration_after_one_that_failed(self) -> None:
+    def test_migration_after_a_failed_one_leaves_one_set(self) -> None:
         with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
             self.act('migrate')
             self.wait_status(self.server['id'], 'ERROR')
@@ -291,7 +294,7 @@ class TwoHostsTest(MovesCase):
         domain.destroy()
         domain.undefine()
 
-    def test_confirmation_fails(self) -> None:
+    def test_confirmation_that_fails_keeps_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))
         new = self.moved()
         with self.broken('undefineFlags', 'undefine'):
@@ -306,7 +309,7 @@ class TwoHostsTest(MovesCase):
         self.wait_status(self.server['id'], 'ACTIVE')
         self.assertEqual(new, self.hostdevs(self.server, 'gpu2'))
 
-    def test_revert_fails_on_the_destination(self) -> None:
+    def test_revert_that_fails_on_destination_keeps_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))
         new = self.moved()
         with self.broken('undefineFlags', 'undefine'):
@@ -315,7 +318,8 @@ class TwoHostsTest(MovesCase):
         self.settle(self.server, self.expected(
             {'gpu1': self.cards, 'gpu2': new}))
 
-    def test_revert_fails_on_the_source(self) -> None:
+    def test_revert_that_fails_on_source_is_repaired_by_hard_reboot(
+            self) -> None:
         self.resize(self.flavor(L40S=4))
         self.moved()
         with self.broken('createWithFlags'):
@@ -324,7 +328,7 @@ class TwoHostsTest(MovesCase):
         self.act('reboot', {'type': 'HARD'})
         self.done()
 
-    def test_placement_is_left_alone_while_nova_confirms(self) -> None:
+    def test_inventory_stays_while_nova_confirms(self) -> None:
         self.resize(self.flavor(L40S=4))
         self.moved()
         # Two fewer are offered afterwards, as their cleaning fails.
@@ -348,7 +352,7 @@ class TwoHostsTest(MovesCase):
         self.assertEqual({(4, 0)}, set(seen))
         self.wait_inventory(4, 2, variant='L40S')
 
-    def test_claim_that_is_never_used_ends(self) -> None:
+    def test_claim_of_dead_source_ends_after_its_migration(self) -> None:
         destination = self.driver('gpu2').gpu_tracker
 
         def dies(*args: object, **kwargs: object) -> typing.NoReturn:
@@ -415,7 +419,7 @@ class VariantOnOneHostTest(MovesCase):
 
 
 class OneHostTest(MovesCase):
-    """Both sides on one server."""
+    """Source and destination on one host."""
 
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'hgx-h100-8'}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -430,7 +434,7 @@ class OneHostTest(MovesCase):
         self.settle(self.server, self.expected(
             {'gpu1': self.new}, {'gpu1': self.cards + self.new}))
 
-    def test_confirmed(self) -> None:
+    def test_confirmed_resize_on_one_host_frees_the_old_set(self) -> None:
         self.decide('confirmResize')
         self.settle(self.server, self.expected({'gpu1': self.new}))
         self.act('reboot', {'type': 'HARD'})
@@ -444,19 +448,19 @@ class OneHostTest(MovesCase):
         self.wait_status(self.server['id'], 'ACTIVE')
         self.settle(self.server, self.expected({'gpu1': self.new}))
 
-    def test_reverted(self) -> None:
+    def test_reverted_resize_on_one_host_frees_the_new_set(self) -> None:
         self.decide('revertResize')
         self.settle(self.server, self.all_well)
 
 
 class OneHostFailedTest(MovesCase):
-    """Both sides on one server, and the guest cannot be made anew."""
+    """Resize on one host whose guest cannot be created again."""
 
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'hgx-h100-8'}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
         ('L40S', '--vendor', '10de', '--device', '2330'),)
 
-    def test_reboot_gives_the_guest_one_side_only(self) -> None:
+    def test_hard_reboot_after_failed_resize_frees_the_new_set(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         with self.broken('createWithFlags'):
             self.resize(self.flavor(L40S=4))
@@ -479,7 +483,7 @@ class OneHostFailedTest(MovesCase):
 
 
 class EvacuateTest(MovesCase):
-    """The first of two servers dies with an instance on it."""
+    """Evacuation from the first of two hosts."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -499,7 +503,7 @@ class EvacuateTest(MovesCase):
         self.act('evacuate', {})
         self.wait_migration(status)
 
-    def test_dead_host_gives_back_when_it_returns(self) -> None:
+    def test_returned_host_releases_devices_of_evacuated_server(self) -> None:
         self._evacuate('done')
         server = self.wait_status(self.server['id'], 'SHUTOFF', 'ACTIVE')
         self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
@@ -526,7 +530,7 @@ class EvacuateTest(MovesCase):
         self._gpu1_comes_back()
         self.settle(self.server, self.all_well)
 
-    def test_guest_cannot_be_made(self) -> None:
+    def test_evacuation_that_fails_can_be_repeated(self) -> None:
         with self.broken('createWithFlags'):
             self._evacuate('failed')
             self.wait_status(self.server['id'], 'ERROR')

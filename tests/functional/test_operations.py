@@ -9,10 +9,9 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Operations on a server that stays where it is, and what one that fails in
-the middle leaves behind.
+"""Operations on a server that stays on its host, including failures.
 
-After each of them libvirt, conductor, kernel and Placement are compared.
+After each operation libvirt, conductor, kernel and Placement are compared.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ DOMAIN = 'nova.tests.fixtures.libvirt.Domain'
 
 
 class OperationCase(libvirt_cloud.GpuLibvirtCloud):
-    """Two servers, so that there is somewhere to go to.
+    """Base class of tests of one server on the first of two hosts.
 
     :cvar count: GPUs of the variant L40S that the guest has
     """
@@ -60,7 +59,7 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
         self.api.post_server_action(self.server['id'], {action: body})
 
     def done(self, status: str = 'ACTIVE', *, domain: bool = True) -> None:
-        """The operation ended so, and the server has what it had.
+        """Wait for the end of the operation; the server must keep its devices.
 
         :param domain: whether libvirt has its domain
         """
@@ -69,12 +68,12 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
             **self.all_well, 'guest': {}})
 
     def make_folder(self) -> None:
-        """The server's, which has none as no image was made."""
+        """Create the server's folder, which is missing without an image."""
         os.makedirs(os.path.join(
             cloud.CONF.instances_path, self.server['id']))
 
     def failed(self, action: str, *words: str) -> None:
-        """Wait until the latest such action failed, for this reason."""
+        """Wait until the latest action of this name failed for this reason."""
         def reason() -> str | None:
             for entry in self.api.get_instance_actions(self.server['id']):
                 if entry['action'] != action:
@@ -83,8 +82,8 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
                     f'/servers/{self.server["id"]}/os-instance-actions/'
                     f'{entry["request_id"]}').body['instanceAction']['events']
                 return ' '.join(
-                    str(each.get('details') or each.get('traceback'))
-                    for each in events if each['result'] == 'Error') or None
+                    str(event.get('details') or event.get('traceback'))
+                    for event in events if event['result'] == 'Error') or None
             return None
         found = self.wait_for(reason, f'{action} failed')
         for word in words:
@@ -92,7 +91,7 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
 
     @contextlib.contextmanager
     def broken(self, *targets: str) -> Iterator[None]:
-        """libvirt refuses calls, given as in ``Domain.NAME``."""
+        """Make libvirt refuse calls, given by their names in ``Domain``."""
         def refuses(*args: object, **kwargs: object) -> typing.NoReturn:
             raise fakelibvirt.make_libvirtError(
                 fakelibvirt.libvirtError, 'it is broken',
@@ -106,10 +105,10 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
             yield
 
 
-class KeepingTest(OperationCase):
-    """The server keeps its devices."""
+class SameHostTest(OperationCase):
+    """Operations during which the server keeps its devices."""
 
-    def test_reboots(self) -> None:
+    def test_reboots_keep_devices(self) -> None:
         for kind in ('HARD', 'SOFT', 'HARD'):
             self.act('reboot', {'type': kind})
             self.done()
@@ -124,7 +123,7 @@ class KeepingTest(OperationCase):
             self.act('reboot', {'type': 'SOFT'})
             self.done()
 
-    def test_stop_and_start(self) -> None:
+    def test_stop_and_start_keep_devices(self) -> None:
         with self.broken('destroy'):
             self.act('os-stop')
             self.failed('stop', 'libvirtError')
@@ -138,7 +137,7 @@ class KeepingTest(OperationCase):
         self.act('os-start')
         self.done()
 
-    def test_pause(self) -> None:
+    def test_pause_keeps_devices(self) -> None:
         with self.broken('suspend'):
             self.act('pause')
             self.failed('pause', 'libvirtError')
@@ -152,7 +151,7 @@ class KeepingTest(OperationCase):
         self.act('unpause')
         self.done()
 
-    def test_rescue(self) -> None:
+    def test_rescue_keeps_devices(self) -> None:
         self.make_folder()
         with self.broken('createWithFlags'):
             self.act('rescue')
@@ -173,7 +172,7 @@ class KeepingTest(OperationCase):
         self.act('unrescue')
         self.done()
 
-    def test_rebuild(self) -> None:
+    def test_rebuild_keeps_devices_even_if_it_fails(self) -> None:
         rebuild = {'imageRef': cloud.IMAGE}
         with self.broken('createWithFlags'):
             self.act('rebuild', rebuild)
@@ -190,7 +189,7 @@ class KeepingTest(OperationCase):
         self.settle(self.server, {
             **self.expected(without, gpu1=0), 'offered': reserved})
 
-    def test_rebuild_needs_no_conductor(self) -> None:
+    def test_rebuild_without_conductor_keeps_devices(self) -> None:
         self.conductor.stop()
         # REBUILD from before the answer on, so ACTIVE is the end of it.
         self.act('rebuild', {'imageRef': cloud.IMAGE})
@@ -198,9 +197,9 @@ class KeepingTest(OperationCase):
         self.conductor.start()
         self.settle(self.server, self.all_well)
 
-    def test_snapshot(self) -> None:
+    def test_snapshot_keeps_devices(self) -> None:
         def images() -> set[str]:
-            return {each['name'] for each in self.glance.detail(
+            return {image['name'] for image in self.glance.detail(
                 nova_context.get_admin_context())}
         before = images()
         self.flags(disable_libvirt_livesnapshot=False, group='workarounds')
@@ -222,7 +221,7 @@ class KeepingTest(OperationCase):
         self.done('SHUTOFF')
         self.assertEqual({'live', 'stopped'}, images() - before)
 
-    def test_what_is_refused(self) -> None:
+    def test_suspend_and_live_migration_are_refused(self) -> None:
         self.act('suspend')
         self.failed('suspend', 'Suspend is not supported')
         self.done()
@@ -236,7 +235,7 @@ class KeepingTest(OperationCase):
         self.assertIn('cannot be live migrated', self.stdlog.logger.output)
         self.done()
 
-    def test_soft_delete_and_restore(self) -> None:
+    def test_restored_server_keeps_devices(self) -> None:
         self.flags(reclaim_instance_interval=3600)
         self.api.delete_server(self.server['id'])
         self.done('SOFT_DELETED')
@@ -265,10 +264,10 @@ class KeepingTest(OperationCase):
             self.computes['gpu1'].manager._reclaim_queued_deletes(cell)
 
 
-class GivingBackTest(OperationCase):
-    """The server gives its devices back."""
+class ReleaseTest(OperationCase):
+    """Operations that release the server's devices."""
 
-    def test_delete(self) -> None:
+    def test_delete_frees_devices(self) -> None:
         with self.broken('undefineFlags', 'undefine'):
             self.api.delete_server(self.server['id'])
             self.failed('delete', 'libvirtError')
@@ -280,14 +279,14 @@ class GivingBackTest(OperationCase):
         self.settle(self.server, self.nothing_held)
         self.boot(self.flavor(L40S=4), host='gpu1')
 
-    def test_delete_with_no_conductor(self) -> None:
+    def test_delete_without_conductor_is_sent_later(self) -> None:
         self.conductor.stop()
         self.delete(self.server)
         self.conductor.start()
         self.run_once('gpu1')
         self.settle(self.server, self.nothing_held)
 
-    def test_shelve_and_unshelve(self) -> None:
+    def test_shelve_frees_devices_and_unshelve_claims_again(self) -> None:
         with self.broken('undefineFlags', 'undefine'):
             self.act('shelve')
             self.failed('shelve', 'libvirtError')
@@ -317,9 +316,9 @@ class GivingBackTest(OperationCase):
 
 
 class BootTest(OperationCase):
-    """A second server, whose first host fails it."""
+    """Boot of a server that fails on its first host."""
 
-    def test_domain_that_libvirt_rejects(self) -> None:
+    def test_build_with_rejected_domain_goes_to_next_host(self) -> None:
         original = fakelibvirt.Domain.createWithFlags
 
         def rejects(domain: typing.Any, flags: int) -> int:
@@ -334,13 +333,13 @@ class BootTest(OperationCase):
             {'gpu2': self.hostdevs(self.server, 'gpu2')}))
         self.assertIn('device is in use', self.stdlog.logger.output)
 
-    def test_no_host_is_left(self) -> None:
+    def test_build_rejected_on_all_hosts_is_in_error(self) -> None:
         self.delete(self.server)
         with self.broken('createWithFlags'):
             self.server = self.boot(self.flavor(L40S=2), 'ERROR')
         self.settle(self.server, self.nothing_held)
 
-    def test_activation_that_is_not_answered(self) -> None:
+    def test_activation_without_answer_moves_build_to_next_host(self) -> None:
         self.delete(self.server)
         api = self.driver().gpu_tracker.api
         activate = api.activate

@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""When nothing changed, a cycle of ours calls nobody.
+"""Iterations without a change make no call.
 
-Counted where calls leave the process, not at our own wrappers: at the HTTP
-session, at the messaging transport and at the SQL cursor.
+Calls are counted where they leave the process, not in the plugin's own
+wrappers: at the HTTP session, the messaging transport and the SQL cursor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OURS = gpgpu_plugin.__path__[0]
 
 
 class CallCounter(fixtures.Fixture):
-    """Calls by kind: of the whole process, and those from our code."""
+    """Counter of calls by kind: of the whole process, and of the plugin."""
 
     def _setUp(self) -> None:
         self.all: collections.Counter[str] = collections.Counter()
@@ -85,20 +85,20 @@ class QuietCycleTest(cloud.GpuCloud):
         # Work handed to the background has begun by then.
         time.sleep(1)
 
-    def test_our_cycle_calls_nobody(self) -> None:
+    def test_iteration_without_change_makes_no_call(self) -> None:
         self.run_once('gpu1')
         self._settle()
         # Nova's own services beat in the background meanwhile.
         self.assertEqual({}, dict(self.calls.ours))
 
-    def test_novas_cycle_makes_us_call_nobody(self) -> None:
+    def test_periodic_run_of_nova_makes_no_call_of_the_plugin(self) -> None:
         self.run_periodics('gpu1')
         self._settle()
         self.assertEqual({}, dict(self.calls.ours))
         # Nova itself calls: the counter counts.
         self.assertGreater(self.calls.all['http'], 0)
 
-    def test_a_change_is_reported_and_pushed(self) -> None:
+    def test_change_is_reported_and_pushed(self) -> None:
         free = next(device for device in self.devices('--variant', 'H100')
                     if device['used_by'] is None)
         self.calls.all.clear()

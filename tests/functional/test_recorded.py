@@ -17,7 +17,7 @@ from tests.fixtures import cloud
 
 
 class RecordedTest(cloud.GpuCloud):
-    """Four displays, two on each NUMA node, and mbochs, which is carved."""
+    """Four displays, two on each NUMA node, and mbochs with mdevs."""
 
     machines = {'gpu1': 'recorded-qemu-lab'}
     variants = (('BOCHS', '--vendor', '1234', '--device', '1111'),)
@@ -26,7 +26,7 @@ class RecordedTest(cloud.GpuCloud):
         return {f'gpu1 {address}' for address, driver
                 in self.bound_drivers('gpu1').items() if driver == 'vfio-pci'}
 
-    def test_whole_cards(self) -> None:
+    def test_whole_gpus_of_a_recording_are_assigned(self) -> None:
         before = self.bound_drivers('gpu1')
         server = self.boot(self.flavor(BOCHS=3))
         held = self.held(server)

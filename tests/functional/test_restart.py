@@ -36,7 +36,8 @@ class RestartTest(cloud.GpuCloud):
         self.wait_states(available=8)
         self.wait_inventory(8, 0)
 
-    def test_guest_lost_while_nova_compute_was_down(self) -> None:
+    def test_guest_lost_without_nova_compute_keeps_its_assignment(
+            self) -> None:
         # The assignment stays until Nova ends it.
         held = self.held(self.server)
         self.restart_compute('gpu1')
@@ -60,7 +61,7 @@ class ConductorDownTest(cloud.GpuCloud):
         self.plain_flavor = self.flavor_of({})
         self.gpu_flavor = self.flavor(H100=1)
 
-    def test_boots_are_refused_with_the_reason(self) -> None:
+    def test_filter_names_the_reason_to_refuse_a_boot(self) -> None:
         self.conductor.stop()
         server = self.boot(self.gpu_flavor, 'ERROR')
         self.assertIn('No valid host', server['fault']['message'])
@@ -71,7 +72,7 @@ class ConductorDownTest(cloud.GpuCloud):
         self.conductor.start()
         self.assertEqual(1, len(self.held(self.boot(self.gpu_flavor))))
 
-    def test_claim_is_refused_with_the_reason(self) -> None:
+    def test_build_names_the_reason_of_a_refused_claim(self) -> None:
         self.restart_scheduler('ComputeFilter')
         self.conductor.stop()
         self.boot(self.gpu_flavor, 'ERROR')
@@ -100,7 +101,7 @@ class ConductorDownTest(cloud.GpuCloud):
         self.wait_states(available=8)
         self.wait_inventory(8, 0)
 
-    def test_nova_compute_starts_with_everything_reserved(self) -> None:
+    def test_nova_compute_without_conductor_reserves_all_gpus(self) -> None:
         self.conductor.stop()
         self.restart_compute('gpu1')
         total, reserved = self.inventory()

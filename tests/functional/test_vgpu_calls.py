@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""How many calls one vGPU costs, whatever the number of devices."""
+"""Number of calls for one vGPU, independent of the number of devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CARDS = 256
 
 
 def many_cards() -> machine.Machine:
-    """A machine with 256 of the T4 of ``nvidia-t4-2``."""
+    """Return a machine with 256 of the T4 of ``nvidia-t4-2``."""
     t4 = machine.load('nvidia-t4-2')
     [port] = t4.roots[0]['children']
     per_root = 32
@@ -67,7 +67,7 @@ class CallsTest(libvirt_cloud.GpuLibvirtCloud):
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[collections.Counter[str]]:
-        """Calls of libvirt's API by the thread that spawns."""
+        """Count calls of libvirt's API by the thread that spawns."""
         calls: collections.Counter[str] = collections.Counter()
         spawning = threading.local()
 
@@ -120,7 +120,7 @@ class CallsTest(libvirt_cloud.GpuLibvirtCloud):
             (with_one - without).total() + len(kernel.written), 5)
 
 
-class ManyCardsTest(CallsTest):
-    """256 devices that could have made it."""
+class ManyGPUsTest(CallsTest):
+    """One vGPU on a host with 256 GPUs."""
 
     cards = CARDS

@@ -9,8 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Every operation of Nova with vGPUs: what the tests of whole cards do and
-compare, on mdevs and on VFs."""
+"""Tests of operations with whole GPUs, run again with mdevs and VFs."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from tests.functional import test_moves
 from tests.functional import test_operations
 
 
-class KeepingTest(vgpu_cloud.Mdevs, test_operations.KeepingTest):
+class SameHostTest(vgpu_cloud.Mdevs, test_operations.SameHostTest):
     """The server keeps its vGPUs."""
 
 
-class GivingBackTest(vgpu_cloud.Mdevs, test_operations.GivingBackTest):
-    """The server gives its vGPUs back."""
+class ReleaseTest(vgpu_cloud.Mdevs, test_operations.ReleaseTest):
+    """Operations that release the server's vGPUs."""
 
 
 class TwoHostsTest(vgpu_cloud.Mdevs, test_moves.TwoHostsTest):
@@ -39,42 +38,42 @@ class EvacuateTest(vgpu_cloud.Mdevs, test_moves.EvacuateTest):
 
 
 class OneHostTest(vgpu_cloud.Mdevs, test_moves.OneHostTest):
-    """Both sides on one host."""
+    """Source and destination on one host."""
 
     vgpu_type = 'T4-4Q'
     units = 8
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'nvidia-t4-2'}
 
 
-class KilledGivingBackTest(vgpu_cloud.Mdevs, test_killed.GivingBackTest):
-    """nova-compute ends while vGPUs are got or given back."""
+class KilledReleaseTest(vgpu_cloud.Mdevs, test_killed.ReleaseTest):
+    """nova-compute is killed while vGPUs are claimed or released."""
 
 
 class KilledMovesTest(vgpu_cloud.Mdevs, test_killed.MovesTest):
-    """nova-compute ends in the middle of a move."""
+    """nova-compute is killed in the middle of a move."""
 
 
-class TypedVFsGivingBackTest(vgpu_cloud.TypedVFs,
-                             test_operations.GivingBackTest):
-    """The server gives VFs with types back."""
+class TypedVFsReleaseTest(vgpu_cloud.TypedVFs,
+                             test_operations.ReleaseTest):
+    """Operations that release VFs with types."""
 
 
 class TypedVFsTwoHostsTest(vgpu_cloud.TypedVFs, test_moves.TwoHostsTest):
     """Resize and cold migration of a server with VFs that have types."""
 
     # Of claims and Placement, to which it makes no difference what is held.
-    test_claim_that_is_never_used_ends = None
-    test_confirmation_fails = None
-    test_deleted_before_it_is_decided = None
+    test_claim_of_dead_source_ends_after_its_migration = None
+    test_confirmation_that_fails_keeps_both_sets = None
+    test_delete_of_resized_server_frees_both_sets = None
     test_denied = None
-    test_no_conductor = None
-    test_placement_is_left_alone_while_nova_confirms = None
-    test_rebooted_and_stopped_before_it_is_decided = None
+    test_migration_without_conductor_leaves_server_on_source = None
+    test_inventory_stays_while_nova_confirms = None
+    test_restarts_before_confirmation_keep_both_sets = None
 
 
-class PlainVFsGivingBackTest(vgpu_cloud.PlainVFs,
-                             test_operations.GivingBackTest):
-    """The server gives VFs back."""
+class PlainVFsReleaseTest(vgpu_cloud.PlainVFs,
+                             test_operations.ReleaseTest):
+    """Operations that release plain VFs."""
 
 
 class PlainVFsEvacuateTest(vgpu_cloud.PlainVFs, test_moves.EvacuateTest):

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs through Nova's REST API: types side by side, capacity, attach."""
+"""vGPUs through Nova's REST API: types, capacity and domains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.fixtures import libvirt_cloud
 
 
 class VGPUViews:
-    """Mixed into a cloud of hosts with vGPUs."""
+    """Mixin for a cloud of hosts with vGPUs."""
 
     sysfs: typing.Any
     listing: typing.Any
@@ -39,8 +39,7 @@ class VGPUViews:
     available: typing.Any
 
     def vgpu_flavor(self, variant: str = 'T4', **counts: int) -> str:
-        """A flavor of vGPUs; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a
-        whole card."""
+        """Create a flavor: ``Q4=2`` is two T4-4Q, ``whole=1`` a whole GPU."""
         return str(self.flavor_of({
             'resources:' + naming.resource_class(
                 variant, naming.PASSTHROUGH if name == 'whole'
@@ -48,13 +47,13 @@ class VGPUViews:
             for name, count in counts.items()}))
 
     def remaining(self, *filters: str) -> dict[str, int]:
-        """What is left of each type that is offered."""
+        """Return the remaining capacity of each enabled type."""
         return {row['vgpu_type']: row['remaining_capacity']
                 for row in self.listing(
                     'vgpu-type', 'list', '--enabled', *filters)}
 
     def mdevs(self, host: str = 'gpu1') -> set[str]:
-        """UUIDs of the mdevs of a host."""
+        """Return the UUIDs of the mdevs of a host."""
         path = self.sysfs(host) / 'bus/mdev/devices'
         return set(os.listdir(path)) if path.is_dir() else set()
 
@@ -75,7 +74,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
 
-    def test_two_types_side_by_side(self) -> None:
+    def test_servers_with_two_types_use_different_gpus(self) -> None:
         small = self.boot(self.vgpu_flavor(Q1=2))
         large = self.boot(self.vgpu_flavor(Q4=1))
         self.assertEqual({'passthrough': 0, 'T4-1Q': 14, 'T4-4Q': 3},
@@ -93,7 +92,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
         self.assertEqual(set(), self.mdevs())
 
-    def test_two_types_of_one_flavor_on_one_card(self) -> None:
+    def test_two_types_of_one_flavor_share_a_gpu(self) -> None:
         for path in self.sysfs('gpu1').glob(
                 f'bus/pci/devices/*/{vgpu_driver.RULE}'):
             vgpu_driver.set_rule(path.parent, {
@@ -107,7 +106,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
 
-    def test_a_whole_card_beside_vgpus(self) -> None:
+    def test_whole_gpu_and_vgpus_of_one_flavor(self) -> None:
         server = self.boot(self.vgpu_flavor(whole=1, Q4=4))
         self.assertEqual(4, len(self.mdevs()))
         self.assertEqual({'passthrough': 0, 'T4-1Q': 0, 'T4-4Q': 0},
@@ -119,7 +118,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         server = self.boot(self.vgpu_flavor(Q1=32))
         self.assertEqual(32, len(self.mdevs()))
 
-    def test_types_that_are_in_each_others_way(self) -> None:
+    def test_types_that_exclude_each_other_are_denied(self) -> None:
         first = self.boot(self.vgpu_flavor(Q1=1))
         # For either there is room, but on one card.
         log = self.useFixture(fixtures.FakeLogger())
@@ -134,12 +133,12 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_for(lambda: self.room() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
 
-    def test_reboot_makes_again_what_was_lost(self) -> None:
+    def test_hard_reboot_creates_lost_mdevs_again(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=2))
         mdevs = self.mdevs()
         kernel = self.driver().gpu_tracker.backend.kernel
-        for each in mdevs:
-            kernel.write(f'bus/mdev/devices/{each}/remove', '1')
+        for mdev in mdevs:
+            kernel.write(f'bus/mdev/devices/{mdev}/remove', '1')
         # The card's driver is loaded anew, and comes after a first try.
         bus = self.sysfs('gpu1') / 'class/mdev_bus'
         bus.rename(bus.with_name('hidden'))
@@ -155,7 +154,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_status(server['id'], 'ACTIVE')
         self.delete(server)
 
-    def test_hardware_that_is_late(self) -> None:
+    def test_mdev_that_appears_late_stays_quarantined(self) -> None:
         kernel = self.driver().gpu_tracker.backend.kernel
         kernel.late.add('create')
         server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
@@ -165,14 +164,14 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         [mdev] = self.mdevs()
         other = self.boot(self.vgpu_flavor(Q4=7))
         self.assertEqual(8, len(self.mdevs()))
-        seat, = [each for each in self.devices('--state', 'quarantined')
-                 if each['vgpu_type']]
+        seat, = [device for device in self.devices('--state', 'quarantined')
+                 if device['vgpu_type']]
         self.manage('device', 'release', seat['uuid'])
         self.wait_for(lambda: self.remaining()['T4-4Q'] == 1, 'clean again')
         self.assertNotIn(mdev, self.mdevs())
         self.delete(server, other)
 
-    def test_hardware_that_refuses(self) -> None:
+    def test_mdev_that_is_not_created_is_quarantined(self) -> None:
         kernel = self.driver().gpu_tracker.backend.kernel
         kernel.ignored.add('create')
         server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
@@ -180,13 +179,13 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         # What was refused is not offered again before somebody looked.
         self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
         kernel.ignored.clear()
-        seat, = [each for each in self.devices('--state', 'quarantined')
-                 if each['vgpu_type']]
+        seat, = [device for device in self.devices('--state', 'quarantined')
+                 if device['vgpu_type']]
         self.manage('device', 'release', seat['uuid'])
         self.wait_for(lambda: self.remaining()['T4-4Q'] == 8, 'clean again')
         self.delete(server)
 
-    def test_restored_after_a_reboot_of_the_host(self) -> None:
+    def test_vgpus_are_restored_after_reboot_of_the_host(self) -> None:
         self.boot(self.vgpu_flavor(Q4=2))
         before = self.mdevs()
         kernel = fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
@@ -196,7 +195,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.assertEqual(before, self.mdevs())
         self.assertEqual(6, self.remaining()['T4-4Q'])
 
-    def test_no_mdev_is_handed_on(self) -> None:
+    def test_next_server_gets_a_new_mdev(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         before = self.mdevs()
         self.delete(server)
@@ -205,7 +204,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.assertEqual(1, len(self.mdevs() - before))
         self.delete(again)
 
-    def test_disabled(self) -> None:
+    def test_disabled_type_is_not_offered(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         self.manage('vgpu-type', 'disable', 'T4', 'T4-4Q')
         self.wait_for(lambda: self.room()['4Q'] == 0,
@@ -217,7 +216,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_for(lambda: self.room()['4Q'] == 8,
                       'offered again')
 
-    def test_breadth_first_by_flavor(self) -> None:
+    def test_breadth_first_flavor_uses_both_gpus(self) -> None:
         name = naming.resource_class('T4', 'T4-4Q')
         flavor = self.flavor_of({
             f'resources:{name}': '1',
@@ -229,7 +228,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
 
 
 class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
-    """One server with two L40S, whose VFs are told their types."""
+    """One server with two L40S, whose VFs have types."""
 
     machines = {'gpu1': 'nvidia-l40s-vgpu-2'}
     variants = (('L40S', '--vendor', '10de', '--device', '26b9'),)
@@ -246,13 +245,13 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             'L40S': 0, '4Q': 24, '12Q': 8}, 'types in Placement')
 
     def typed(self) -> list[str]:
-        """Types that VFs have."""
+        """Return the types that VFs have."""
         return sorted(
             text for path in self.sysfs('gpu1').glob(
                 'bus/pci/devices/*/nvidia/current_vgpu_type')
             if (text := path.read_text().strip()) != '0')
 
-    def test_types_are_set_and_taken_back(self) -> None:
+    def test_types_of_vfs_are_set_and_cleared(self) -> None:
         server = self.boot(self.vgpu_flavor('L40S', Q12=3))
         self.assertEqual(['1153'] * 3, self.typed())
         other = self.boot(self.vgpu_flavor('L40S', Q4=2))
@@ -265,7 +264,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             'L40S': 0, '4Q': 24, '12Q': 8}, 'all of it back')
         self.assertEqual([], self.typed())
 
-    def test_types_of_one_size_share_a_card(self) -> None:
+    def test_types_of_one_size_share_a_gpu(self) -> None:
         self.manage('variant', 'set', 'L40S', '--mix-policy', 'equal_size')
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-12A')
         self.wait_for(lambda: self.room(variant='L40S') == {
@@ -282,14 +281,14 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             'L40S': 0, '4Q': 24, '12Q': 8, '12A': 8}, 'all of it back')
 
     def take_fewer(self, type_id: str, most: int) -> None:
-        """Drivers make fewer of a type than its size says."""
+        """Make drivers create fewer vGPUs of a type than its size suggests."""
         for path in self.sysfs('gpu1').glob(
                 f'bus/pci/devices/*/{vgpu_driver.RULE}'):
             rule = json.loads(path.read_text())
             rule['types'][type_id]['max'] = most
             path.write_text(json.dumps(rule))
 
-    def test_what_drivers_say_is_known_after_each_change(self) -> None:
+    def test_driver_capacity_limits_offers_after_changes(self) -> None:
         self.take_fewer('1153', 3)
         first = self.boot(self.vgpu_flavor('L40S', Q12=3))
         # By its size a card has four of it.
@@ -305,7 +304,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         self.wait_for(lambda: self.room(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 6}, 'all of it back')
 
-    def test_a_driver_that_has_no_room(self) -> None:
+    def test_refusal_of_the_driver_limits_later_offers(self) -> None:
         self.take_fewer('1153', 3)
         # Nothing is broken; how many a card takes is known from now on.
         for left in (7, 6):
@@ -323,25 +322,25 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         return fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
 
     def pfs(self) -> list[str]:
-        """Addresses."""
+        """Return the addresses of the PFs."""
         return [path.parent.name for path in self.sysfs('gpu1').glob(
             'bus/pci/devices/*/sriov_numvfs')]
 
     def lose_vfs(self) -> None:
-        """What a reboot of the host does."""
+        """Remove all VFs, as a reboot of the host does."""
         for address in self.pfs():
             self.kernel().set_vfs(address, 0)
         self.assertEqual([], self.typed())
 
     def placements(self) -> list[tuple[str, str]]:
-        """Types of the VFs that have one, and where these are."""
+        """Return the types and placements of the VFs that have a type."""
         return sorted(
             (text, (path.parent / 'placement_id').read_text().strip())
             for path in self.sysfs('gpu1').glob(
                 'bus/pci/devices/*/nvidia/current_vgpu_type')
             if (text := path.read_text().strip()) != '0')
 
-    def test_mixed_sizes_are_where_they_are_reckoned(self) -> None:
+    def test_mixed_sizes_have_the_calculated_placements(self) -> None:
         for address in self.pfs():
             self.kernel().enable_mixed_size(address)
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-24Q')
@@ -366,7 +365,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             self.placements())
         self.assertEqual([], self.devices('--state', 'quarantined'))
 
-    def test_power_on_gives_again_what_was_lost(self) -> None:
+    def test_power_on_sets_lost_types_again(self) -> None:
         server = self.boot(self.vgpu_flavor('L40S', Q12=1))
         self.api.post_server_action(server['id'], {'os-stop': None})
         self.wait_status(server['id'], 'SHUTOFF')
@@ -377,7 +376,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         self.wait_status(server['id'], 'ACTIVE')
         self.assertEqual(['1153'], self.typed())
 
-    def test_restored_after_a_reboot_of_the_host(self) -> None:
+    def test_vgpus_are_restored_after_reboot_of_the_host(self) -> None:
         self.boot(self.vgpu_flavor('L40S', Q12=2))
         self.lose_vfs()
         self.restart_compute()
@@ -396,7 +395,7 @@ class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
         super()._configure()
         self.flags(sriov_numvfs=['10de:20b5=6'], group='gpgpu')
 
-    def test_boot_and_delete(self) -> None:
+    def test_delete_frees_vgpus(self) -> None:
         for name in ('A100D-4C', 'A100D-20C'):
             self.manage('vgpu-type', 'enable', 'A100', name)
         room = {'A100': 0, '4C': 40, '20C': 8}
@@ -415,7 +414,7 @@ class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
 
 
 class PlainVFTest(VGPUViews, cloud.GpuCloud):
-    """VFs as the hardware made them."""
+    """VFs without types."""
 
     machines = {'gpu1': 'intel-flex170-2'}
     variants = (('FLEX', '--vendor', '8086', '--device', '56c0'),)
@@ -424,7 +423,7 @@ class PlainVFTest(VGPUViews, cloud.GpuCloud):
         super()._configure()
         self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu')
 
-    def test_boot_and_delete(self) -> None:
+    def test_delete_frees_vgpus(self) -> None:
         self.manage('vgpu-type', 'enable', 'FLEX', 'vf4')
         room = {'FLEX': 0, 'VF4': 8}
         self.wait_for(
@@ -432,10 +431,10 @@ class PlainVFTest(VGPUViews, cloud.GpuCloud):
         server = self.boot(self.flavor_of(
             {'resources:CUSTOM_VGPU_FLEX_VF4': '3'}))
         held = self.devices('--used-by', server['id'])
-        self.assertEqual({'vf4'}, {each['vgpu_type'] for each in held})
+        self.assertEqual({'vf4'}, {device['vgpu_type'] for device in held})
         drivers = self.bound_drivers('gpu1')
         self.assertEqual({'vfio-pci'},
-                         {drivers[each['address']] for each in held})
+                         {drivers[device['address']] for device in held})
         self.delete(server)
         self.wait_for(
             lambda: self.room(variant='FLEX') == room,
@@ -446,8 +445,10 @@ class VGPULibvirtCloud(VGPUViews, libvirt_cloud.GpuLibvirtCloud):
     """Hosts whose guests outlive nova-compute, but not the host."""
 
     def reboot_host(self, bus_step: int) -> None:
-        """No domain runs after it, and nothing is carved; buses are numbered
-        as bus_step says."""
+        """Reboot a host: no domain runs afterwards, and no vGPU exists.
+
+        :param bus_step: step between the numbers of its buses
+        """
         self.computes['gpu1'].stop()
         tree = self.sysfs('gpu1')
         shutil.rmtree(tree)
@@ -474,9 +475,9 @@ class LibvirtTest(VGPULibvirtCloud):
 
     def attached(self, server: dict[str, typing.Any],
                  host: str = 'gpu1') -> list[str]:
-        """UUIDs of the mdevs in a server's domain, in order."""
+        """Return the UUIDs of the mdevs in a server's domain, in order."""
         domain = self.connections[host].lookupByUUIDString(server['id'])
-        return [each.get('uuid') for each in etree.fromstring(
+        return [element.get('uuid') for element in etree.fromstring(
             domain.XMLDesc(0)).findall(
             "./devices/hostdev[@type='mdev']/source/address")]
 
@@ -486,7 +487,7 @@ class LibvirtTest(VGPULibvirtCloud):
                 'T4': 2, '1Q': 32, '4Q': 8}, f'{host}: all of it back')
             self.assertEqual(set(), self.mdevs(host))
 
-    def test_several_and_a_whole_card(self) -> None:
+    def test_domain_has_mdevs_and_a_whole_gpu(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=2, whole=1))
         self.assertEqual(self.mdevs(), set(self.attached(server)))
         self.assertEqual((2, 1), (len(self.attached(server)),
@@ -494,7 +495,7 @@ class LibvirtTest(VGPULibvirtCloud):
         self.delete(server)
         self.nothing_is_left()
 
-    def test_hard_reboot_has_them_once(self) -> None:
+    def test_hard_reboot_keeps_mdevs(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=2))
         before = self.attached(server)
         self.api.post_server_action(
@@ -507,7 +508,7 @@ class LibvirtTest(VGPULibvirtCloud):
             self.wait_status(server['id'], status)
         self.assertEqual(before, self.attached(server))
 
-    def test_display(self) -> None:
+    def test_first_mdev_is_the_display(self) -> None:
         specs = {'resources:CUSTOM_VGPU_T4_T4_4Q': '2',
                  'gpgpu:display': 'on'}
         # The stand-in for libvirt keeps no attribute that it does not know.
@@ -521,7 +522,7 @@ class LibvirtTest(VGPULibvirtCloud):
                 'nova.tests.fixtures.libvirt.Connection.defineXML', define):
             server = self.boot(self.flavor_of(specs))
         self.assertEqual(['on', None], [
-            each.get('display') for each in etree.fromstring(
+            element.get('display') for element in etree.fromstring(
                 defined[-1]).findall('./devices/hostdev')])
         refused = self.boot(self.flavor_of(
             {'resources:CUSTOM_GPU_T4': '1', 'gpgpu:display': 'on'}),
@@ -537,7 +538,7 @@ class LibvirtTest(VGPULibvirtCloud):
         self.wait_status(server['id'], 'ACTIVE')
         self.assertEqual(1, len(self.attached(server)))
 
-    def test_resize_between_types(self) -> None:
+    def test_resize_between_types_leaves_one_set(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         for action in ('revertResize', 'confirmResize'):
             self.api.post_server_action(server['id'], {'resize': {
@@ -553,12 +554,12 @@ class LibvirtTest(VGPULibvirtCloud):
             host = there['OS-EXT-SRV-ATTR:host']
             wanted = 1 if action == 'revertResize' else 2
             self.assertEqual(wanted, len(self.attached(server, host)))
-        self.wait_for(lambda: sum(len(self.mdevs(each)) for each in
+        self.wait_for(lambda: sum(len(self.mdevs(host)) for host in
                                   self.machines) == 2, 'the old side gone')
         self.delete(server)
         self.nothing_is_left()
 
-    def test_resize_between_types_on_one_host(self) -> None:
+    def test_resize_between_types_on_one_host_leaves_one_set(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         self.computes['gpu2'].stop()
         server = self.boot(self.vgpu_flavor(Q4=2), host='gpu1')
@@ -581,7 +582,7 @@ class LibvirtTest(VGPULibvirtCloud):
         self.delete(server)
         self.nothing_is_left()
 
-    def test_shelve_offload_and_unshelve(self) -> None:
+    def test_unshelved_server_gets_new_mdevs(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         before = self.attached(server)
         self.api.post_server_action(server['id'], {'shelve': None})
@@ -595,20 +596,20 @@ class LibvirtTest(VGPULibvirtCloud):
         self.delete(server)
         self.nothing_is_left()
 
-    def test_reboot_of_the_host_that_numbers_its_buses_anew(self) -> None:
+    def test_reboot_with_new_bus_numbers_keeps_mdevs(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
         servers = [self.boot(self.vgpu_flavor(Q4=count), host='gpu1')
                    for count in (1, 2)]
-        before = [self.attached(each) for each in servers]
+        before = [self.attached(server) for server in servers]
         self.reboot_host(bus_step=3)
-        for each in servers:
-            self.wait_status(each['id'], 'ACTIVE')
-        self.assertEqual(before, [self.attached(each) for each in servers])
+        for server in servers:
+            self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(before, [self.attached(server) for server in servers])
         self.assertEqual({*before[0], *before[1]}, self.mdevs())
         self.delete(*servers)
         self.nothing_is_left()
 
-    def test_rebuild_keeps_them(self) -> None:
+    def test_rebuild_keeps_mdevs(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         before = self.attached(server)
         self.api.post_server_action(server['id'], {'rebuild': {
@@ -635,7 +636,7 @@ class LibvirtVFTest(VGPULibvirtCloud):
         self.wait_for(lambda: self.room(variant='L40S') == {
             'L40S': 0, '12Q': 8}, 'types in Placement')
 
-    def test_kept_by_a_reboot_and_given_back(self) -> None:
+    def test_vfs_survive_reboots_and_are_freed_by_delete(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
         server = self.boot(self.vgpu_flavor('L40S', Q12=2))
         before = self.hostdevs(server)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The conductor's rules and schema on the servers of production."""
+"""The conductor's rules and schema on PostgreSQL and MariaDB."""
 
 import threading
 
@@ -85,11 +85,11 @@ class LateCommit(base.ConductorTestCase):
         with self.db.writer() as session:
             host_db.changed(host_db.lock(session, 'h2'))
         first = scheduler_feed.changes_since(self.db, known)
-        self.assertEqual(['h2'], [each.host for each in first.hosts])
+        self.assertEqual(['h2'], [host.host for host in first.hosts])
         commit.set()
         writer.join(300)
         after = scheduler_feed.changes_since(self.db, first.generation)
-        self.assertEqual(['h1'], [each.host for each in after.hosts])
+        self.assertEqual(['h1'], [host.host for host in after.hosts])
 
 
 class FirstReport(base.ConductorTestCase):
@@ -158,7 +158,7 @@ class Migration(test_migration.MigrationMixin, base.ConductorTestCase):
 
 
 def _on(mixin, *cases):
-    """Each case on the server of the mixin."""
+    """Derive each test case for the server of the mixin."""
     prefix = mixin.__name__.removesuffix('Mixin')
     return {f'{prefix}{case.__name__}': type(
         f'{prefix}{case.__name__}', (mixin, case),
@@ -183,7 +183,7 @@ del FirstReport, LateCommit, Migration, _mixin
 
 class SkipLockedTest(PostgreSQLMixin, base.ConductorTestCase):
 
-    def test_numbers_are_given_once(self):
+    def test_concurrent_readers_number_a_change_once(self):
         scheduler_feed.changes_since(self.db, 0)
         with self.db.reader() as session:
             numbers = list(session.scalars(sa.select(

@@ -36,16 +36,16 @@ class RaceMixin:
             database=made.connection, transport=services.RABBITMQ,
             **kwargs))
 
-    def test_two_conductors_and_64_claimers_in_eight_processes(self):
+    def test_64_claimers_of_two_conductors_get_different_gpus(self):
         outcome = self.race(hosts=25)
         self.assertEqual((), outcome.errors)
         self.assertEqual((200, 0, 0), (
             outcome.granted, outcome.doubles, outcome.lost))
 
-    def test_64_claimers_of_whole_cards_and_vgpus(self):
+    def test_64_claimers_of_whole_gpus_and_vgpus_get_what_fits(self):
         self.shared('same_type', hosts=3, devices=4)
 
-    def test_64_claimers_of_mixed_sizes(self):
+    def test_64_claimers_of_mixed_sizes_get_what_fits(self):
         self.shared('any_mix', hosts=2, devices=3)
 
     def shared(self, rule, hosts, devices):
@@ -59,7 +59,7 @@ class RaceMixin:
         # What was refused did not fit.
         self.assertEqual({0}, set(outcome.left.values()))
 
-    def test_the_race_finds_doubles_without_lock_and_key(self):
+    def test_race_without_lock_and_key_assigns_twice(self):
         # What the other test passes by is really tested: without the lock,
         # the unique key and the compare-and-swap, devices have two owners.
         for _ in range(3):

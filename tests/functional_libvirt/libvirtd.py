@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""libvirt of this machine: the daemon that runs, else one of our own."""
+"""libvirt of this machine: the running daemon, or one for the tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Unavailable(Exception):
 
 
 class Libvirtd(fixtures.Fixture):
-    """A connection to libvirt, for as long as a test.
+    """Fixture with a connection to libvirt.
 
     :ivar connection: to the daemon
     :ivar unavailable: why there is none

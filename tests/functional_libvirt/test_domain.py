@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the real libvirt makes of our elements of a domain."""
+"""The plugin's elements of a domain, as the real libvirt reads them."""
 
 from __future__ import annotations
 
@@ -53,21 +53,22 @@ class DomainTest(base.BaseTestCase):
         self.addCleanup(domain.undefine)
         return etree.fromstring(domain.XMLDesc())
 
-    def test_mdevs_the_first_of_which_is_the_display(self) -> None:
+    def test_first_mdev_is_the_display(self) -> None:
         names = [str(uuid.uuid4()) for _ in range(2)]
         devices = [device for number, name in enumerate(names)
                    for device in driver.hostdevs(
                        host_base.Attachment(mdev=name), number, 'q35')]
         driver.show(devices)
         tree = self._define(
-            'q35', '', ''.join(each.to_xml() for each in devices)
+            'q35', '', ''.join(device.to_xml() for device in devices)
             + "<graphics type='vnc' listen='127.0.0.1'/>")
         self.assertEqual(
             [(names[0], 'on'), (names[1], 'off')],
-            [(each.find('source/address').get('uuid'), each.get('display'))
-             for each in tree.findall("devices/hostdev[@type='mdev']")])
+            [(element.find('source/address').get('uuid'),
+              element.get('display'))
+             for element in tree.findall("devices/hostdev[@type='mdev']")])
 
-    def test_cards_keep_together_and_nothing_else_is_there(self) -> None:
+    def test_functions_of_a_card_share_a_slot_of_their_own(self) -> None:
         for machine, ports in (('q35', ''), ('q35', PORTS), ('pc', '')):
             tree = self._define(machine, ports)
             places: dict[tuple[str, str], list[str]] = {}
@@ -80,8 +81,8 @@ class DomainTest(base.BaseTestCase):
             self.assertEqual(
                 [['21:0x0', '21:0x1'], ['22:0x0'],
                  ['23:0x0', '23:0x1', '23:0x2']], sorted(places.values()))
-            taken = [(each.get('bus'), each.get('slot'))
-                     for each in tree.findall(
+            taken = [(element.get('bus'), element.get('slot'))
+                     for element in tree.findall(
                          "devices/*/address[@type='pci']")
-                     if each.getparent().tag != 'hostdev']
+                     if element.getparent().tag != 'hostdev']
             self.assertFalse(set(places) & set(taken), machine)

@@ -44,8 +44,10 @@ helper_command = {bin}/privsep-helper --config-file {state}/{host}.conf
 
 
 def libvirt_of(case: typing.Any) -> typing.Any:
-    """A connection to libvirt; without one the test is skipped, or fails
-    where GPGPU_REQUIRE_SERVICES is set."""
+    """Return a connection to libvirt.
+
+    Without one the test is skipped, or fails if GPGPU_REQUIRE_SERVICES is set.
+    """
     found = case.useFixture(libvirtd.Libvirtd())
     if found.unavailable is not None:
         services.missing(case, found.unavailable)
@@ -78,11 +80,11 @@ class LibvirtProcessTest(cloud.ProcessCloud):
                 domain.undefine()
 
     def _domain_id(self, server: str) -> int:
-        """Of the running guest; another one after each start."""
+        """Return the id of the running domain; each start changes it."""
         return int(self.libvirt.lookupByUUIDString(server).ID())
 
     def _held(self, server: str) -> set[str]:
-        return {each['Address'] for each in self.devices(
+        return {device['Address'] for device in self.devices(
             '--used-by', server)}
 
     def _available(self, count: int) -> None:
@@ -90,7 +92,7 @@ class LibvirtProcessTest(cloud.ProcessCloud):
             '--state', 'available', '--host', 'gpu1')) == count,
             f'{count} available')
 
-    def test_life_of_a_server(self) -> None:
+    def test_server_keeps_gpus_until_it_is_deleted(self) -> None:
         small, large = (self.flavor(f'gpu{count}', **{
             'resources:CUSTOM_GPU_H100': str(count)}) for count in (2, 4))
         server = self.boot(small)
@@ -125,5 +127,5 @@ class LibvirtProcessTest(cloud.ProcessCloud):
         self.nova.delete(f'/servers/{server}')
         self._available(8)
         self.assertNotIn(server, [
-            each.UUIDString() for each in self.libvirt.listAllDomains()])
+            domain.UUIDString() for domain in self.libvirt.listAllDomains()])
         print('delete: no domain, 8 devices are available')

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A cloud of real processes and what an operator does with it."""
+"""A cloud of real processes, and the actions of an operator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.functional_process import stack as stack_mod
 
 
 class ProcessCloud(base.BaseTestCase):
-    """The control plane runs; a test starts nova-compute."""
+    """Base class with a running control plane; tests start nova-compute."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -70,7 +70,7 @@ class ProcessCloud(base.BaseTestCase):
             stack.wait_for_http(port)
 
     def start_compute(self, host: str, conf: str) -> stack_mod.Process:
-        """nova-compute with a configuration file.
+        """Start nova-compute with a configuration file.
 
         :param conf: the text of it, for Stack.write
         """
@@ -83,14 +83,14 @@ class ProcessCloud(base.BaseTestCase):
         return process
 
     def manage(self, *arguments: str) -> typing.Any:
-        """gpgpu-manage as a process; what it answers."""
+        """Run gpgpu-manage as a process and return its answer."""
         output = self.stack.run(*self.stack.program(
             'gpgpu-manage', *self.stack.conf('gpgpu.conf'), *arguments))
         return json.loads(output) if 'json' in arguments else output
 
     def wait_for(self, condition: Callable[[], typing.Any], what: str,
                  timeout: float = 600) -> typing.Any:
-        """The first true value of the condition."""
+        """Return the first true value of the condition."""
         deadline = time.monotonic() + timeout
         while not (value := condition()):
             if time.monotonic() > deadline:
@@ -111,7 +111,7 @@ class ProcessCloud(base.BaseTestCase):
                 for row in self.manage('host', 'list', '-f', 'json')]
 
     def wait_for_group(self, variant: str) -> dict[str, int]:
-        """The inventory of a variant's group, once Placement has it."""
+        """Return the inventory of a variant's group, once Placement has it."""
         def found() -> dict[str, int] | None:
             placement = self._client('placement', '', 'placement 1.39')
             for provider in placement.get(
@@ -126,16 +126,16 @@ class ProcessCloud(base.BaseTestCase):
             found, f'the group of {variant} in Placement')
 
     def devices(self, *filters: str) -> list[typing.Any]:
-        """``device list`` with filters."""
+        """Return the rows of ``device list`` with filters."""
         return list(self.manage('device', 'list', *filters, '-f', 'json'))
 
     @property
     def nova(self) -> adapter.Adapter:
-        """Nova's API."""
+        """Call Nova's API."""
         return self._client('nova_api', '/v2.1', 'compute 2.96')
 
     def flavor(self, name: str, **extra_specs: str) -> str:
-        """A small flavor; its id."""
+        """Create a small flavor and return its id."""
         nova = self.nova
         nova.post('/flavors', json={'flavor': {
             'id': name, 'name': name, 'ram': 64, 'vcpus': 1, 'disk': 1}})
@@ -144,7 +144,7 @@ class ProcessCloud(base.BaseTestCase):
         return name
 
     def boot(self, flavor: str) -> str:
-        """Boot a server; its id, once it is ACTIVE."""
+        """Boot a server and return its id, once it is ACTIVE."""
         # The scheduler maps new hosts once a second.
         self.wait_for(
             lambda: self.nova.get('/os-hypervisors').json()['hypervisors'],
@@ -157,12 +157,12 @@ class ProcessCloud(base.BaseTestCase):
 
     def act(self, server: str, status: str,
             **action: dict[str, typing.Any] | None) -> None:
-        """An action on a server, and the status that ends it."""
+        """Start an action on a server, and wait for its final status."""
         self.nova.post(f'/servers/{server}/action', json=action)
         self.wait_status(server, status)
 
     def wait_status(self, server: str, status: str) -> None:
-        """Until a server has a status and no task."""
+        """Wait until a server has a status and no task."""
         def settled() -> dict[str, typing.Any] | None:
             found = self.nova.get(f'/servers/{server}').json()['server']
             return found if (

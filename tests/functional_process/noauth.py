@@ -27,7 +27,7 @@ ROLES = {'admin': 'admin,manager,member,reader,service'}
 
 
 class NoAuth:
-    """Trusts what is in X-Auth-Token."""
+    """WSGI filter that trusts X-Auth-Token."""
 
     def __init__(self, application: typing.Any) -> None:
         self._application = application
@@ -51,5 +51,5 @@ class NoAuth:
 
 def filter_factory(
         global_conf: typing.Any, **local_conf: typing.Any) -> type[NoAuth]:
-    """For paste."""
+    """Return the filter factory for paste."""
     return NoAuth

@@ -29,7 +29,7 @@ from nova import config
 
 
 def main() -> None:
-    """What nova-manage does in four commands."""
+    """Set up Nova's databases, for which nova-manage needs four commands."""
     config.parse_args(['nova-manage', '--config-file', sys.argv[1]],
                       default_config_files=[])
     cell1 = nova.conf.CONF.database.connection

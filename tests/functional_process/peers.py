@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The little of Glance and Neutron that Nova asks for: one image, no port."""
+"""The parts of Glance and Neutron that Nova calls: one image, no port."""
 
 from __future__ import annotations
 

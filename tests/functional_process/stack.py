@@ -117,14 +117,14 @@ connection = {gpgpu}
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on."""
+    """Return a TCP port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         return int(probe.getsockname()[1])
 
 
 class Databases(fixtures.Fixture):
-    """Databases of our own on MariaDB; ``urls`` by purpose."""
+    """Fixture with new databases on MariaDB; ``urls`` by purpose."""
 
     def _setUp(self) -> None:
         prefix = f'gpgpu_process_{uuid.uuid4().hex[:8]}'
@@ -141,7 +141,7 @@ class Databases(fixtures.Fixture):
 
 
 class Process(fixtures.Fixture):
-    """One program; ended with all its children, also when a test failed."""
+    """Fixture with one program, which ends with all its children."""
 
     def __init__(self, log: pathlib.Path, environment: dict[str, str],
                  arguments: list[str]) -> None:
@@ -168,7 +168,7 @@ class Process(fixtures.Fixture):
 
 
 class Stack(fixtures.Fixture):
-    """The cloud; :meth:`start` starts one program of it."""
+    """Fixture with the cloud; :meth:`start` starts one of its programs."""
 
     def _setUp(self) -> None:
         self.state = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
@@ -194,29 +194,29 @@ class Stack(fixtures.Fixture):
             'PYTHONPATH': str(REPOSITORY)}
 
     def write(self, name: str, text: str, **values: object) -> pathlib.Path:
-        """A configuration file."""
+        """Write a configuration file."""
         path = self.state / name
         path.write_text(text.format(**{**self._values, **values}))
         return path
 
     def conf(self, name: str) -> list[str]:
-        """Arguments that make a program read a configuration file."""
+        """Return arguments that make a program read a configuration file."""
         return ['--config-file', str(self.state / name)]
 
     def program(self, name: str, *arguments: str) -> list[str]:
-        """The command line of an installed program."""
+        """Return the command line of an installed program."""
         path = shutil.which(name, path=str(BIN))
         if path is None:
             raise FileNotFoundError(f'{name} is not installed in {BIN}')
         return [path, *arguments]
 
     def wsgi(self, module: str, port: str) -> list[str]:
-        """The command line that serves a WSGI module."""
+        """Return the command line that serves a WSGI module."""
         return [sys.executable, '-m', 'tests.functional_process.wsgi',
                 module, str(self.ports[port])]
 
     def run(self, *arguments: str) -> str:
-        """Run a program to its end; what it printed.
+        """Run a program to its end and return its output.
 
         :raises AssertionError: it failed; with what it wrote to stderr
         """
@@ -236,7 +236,7 @@ class Stack(fixtures.Fixture):
         return process
 
     def wait_for_http(self, port: str, timeout: float = 600) -> None:
-        """Until somebody answers on a port, whatever the answer."""
+        """Wait until anything answers on a port."""
         request = urllib.request.Request(
             f'http://127.0.0.1:{self.ports[port]}/',
             headers={'X-Auth-Token': 'admin'})
@@ -253,6 +253,6 @@ class Stack(fixtures.Fixture):
                 time.sleep(0.2)
 
     def logs(self) -> typing.Iterator[tuple[str, str]]:
-        """The end of every program's log."""
+        """Return the end of every program's log."""
         for path in sorted(self.state.glob('*.log')):
             yield path.name, path.read_text()[-6000:]

@@ -24,7 +24,7 @@ from tests.functional_process import stack
 class NovaComputeProcessTest(cloud.ProcessCloud):
     """One host that pretends to be an HGX server."""
 
-    def test_boots_a_server_with_two_gpus(self) -> None:
+    def test_server_boots_with_two_gpus(self) -> None:
         self.start_compute('gpu1', stack.FAKE_COMPUTE_CONF)
         print('nova-compute loaded gpgpu.GpuFakeDriver and gpu1 is listed '
               'by gpgpu-manage host list')

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A program: serve one WSGI application on 127.0.0.1, a thread a request.
+"""A program that serves one WSGI application, with one thread per request.
 
     python -m tests.functional_process.wsgi MODULE PORT
 """

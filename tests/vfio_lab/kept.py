@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assignments that last over a boot of the lab's machine, on its disk."""
+"""Assignments that survive a boot of the lab's machine, on its disk."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def note(devices: Iterable[host_base.HostDevice]) -> None:
 
 
 def noted() -> list[host_base.HostDevice]:
-    """Return the assignments of the boot before."""
+    """Return the assignments of the previous boot."""
     return [host_base.HostDevice(**fields)
             for fields in json.loads(_NOTES.read_text())]

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the tests inside the lab's guest share."""
+"""Common code of the tests inside the lab's guest."""
 
 from __future__ import annotations
 
@@ -60,14 +60,16 @@ _VFIO_TYPE1 = 1
 
 
 def _write_for_plugin(path: str, value: str) -> None:
-    """Write without the daemon, as the tests are root already, but only what
-    the daemon would write."""
+    """Write without the daemon, but only what the daemon would write.
+
+    The tests run as root already.
+    """
     privsep_sysfs.check(path)
     write(path, value)
 
 
 def write(path: str, value: str) -> None:
-    """Write what only a test writes, such as ``rescan``, as well."""
+    """Write any attribute, including those that only tests write."""
     fd = os.open(f'/sys/{path}', os.O_WRONLY)
     try:
         os.write(fd, (value or '\n').encode())
@@ -76,13 +78,15 @@ def write(path: str, value: str) -> None:
 
 
 def read(path: str) -> bytes:
-    """A function's configuration space, likewise."""
+    """Return the configuration space of a function."""
     return pathlib.Path('/sys', path).read_bytes()
 
 
 def unload(module: str) -> None:
-    """Unload a module, which udev may be about to load for a device that was
-    just found again."""
+    """Unload a module.
+
+    udev may be about to load it for a device that was just found again.
+    """
     for _ in range(20):
         subprocess.run(['udevadm', 'settle'], check=True)
         done = subprocess.run(['modprobe', '-r', module],
@@ -102,7 +106,7 @@ def load_mdevs() -> None:
 
 def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
          ) -> local.LocalHost:
-    """The guest as a host, with what the plugin does with it."""
+    """Return the plugin's host for the lab's guest."""
     subprocess.run(['modprobe', 'vfio-pci'], check=True)
     tree = sysfs.Sysfs('/sys')
     return local.LocalHost(host_base.Access(
@@ -116,7 +120,7 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
 
 @contextlib.contextmanager
 def opened(group: object, device: str) -> Iterator[None]:
-    """While this process has a device of an IOMMU group open."""
+    """Open a device of an IOMMU group in this process during the block."""
     container = os.open('/dev/vfio/vfio', os.O_RDWR)
     member = os.open(f'/dev/vfio/{group}', os.O_RDWR)
     try:
@@ -144,7 +148,7 @@ def _device_fd() -> int:
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what has no event."""
+    """Wait for a condition that has no event."""
     deadline = time.monotonic() + 90
     while not condition():
         if time.monotonic() > deadline:
@@ -153,9 +157,9 @@ def wait(condition: Callable[[], bool], what: str) -> None:
 
 
 def placed(text: str, ids: str) -> int:
-    """How many devices a guest's firmware found and gave an address.
+    """Return how many devices got an address from a guest's firmware.
 
-    :param text: of QEMU's monitor, ``info pci``
+    :param text: output of ``info pci`` in QEMU's monitor
     """
     return sum(
         # All ones: the firmware has not come to it yet.
@@ -164,8 +168,7 @@ def placed(text: str, ids: str) -> int:
 
 
 def nested(ids: str, *arguments: str) -> int:
-    """Boot a guest in the guest, and wait until its firmware has given a
-    device an address.
+    """Boot a nested guest, and wait until its firmware has placed a device.
 
     :returns: how many such devices it has
     """
@@ -192,7 +195,7 @@ def nested(ids: str, *arguments: str) -> int:
 
 def _ask(process: subprocess.Popen[str], command: str,
          arguments: Mapping[str, str] | None = None) -> str:
-    """Give QEMU a command (QEMU Machine Protocol)."""
+    """Send a command to QEMU (QEMU Machine Protocol)."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(json.dumps(
         {'execute': command, 'arguments': arguments or {}}) + '\n')
@@ -207,7 +210,7 @@ def _ask(process: subprocess.Popen[str], command: str,
 
 
 def functions() -> dict[str, reported.Reported]:
-    """All functions of the machine by address."""
+    """Return all functions of the machine by address."""
     return {function.address: function for function in reported.functions(
         scanner.scan(sysfs.Sysfs('/sys')))}
 
@@ -220,14 +223,14 @@ def displays() -> list[reported.Reported]:
 
 
 def nvme() -> pci.PCIFunction:
-    """The PF of the NVMe, whose driver can make VFs of it."""
+    """Return the PF of the NVMe, whose driver can create VFs."""
     subprocess.run(['modprobe', 'nvme'], check=True)
     return next(function for function in functions().values()
                 if function.class_code == '010802' and function.pf is None)
 
 
 def vfs() -> list[pci.PCIFunction]:
-    """The VFs of the NVMe, once its driver has given up on each.
+    """Return the VFs of the NVMe, once its driver has given up on them.
 
     They are off (NVMe, Secondary Controller State), and nobody turns them on.
     """
@@ -241,26 +244,26 @@ def vfs() -> list[pci.PCIFunction]:
 
 
 def mdevs() -> list[str]:
-    """UUIDs of all mdevs."""
+    """Return the UUIDs of all mdevs."""
     folder = '/sys/bus/mdev/devices'
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 
 def remove_mdevs() -> None:
-    """Also what a test left."""
+    """Remove all mdevs, including those that a test left."""
     for name in mdevs():
         write(f'bus/mdev/devices/{name}/remove', '1')
 
 
 def require(test: typing.Any) -> None:
-    """Fail a test anywhere else: it writes to the kernel's own /sys."""
+    """Fail a test outside the lab: it writes to the kernel's own /sys."""
     with open('/proc/cmdline', encoding='utf-8') as file:
         if machine.MARK not in file.read().split():
             test.fail('to be run in the lab: tox -e vfio-lab,vfio-chain')
 
 
 class LabTestCase(base.BaseTestCase):
-    """Runs in the lab alone."""
+    """Base class of tests that run only in the lab."""
 
     def setUp(self) -> None:
         super().setUp()

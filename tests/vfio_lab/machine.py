@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A program: a Linux kernel in QEMU with an IOMMU and display devices.
+"""A program that boots Linux in QEMU with an IOMMU and display devices.
 
     python -m tests.vfio_lab.machine COMMAND... [--then COMMAND...]
 
@@ -83,10 +83,10 @@ def _run(*command: object, **kwargs: object) -> str:
 
 
 def _unpack(package: str, folder: pathlib.Path, *fields: str) -> str:
-    """Download a package and unpack it, not installed, into a folder.
+    """Download a package and unpack it into a folder without installing it.
 
-    :param package: its name, or ``name=version``
-    :returns: what the fields of its control file say
+    :param package: name of the package, or ``name=version``
+    :returns: the fields of its control file
     """
     _run('apt-get', '-qq', '-o', 'APT::Sandbox::User=root', 'download',
          package, cwd=folder)
@@ -147,7 +147,7 @@ def _mdevs(folder: pathlib.Path, version: str,
 
 def _samples(folder: pathlib.Path, series: str,
              release: str) -> pathlib.Path:
-    """The folder with the sources of MDEVS, and nothing else."""
+    """Create a folder with the sources of MDEVS only."""
     package = f'linux-source-{series}'
     # Where this very release is not offered, apt's choice of the series does
     # as well: the samples hardly change within one.
@@ -165,7 +165,7 @@ def _samples(folder: pathlib.Path, series: str,
 
 def initrd(folder: pathlib.Path, base: pathlib.Path,
            version: str) -> pathlib.Path:
-    """busybox and the few modules that mount a root over 9p."""
+    """Create an initrd that mounts a root over 9p."""
     tree = folder / 'initrd'
     for name in ('bin', 'proc', 'sys', 'dev', 'ro', 'rw', 'root', 'mods'):
         (tree / name).mkdir(parents=True)
@@ -205,7 +205,7 @@ def _add_module(path: pathlib.Path, folder: pathlib.Path,
 
 
 def devices() -> list[str]:
-    """QEMU's arguments for the machine's PCI devices."""
+    """Return QEMU's arguments for the machine's PCI devices."""
     arguments = [
         'intel-iommu,intremap=on,caching-mode=on',
         'pxb-pcie,id=pxb0,bus_nr=32,numa_node=0,bus=pcie.0',
@@ -226,12 +226,13 @@ def devices() -> list[str]:
 
 
 class EmulatorCrashed(Exception):
-    """QEMU ended by a signal of its own."""
+    """QEMU itself crashed."""
 
 
 def run(commands: list[list[str]]) -> int:
-    """Run each command in a boot of its own, on one disk; all of it once
-    more, and said so, when QEMU crashed.
+    """Run each command in its own boot, with one disk.
+
+    If QEMU crashed, everything is run again, and the output says so.
 
     :returns: the exit code of the first that failed, else 0; 124 when a guest
         did not end in time, or QEMU crashed each time; 2 when the guest would

@@ -29,7 +29,10 @@ COMMAND = ['env', 'OS_NOVA_DISABLE_EVENTLET_PATCHING=1', sys.executable,
 
 
 def main(runs: int = 1, needed: int = 1) -> int:
-    """:returns: 0 if it passed as often as needed"""
+    """Run the chain.
+
+    :returns: 0 if it passed as often as needed
+    """
     passed = 0
     for ran in range(1, runs + 1):
         passed += machine.run([COMMAND]) == 0

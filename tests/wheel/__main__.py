@@ -44,7 +44,7 @@ def promised() -> list[str]:
 
 def prove(interpreter: interpreters.Interpreter, wheel: pathlib.Path,
           folder: pathlib.Path) -> bool:
-    """Say what holds on one interpreter; whether all of it does."""
+    """Check all claims on one interpreter; return whether all hold."""
     environment = fresh.Fresh(interpreter, wheel, folder)
     wrong, word = '', ''
     try:
@@ -62,7 +62,7 @@ def prove(interpreter: interpreters.Interpreter, wheel: pathlib.Path,
 
 
 def main() -> int:
-    """See the module."""
+    """Run the program; see the module."""
     began = time.monotonic()
     found = interpreters.found()
     oldest = '{}.{}'.format(*interpreters.OLDEST)
@@ -79,9 +79,10 @@ def main() -> int:
             print(f'    FALSE: {exc}')
             return 1
         with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            proved = list(pool.map(lambda each: prove(
-                each, wheel, folder / each.minor), found))
-    absent = sorted(set(promised()) - {each.minor for each in found})
+            proved = list(pool.map(lambda interpreter: prove(
+                interpreter, wheel, folder / interpreter.minor), found))
+    absent = sorted(set(promised()) - {
+        interpreter.minor for interpreter in found})
     if absent:
         print(f'Promised and not at hand here: {", ".join(absent)}')
     print(f'{len(proved)} versions of Python, {time.monotonic() - began:.0f} '

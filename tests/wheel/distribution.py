@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The sdist and the wheels, and what is in them."""
+"""The sdist and the wheels, and their contents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SDIST = ('from setuptools import build_meta; import sys; '
 
 
 def build(python: str, folder: pathlib.Path) -> pathlib.Path:
-    """Build everything and prove that it is whole.
+    """Build everything and check that it is complete.
 
     :param folder: an empty one
     :returns: the wheel
@@ -50,7 +50,7 @@ def build(python: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def _builder(python: str, folder: pathlib.Path) -> str:
-    """Make an environment with what pyproject.toml asks for."""
+    """Create an environment with the requirements of pyproject.toml."""
     with open(TOP / 'pyproject.toml', 'rb') as file:
         requires = tomllib.load(file)['build-system']['requires']
     claims.run([python, '-m', 'venv', str(folder)])
@@ -87,8 +87,8 @@ def _check_sdist(sdist: pathlib.Path, tracked: set[str]) -> None:
     claims.check(not missing, 'the sdist lacks', missing)
     folders = ('tests', 'doc', 'releasenotes')
     counts = ', '.join(
-        f'{sum(name.startswith(f"{each}/") for name in packed)} in {each}'
-        for each in folders)
+        f'{sum(name.startswith(f"{folder}/") for name in packed)} in {folder}'
+        for folder in folders)
     generated = {'PKG-INFO', 'setup.cfg'}
     beside = sorted(name for name in packed - tracked - generated
                     if '.egg-info/' not in name)

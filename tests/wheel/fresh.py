@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A fresh environment with the wheel and without Nova, and what runs there."""
+"""Claims about a fresh environment with the wheel and without Nova."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fresh:
     """One environment.
 
     :param folder: does not exist yet
-    :ivar proved: what holds, one line each
+    :ivar proved: claims that hold, one line each
     """
 
     def __init__(self, interpreter: interpreters.Interpreter,
@@ -47,8 +47,7 @@ class Fresh:
                           cwd=self._cwd).stdout
 
     def program(self, *argv: str) -> str:
-        """Return what one of our programs prints, of which none is an error.
-        """
+        """Return the output of one of the plugin's programs."""
         done = claims.run([str(self._bin / argv[0]), *argv[1:]],
                           cwd=self._cwd)
         claims.check('Traceback' not in done.stderr, done.stderr)

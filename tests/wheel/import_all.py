@@ -43,7 +43,7 @@ def names() -> list[str]:
 
 
 def needs_nova(name: str) -> bool:
-    """Import a module; whether it fails for want of Nova.
+    """Import a module; return whether it fails because Nova is missing.
 
     :raises AssertionError: it fails, and may not
     """
@@ -60,7 +60,7 @@ def needs_nova(name: str) -> bool:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the program; see the module."""
     modules = [name for name in names() if name != SCRIPT]
     needing = [name for name in modules if needs_nova(name)]
     assert needing, 'is Nova installed here?'

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which interpreters of this machine the plugin can be tried with."""
+"""Interpreters of this machine with which the plugin can be tested."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = re.compile(r'python3\.(\d+)')
 
 
 class Interpreter(NamedTuple):
-    """One Python."""
+    """One interpreter of Python."""
 
     version: tuple[int, int, int]
     path: str
@@ -39,7 +39,7 @@ class Interpreter(NamedTuple):
 
     @property
     def minor(self) -> str:
-        """Such as 3.11."""
+        """Return the minor version, such as 3.11."""
         return '{}.{}'.format(*self.version)
 
 

@@ -56,7 +56,7 @@ SLOWNESS = 16
 def create_image(driver: typing.Any, context: typing.Any,
                  instance: typing.Any, *args: object,
                  **kwargs: object) -> tuple[bool, bool]:
-    """An empty disk instead of an image from Glance."""
+    """Create an empty disk instead of an image from Glance."""
     folder = pathlib.Path(libvirt_utils.get_instance_path(instance))
     folder.mkdir(exist_ok=True)
     with (folder / 'disk').open('ab') as disk:
@@ -124,7 +124,7 @@ class ChainTest(cloud.GpuCloud):
 
     def wait_for(self, condition: typing.Callable[[], typing.Any], what: str,
                  timeout: float = 15) -> typing.Any:
-        """The cloud's, with patience."""
+        """Wait as the cloud does, with a longer limit."""
         return super().wait_for(condition, what, timeout * SLOWNESS)
 
     # -- what is seen -------------------------------------------------------
@@ -133,7 +133,7 @@ class ChainTest(cloud.GpuCloud):
         return self.connection.lookupByUUIDString(server['id'])
 
     def _owned(self, server: dict[str, typing.Any]) -> list[str]:
-        """Addresses in the running domain, of devices that QEMU has open."""
+        """Return the addresses in the running domain that QEMU has open."""
         tree = etree.fromstring(self._domain(server).XMLDesc())
         found = [
             '{}:{}:{}.{}'.format(*(
@@ -149,7 +149,7 @@ class ChainTest(cloud.GpuCloud):
 
     def _firmware_sees(self, server: dict[str, typing.Any],
                        count: int) -> None:
-        """The guest's firmware gave the devices their addresses."""
+        """Wait until the guest's firmware has placed the devices."""
         seen: list[str] = []
 
         def placed() -> bool:
@@ -171,7 +171,7 @@ class ChainTest(cloud.GpuCloud):
 
     # -- the chain ----------------------------------------------------------
 
-    def test_life_of_a_server(self) -> None:
+    def test_server_keeps_gpus_until_it_is_deleted(self) -> None:
         began = time.monotonic()
 
         def done(what: str) -> None:

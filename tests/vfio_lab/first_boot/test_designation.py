@@ -55,7 +55,7 @@ class DesignationTest(lab.LabTestCase):
         self.useFixture(fixtures.MockPatchObject(
             designation, 'DRIVERCTL', '/nowhere/driverctl'))
 
-    def test_there_and_back(self) -> None:
+    def test_designated_card_is_bound_until_undesignated(self) -> None:
         for keeper in ('driverctl', 'udev'):
             if keeper == 'udev':
                 self.without_driverctl()
@@ -71,14 +71,14 @@ class DesignationTest(lab.LabTestCase):
             self.assertNotIn(self.returned.address, [
                 row['Address'] for row in self.designated()])
 
-    def test_is_kept_for_the_next_boot(self) -> None:
+    def test_designation_is_stored_for_the_next_boot(self) -> None:
         self.without_driverctl()
         self.manage('designate', self.kept.id)
         self.assertEqual('vfio-pci', self.driver(self.kept))
         self.assertTrue(pathlib.Path(
             designation.ETC, designation.RULES).exists())
 
-    def test_disk_of_the_host(self) -> None:
+    def test_disk_in_use_is_not_designated(self) -> None:
         root = next(function for function in lab.functions().values()
                     if function.driver == 'virtio-pci' and any(
                         '/block/vda' in folder for folder, _, _ in os.walk(

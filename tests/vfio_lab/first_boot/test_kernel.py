@@ -27,9 +27,9 @@ from tests.vfio_lab import lab
 
 
 class ScannerTest(lab.LabTestCase):
-    """What the lab's machine was built with (tests/vfio_lab/machine.py)."""
+    """The lab's machine, compared with tests/vfio_lab/machine.py."""
 
-    def test_two_displays_on_each_node(self) -> None:
+    def test_scan_finds_two_displays_on_each_node(self) -> None:
         displays = lab.displays()
         self.assertEqual(
             [0, 0, 1, 1], [function.numa_node for function in displays]
@@ -45,11 +45,11 @@ class ScannerTest(lab.LabTestCase):
         self.assertEqual(['11', '12', '14', '15'],
                          [function.slot for function in displays])
 
-    def test_id_names_no_bus_below_the_root(self) -> None:
+    def test_stable_id_has_no_bus_number_below_the_root(self) -> None:
         self.assertEqual('/devices/pci0000:20/01.0/00.0',
                          lab.displays()[0].id)
 
-    def test_scan_says_no_problem(self) -> None:
+    def test_scan_reports_no_problem(self) -> None:
         self.assertEqual((), scanner.scan(sysfs.Sysfs('/sys')).problems)
 
 
@@ -79,7 +79,7 @@ class KernelContractTest(
     def write(self, path: str, value: str) -> None:
         lab.write(path, value)
 
-    def test_unbinding_waits_until_it_is_closed(self) -> None:
+    def test_unbind_of_open_device_waits_for_close(self) -> None:
         # This is why the backend checks first, and the daemon has a timeout.
         gpu = self.gpus[0]
         self.backend.prepare(self.device(gpu))
@@ -114,7 +114,7 @@ class SriovTest(lab.LabTestCase):
         exc = self.assertRaises(OSError, lab.write, self.path, value)
         self.assertEqual(number, exc.errno)
 
-    def test_vfs_have_ids_of_their_own_and_are_alive(self) -> None:
+    def test_vfs_have_their_own_ids_and_answer(self) -> None:
         lab.write(self.path, '2')
         vfs = [function for function in lab.functions().values()
                if function.pf == self.pf.id]
@@ -130,7 +130,7 @@ class SriovTest(lab.LabTestCase):
             self.assertEqual(b'\xff' * 4, config[:4])
             self.assertFalse(config_space.is_dead(config))
 
-    def test_numbers_that_the_kernel_refuses(self) -> None:
+    def test_invalid_numbers_of_vfs_are_refused(self) -> None:
         self._refused(errno.ERANGE, '5')
         self._refused(errno.EINVAL, 'x')
         lab.write(self.path, '2')

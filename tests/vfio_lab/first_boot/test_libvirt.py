@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""An mdev in a domain of libvirt, by the element that the driver makes."""
+"""An mdev in a domain of libvirt, by the element that the driver generates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class DomainTest(lab.LabTestCase):
             domain, 'info pci',
             libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP))
 
-    def test_mdev_in_a_domain(self) -> None:
+    def test_domain_with_mdev_starts(self) -> None:
         device = host_base.HostDevice(
             assignment_uuid=str(uuid.uuid4()), vgpu_type='mbochs-medium',
             stable_id=f'{lab.functions()["mbochs"].id}/mdev0',

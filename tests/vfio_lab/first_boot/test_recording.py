@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A real kernel, recorded: whatever the scanner reads is in a recording."""
+"""Recordings of a real kernel contain everything that the scanner reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MDEVS = {'mbochs': ('mbochs-small', 'mbochs-medium'), 'mtty': ('mtty-2',)}
 
 
 def furnish() -> None:
-    """Have VFs and mdevs: so the machine recorded-qemu-lab was."""
+    """Create VFs and mdevs, as on the machine recorded-qemu-lab."""
     lab.load_mdevs()
     clear()
     lab.write(f'bus/pci/devices/{lab.nvme().address}/sriov_numvfs', '4')
@@ -43,7 +43,7 @@ def furnish() -> None:
 
 
 def clear() -> None:
-    """Have none."""
+    """Remove all VFs and mdevs."""
     lab.remove_mdevs()
     lab.write(f'bus/pci/devices/{lab.nvme().address}/sriov_numvfs', '0')
 
@@ -74,7 +74,7 @@ class RecordingTest(lab.LabTestCase):
         machine.build(machine.load(f'{folder}/host.yaml'), f'{folder}/sys')
         return f'{folder}/sys'
 
-    def test_scan_is_the_same(self) -> None:
+    def test_scan_of_recording_equals_scan_of_host(self) -> None:
         with lab.opened(self.gpu.iommu_group, self.gpu.address):
             found = lab.functions()
             self.assertEqual(
@@ -91,7 +91,7 @@ class RecordingTest(lab.LabTestCase):
                     scanner.scan(sysfs.Sysfs('/sys')),
                     scanner.scan(sysfs.Sysfs(root)))
 
-    def test_whatever_is_asked_is_the_same(self) -> None:
+    def test_scans_of_single_functions_equal_those_of_host(self) -> None:
         root = self._replay(with_serials=True)
         for address in lab.functions():
             for scan in (scanner.scan_function, scanner.scan_card):
@@ -103,7 +103,7 @@ class RecordingTest(lab.LabTestCase):
                     f'{root}/bus/pci/drivers/vfio-pci/{address}',
                     f'{root}/bus/pci/devices/{address}'))
 
-    def test_reading_it_changed_nothing(self) -> None:
+    def test_recording_changes_nothing_on_the_host(self) -> None:
         before = scanner.scan(sysfs.Sysfs('/sys'))
         self._replay(with_serials=True)
         self.assertEqual(before, scanner.scan(sysfs.Sysfs('/sys')))

@@ -56,7 +56,7 @@ class MdevCase(lab.LabTestCase):
 
 class ScanTest(MdevCase):
 
-    def test_parents(self) -> None:
+    def test_scan_finds_parents_of_mdevs(self) -> None:
         scan = self.backend.scan()
         self.assertEqual((), scan.problems)
         names = {function.address for function in self.backend.discover(scan)}
@@ -85,7 +85,7 @@ class MbochsContractTest(mdev.MdevContract, MdevCase):
     def write(self, path: str, value: str) -> None:
         lab.write(path, value)
 
-    def test_removal_waits_until_it_is_closed(self) -> None:
+    def test_removal_of_open_mdev_waits_for_close(self) -> None:
         device = self.device(self.large)
         self.backend.prepare(device)
         name = device.assignment_uuid
@@ -122,8 +122,8 @@ class MttyContractTest(mdev.MdevContract, MdevCase):
         lab.write(path, value)
 
 
-class SharingTest(MdevCase):
-    """What the plugin reckons is what the kernel says."""
+class CapacityTest(MdevCase):
+    """Capacity by the plugin's rules, compared with the kernel's."""
 
     def _follow(self, name: str, steps: typing.Iterable[str]) -> None:
         parent = lab.functions()[name]
@@ -169,15 +169,15 @@ class SharingTest(MdevCase):
             listed.type_id, 'available_instances').read_text())
             for listed in parent.vgpu_types or ()}
 
-    def test_mbochs(self) -> None:
+    def test_mbochs_capacity_follows_its_driver(self) -> None:
         self._follow('mbochs', _MBOCHS_STEPS)
 
-    def test_mtty(self) -> None:
+    def test_mtty_capacity_follows_its_driver(self) -> None:
         self._follow('mtty', _MTTY_STEPS)
 
 
 class SriovVFTest(lab.LabTestCase):
-    """VFs as the hardware makes them."""
+    """Plain VFs."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -187,7 +187,7 @@ class SriovVFTest(lab.LabTestCase):
             lab.write, f'bus/pci/devices/{self.pf.address}/sriov_numvfs',
             '0')
 
-    def test_made_and_only_once(self) -> None:
+    def test_vfs_are_created_once(self) -> None:
         self.backend.make_vfs([self.pf.id])
         self.assertEqual([], lab.vfs())
         self.backend.make_vfs(())
@@ -197,7 +197,7 @@ class SriovVFTest(lab.LabTestCase):
         self.backend.make_vfs(())
         self.assertEqual(made, lab.vfs())
 
-    def test_given_to_a_guest_and_cleaned(self) -> None:
+    def test_vf_is_assigned_and_cleaned(self) -> None:
         self.backend.make_vfs(())
         device = kept.vf_device(lab.vfs()[2], 'a')
         for _ in range(2):
@@ -217,7 +217,7 @@ class SriovVFTest(lab.LabTestCase):
         self.assertIn('was reset', verdict.evidence)
         print(verdict.evidence)
 
-    def test_another_vf_at_the_address(self) -> None:
+    def test_other_vf_at_the_address_is_refused(self) -> None:
         self.backend.make_vfs(())
         one, other = lab.vfs()[:2]
         wrong = kept.vf_device(one, 'a', address=other.address)
@@ -233,7 +233,7 @@ class SriovVFTest(lab.LabTestCase):
 
 
 class KeptTest(lab.LabTestCase):
-    """Left as it is when the machine is booted again: the last test."""
+    """State for the second boot; this is the last test."""
 
     def test_assignments_last_over_a_boot(self) -> None:
         lab.load_mdevs()

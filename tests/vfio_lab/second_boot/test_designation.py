@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""After a boot at which nothing of ours ran."""
+"""Designations after a boot during which the plugin did not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.vfio_lab import lab
 
 class SecondBootTest(lab.LabTestCase):
 
-    def test_designated_card_is_bound_and_no_other(self) -> None:
+    def test_only_the_designated_card_is_bound_after_boot(self) -> None:
         drivers = [display.driver for display in lab.displays()]
         self.assertEqual(
             ['bochs-drm', 'bochs-drm', 'vfio-pci', 'bochs-drm'], drivers)

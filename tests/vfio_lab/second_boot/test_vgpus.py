@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of vGPUs after a boot: assignments last, the kernel's state not."""
+"""vGPUs after a boot, which only the assignments survive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SecondBootTest(lab.LabTestCase):
         super().setUp()
         self.mdev, self.vf = kept.noted()
 
-    def test_mdev_is_made_again_with_its_uuid(self) -> None:
+    def test_mdev_is_created_again_with_its_uuid(self) -> None:
         backend = lab.host(self)
         # Its driver is not loaded yet.
         self.assertRaises(exception.HostError, backend.prepare, self.mdev)
@@ -52,7 +52,7 @@ class SecondBootTest(lab.LabTestCase):
         backend.release(self.mdev)
         self.assertEqual([], lab.mdevs())
 
-    def test_vfs_are_made_again(self) -> None:
+    def test_vfs_are_created_again(self) -> None:
         pf = lab.nvme()
         self.assertEqual([], lab.vfs())
         backend = lab.host(self, kept.NUMVFS)
