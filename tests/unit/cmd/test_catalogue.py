@@ -40,34 +40,35 @@ class ShippedTest(base.BaseTestCase):
         self.variants = catalogue.read(
             CHECKOUT / 'etc' / 'gpgpu' / 'variants.yaml')
 
-    def test_every_entry_is_in_its_one_form(self):
+    def test_shipped_entry_is_in_normal_form(self):
         self.assertGreater(len(self.variants), 40)
-        for each in self.variants:
-            self.assertEqual(each, rules.check(each))
+        for variant in self.variants:
+            self.assertEqual(variant, rules.check(variant))
 
-    def test_no_two_meet(self):
+    def test_shipped_entries_never_collide(self):
         for one, other in itertools.combinations(self.variants, 2):
             self.assertFalse(rules.overlaps(one, other), (one, other))
             self.assertNotEqual(one.resource_class, other.resource_class)
-        for number, each in enumerate(self.variants):
-            self.assertIsNone(rules.collides(each.name, [
+        for number, variant in enumerate(self.variants):
+            self.assertIsNone(rules.collides(variant.name, [
                 other.name for other in self.variants[:number]]))
 
-    def test_every_entry_matches_just_itself(self):
-        for each in self.variants:
+    def test_shipped_entry_matches_its_own_device_alone(self):
+        for variant in self.variants:
             function = pci.PCIFunction(
-                id='/devices/x', address='0000:01:00.0', vendor=each.vendor,
-                device=each.device, subsystem_vendor=each.subsystem_vendor,
-                subsystem=each.subsystem)
-            self.assertEqual(each, rules.match(self.variants, function))
+                id='/devices/x', address='0000:01:00.0',
+                vendor=variant.vendor, device=variant.device,
+                subsystem_vendor=variant.subsystem_vendor,
+                subsystem=variant.subsystem)
+            self.assertEqual(variant, rules.match(self.variants, function))
 
-    def test_of_the_three_makers(self):
+    def test_shipped_entry_is_named_after_its_vendor(self):
         self.assertEqual({
             'NVIDIA': '10de', 'AMD': '1002', 'INTEL': '8086'}, {
-            each.name.partition('_')[0]: each.vendor
-            for each in self.variants})
+            variant.name.partition('_')[0]: variant.vendor
+            for variant in self.variants})
 
-    def test_where_it_is(self):
+    def test_catalogue_is_found_in_checkout_or_installation(self):
         self.useFixture(fixtures.MonkeyPatch(
             'sys.prefix', self.useFixture(fixtures.TempDir()).path))
         if not os.path.exists('/etc/gpgpu/variants.yaml'):
@@ -88,12 +89,12 @@ class ReadTest(base.BaseTestCase):
         path.write_text(text, encoding='utf-8')
         return catalogue.read(path)
 
-    def test_normal_form(self):
+    def test_entry_is_read_into_normal_form(self):
         first = self.read(TWO)[0]
         self.assertEqual(('10de', 'CUSTOM_GPU_H100', ('CUSTOM_HOPPER',)),
                          (first.vendor, first.resource_class, first.traits))
 
-    def test_wrong_form(self):
+    def test_malformed_entry_is_refused_and_file_is_named(self):
         for text, expected in (
                 ('', 'a mapping with a list "variants"'),
                 ('[]', 'a mapping with a list "variants"'),
@@ -114,7 +115,7 @@ class ReadTest(base.BaseTestCase):
             self.assertIn(expected, str(error))
             self.assertIn('x.yaml', str(error))
 
-    def test_entries_that_cannot_both_exist(self):
+    def test_entries_that_cannot_both_exist_are_refused(self):
         for second, expected in (
                 ('{name: t4, vendor: "10de", device: "1eb9"}',
                  'T4 has the same name in Placement'),
@@ -148,7 +149,7 @@ class ImportTest(cmd_base.CommandTestCase):
     def names(self):
         return [row['Name'] for row in self.json('variant', 'list')]
 
-    def test_twice(self):
+    def test_second_import_changes_nothing(self):
         self.assertEqual(
             [('H100', 'created', 8), ('A100', 'created', 0)],
             self.imported(self.path))
@@ -158,7 +159,7 @@ class ImportTest(cmd_base.CommandTestCase):
         self.assertEqual(['CUSTOM_HOPPER'], self.json(
             'variant', 'show', 'H100')['Traits'])
 
-    def test_only(self):
+    def test_import_of_named_entries_leaves_out_the_rest(self):
         self.assertEqual([('A100', 'created', 0)],
                          self.imported(self.path, '--only', 'A100'))
         self.assertEqual(['A100'], self.names())
@@ -166,13 +167,13 @@ class ImportTest(cmd_base.CommandTestCase):
                       self.refused('variant', 'import', self.path,
                                    '--only', 'H9'))
 
-    def test_the_shipped_one(self):
+    def test_import_without_a_file_reads_the_shipped_catalogue(self):
         self.assertEqual([
             ('NVIDIA_H100_SXM5_80GB', 'created', 8),
             ('AMD_MI300X', 'created', 0)], self.imported(
                 '--only', 'NVIDIA_H100_SXM5_80GB', '--only', 'AMD_MI300X'))
 
-    def test_different_of_the_same_name(self):
+    def test_entry_that_differs_from_its_variant_is_refused(self):
         self.manage('variant', 'create', 'A100', '--vendor', '10de',
                     '--device', '20b2')
         err = self.refused('variant', 'import', self.path)
@@ -180,21 +181,21 @@ class ImportTest(cmd_base.CommandTestCase):
         self.assertIn('nothing was imported', err)
         self.assertEqual(['A100'], self.names())
 
-    def test_tie_with_one_that_exists(self):
+    def test_entry_that_ties_with_a_variant_is_refused(self):
         self.manage('variant', 'create', 'MINE', '--vendor', '10de',
                     '--device', '20b0')
         err = self.refused('variant', 'import', self.path)
         self.assertIn('variant A100: it ties with variant MINE', err)
         self.assertEqual(['MINE'], self.names())
 
-    def test_same_name_to_placement(self):
+    def test_entry_with_a_name_equal_in_placement_is_refused(self):
         self.manage('variant', 'create', 'a100', '--vendor', '10de',
                     '--device', '20b5')
         self.assertIn('variant A100: variant a100 has the same name in',
                       self.refused('variant', 'import', self.path))
         self.assertEqual(['a100'], self.names())
 
-    def test_bad_file(self):
+    def test_file_that_cannot_be_read_imports_nothing(self):
         self.write('variants: [{name: A}]')
         self.assertIn(self.path, self.refused(
             'variant', 'import', self.path))

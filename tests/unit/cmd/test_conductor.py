@@ -34,20 +34,20 @@ class ConductorProgramTest(base.BaseTestCase):
         self.assertTrue(done.stderr.startswith('gpgpu-conductor: '))
         return done.stderr
 
-    def test_transport_that_reaches_nobody(self):
+    def test_transport_that_reaches_nobody_is_refused(self):
         self.assertIn('[gpgpu] transport_url', self.refused(
             '[gpgpu]', 'transport_url = fake:/'))
 
-    def test_database_that_cannot_be_opened(self):
+    def test_database_that_cannot_be_opened_is_named(self):
         self.assertIn('unable to open database file', self.refused(
             '[gpgpu]', 'transport_url = rabbit://',
             '[database]', 'connection = sqlite:////nowhere/x.sqlite'))
 
-    def test_database_without_schema(self):
+    def test_database_without_schema_is_refused(self):
         self.assertIn('run "gpgpu-manage db sync"', self.refused(
             '[gpgpu]', 'transport_url = rabbit://',
             '[database]', 'connection = sqlite://'))
 
-    def test_option_that_is_wrong(self):
+    def test_malformed_option_is_named(self):
         self.assertIn('rpc_timeout', self.refused(
             '[gpgpu]', 'transport_url = rabbit://', 'rpc_timeout = soon'))

@@ -27,7 +27,7 @@ class ConductorPingTest(base.CommandTestCase):
 
     variants = ()
 
-    def test_who_answers(self):
+    def test_conductor_that_answers_is_listed(self):
         answered = threading.Event()
 
         class Collector(ping._Collector):
@@ -46,14 +46,14 @@ class ConductorPingTest(base.CommandTestCase):
             (row['PID'], row['Version'], row['RPC Version']))
         self.assertRegex(row['Started At'], r'^20\d\d-.+\+00:00$')
 
-    def test_nobody(self):
+    def test_ping_without_a_conductor_is_an_error(self):
         self.conductor.stop()
         self.assertEqual(
             'gpgpu-manage: No gpgpu-conductor answered ping within 0.1 s; '
             'check that one is running\n',
             self.refused('conductor', 'ping', '--wait', '0.1'))
 
-    def test_wait_of_nonsense(self):
+    def test_malformed_wait_is_refused(self):
         for wait in ('0', '-1', 'nan', '1e9'):
             self.assertIn('expected seconds', self.misused(
                 'conductor', 'ping', f'--wait={wait}'))

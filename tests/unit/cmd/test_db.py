@@ -39,7 +39,7 @@ class DBTest(base.BaseTestCase):
     def version(self):
         return json.loads(self.manage('db', 'version', '-f', 'json').out)
 
-    def test_sync_and_version(self):
+    def test_sync_brings_the_schema_to_the_newest_version(self):
         newest = migration.revisions()[-1]
         self.assertEqual({'Current': '-', 'Newest': newest}, self.version())
         # Looking made no file.
@@ -52,7 +52,7 @@ class DBTest(base.BaseTestCase):
         self.assertEqual({'Current': newest, 'Newest': newest},
                          self.version())
 
-    def test_database_that_cannot_be_opened(self):
+    def test_database_that_cannot_be_opened_is_one_line(self):
         self.write('sqlite:////nowhere/gpgpu.sqlite')
         result = self.manage('db', 'sync')
         self.assertEqual((1, ''), (result.code, result.out))

@@ -32,8 +32,8 @@ class DeviceTest(base.CommandTestCase):
     def first(self):
         return self.json('device', 'list')[0]['UUID']
 
-    def test_filters(self):
-        [held] = self.claim()
+    def test_list_is_filtered_by_every_field(self):
+        [assigned] = self.claim()
         everything = set(self.addresses())
         self.assertEqual(9, len(everything))
         self.assertEqual(everything, set(self.addresses('--host', 'h1')))
@@ -42,14 +42,15 @@ class DeviceTest(base.CommandTestCase):
             set(self.addresses('--variant', 'H100')))
         self.assertEqual(['0000:08:00.0'],
                          self.addresses('--state', 'unmanaged'))
-        self.assertEqual([held.address], self.addresses('--state', 'assigned'))
-        self.assertEqual([held.address],
+        self.assertEqual([assigned.address],
+                         self.addresses('--state', 'assigned'))
+        self.assertEqual([assigned.address],
                          self.addresses('--used-by', base.INSTANCE))
         self.assertEqual([], self.addresses('--used-by', str(uuid.uuid4())))
         self.assertEqual([], self.addresses(
             '--used-by', base.INSTANCE, '--state', 'available'))
 
-    def test_filters_of_nonsense(self):
+    def test_filter_by_an_unknown_value_is_refused(self):
         self.assertIn('quarantined', self.refused(
             'device', 'list', '--state', 'broken'))
         self.assertIn('variant H9 does not exist', self.refused(
@@ -59,16 +60,16 @@ class DeviceTest(base.CommandTestCase):
         self.assertIn("'my-server' is not valid", self.refused(
             'device', 'list', '--used-by', 'my-server'))
 
-    def test_show(self):
-        [held] = self.claim()
-        shown = self.json('device', 'show', held.device_uuid)
+    def test_show_of_a_device_names_its_instance(self):
+        [assigned] = self.claim()
+        shown = self.json('device', 'show', assigned.device_uuid)
         self.assertEqual(
             ('assigned', base.INSTANCE, '10de', '2330', 0),
             (shown['Shown State'], shown['Used By'], shown['Vendor'],
              shown['Device'], shown['NUMA Node']))
-        self.assertEqual(held.stable_id, shown['Stable ID'])
+        self.assertEqual(assigned.stable_id, shown['Stable ID'])
 
-    def test_disable_and_enable(self):
+    def test_set_disables_and_enables_a_device(self):
         device = self.first()
         shown = self.json('device', 'set', device, '--disable')
         self.assertEqual((False, 'disabled'),
@@ -77,26 +78,26 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual((True, 'available'),
                          (shown['Enabled'], shown['Shown State']))
 
-    def test_set_says_one_of_two(self):
+    def test_set_without_exactly_one_option_is_refused(self):
         self.assertIn('--enable', self.misused('device', 'set', self.first()))
         self.assertIn('not allowed with', self.misused(
             'device', 'set', self.first(), '--enable', '--disable'))
 
-    def test_release_of_a_quarantined_device(self):
-        [held] = self.claim()
-        self.api.release(self.context, [held.uuid])
+    def test_release_of_a_quarantined_device_makes_it_dirty(self):
+        [assigned] = self.claim()
+        self.api.release(self.context, [assigned.uuid])
         db = self.conductor.db
         [task] = cleaning.tasks(db, 'h1')
         cleaning.started(db, task.device_uuid, task.token)
         cleaning.finished(db, task.device_uuid, task.token, passed=False,
                           evidence='option ROM differs')
-        shown = self.json('device', 'show', held.device_uuid)
+        shown = self.json('device', 'show', assigned.device_uuid)
         self.assertEqual('quarantined', shown['Shown State'])
         self.assertIn('option ROM differs', shown['Reason'])
-        shown = self.json('device', 'release', held.device_uuid)
+        shown = self.json('device', 'release', assigned.device_uuid)
         self.assertEqual('dirty', shown['Shown State'])
 
-    def test_release_of_any_other_device(self):
+    def test_release_of_an_available_device_is_refused(self):
         device = self.first()
         self.assertIn('operator_release is not possible for a device in '
                       'state available',
@@ -104,7 +105,7 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual('available', self.json(
             'device', 'show', device)['Shown State'])
 
-    def test_unknown(self):
+    def test_unknown_device_is_not_found(self):
         for arguments in (('show', 'x'), ('set', 'x', '--enable'),
                           ('release', 'x')):
             self.assertEqual('gpgpu-manage: device x does not exist\n',
@@ -113,12 +114,12 @@ class DeviceTest(base.CommandTestCase):
 
 class InstanceTest(base.CommandTestCase):
 
-    def test_show(self):
-        held = self.claim(2)
+    def test_show_of_an_instance_lists_its_assignments(self):
+        assignments = self.claim(2)
         rows = self.json('instance', 'show', base.INSTANCE)
         self.assertEqual(
-            sorted((each.uuid, each.device_uuid, each.address)
-                   for each in held),
+            sorted((assigned.uuid, assigned.device_uuid, assigned.address)
+                   for assigned in assignments),
             sorted((row['UUID'], row['Device UUID'], row['Address'])
                    for row in rows))
         self.assertEqual(
@@ -127,18 +128,18 @@ class InstanceTest(base.CommandTestCase):
                  row['Variant'], row['vGPU Type'], row['State'])
                 for row in rows})
 
-    def test_uuid_in_another_form(self):
+    def test_instance_is_found_by_another_form_of_its_uuid(self):
         self.claim()
         self.assertEqual(1, len(self.json(
             'instance', 'show', base.INSTANCE.replace('-', '').upper())))
 
-    def test_none(self):
+    def test_instance_without_devices_is_an_empty_list(self):
         unknown = str(uuid.uuid4())
         result = self.manage('instance', 'show', unknown, '-f', 'json')
         self.assertEqual(
             (0, '[]', f'gpgpu-manage: instance {unknown} has no device\n'),
             (result.code, result.out.strip(), result.err))
 
-    def test_name(self):
+    def test_name_of_an_instance_is_refused(self):
         self.assertIn('the UUID of a server',
                       self.refused('instance', 'show', 'my-server'))

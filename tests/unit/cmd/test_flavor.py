@@ -24,7 +24,7 @@ class RenderTest(base.CommandTestCase):
         self.api.variant_create(self.context, admin.VariantInfo(
             name='a100-80', vendor='10de', device='20b2'))
 
-    def test_one_kind(self):
+    def test_one_variant_becomes_one_resource(self):
         self.assertEqual(
             {'resources:CUSTOM_GPU_H100': '4'},
             self.json('flavor', 'render', '--variant', 'H100', '--count',
@@ -33,7 +33,7 @@ class RenderTest(base.CommandTestCase):
             {'resources:CUSTOM_GPU_H100': '1'},
             self.json('flavor', 'render', '--variant', 'H100'))
 
-    def test_two_kinds_and_how(self):
+    def test_two_variants_and_rules_become_extra_specs(self):
         self.assertEqual({
             'resources:CUSTOM_GPU_H100': '2',
             'resources:CUSTOM_GPU_A100_80': '1',
@@ -43,12 +43,12 @@ class RenderTest(base.CommandTestCase):
                 '--topology', 'same_numa', '--allocation-policy',
                 'breadth_first'))
 
-    def test_table(self):
+    def test_extra_specs_are_shown_as_a_table(self):
         self.assertRegex(
             self.done('flavor', 'render', '--gpu', 'H100=2'),
             r'\| resources:CUSTOM_GPU_H100 +\| 2 +\|')
 
-    def test_refused(self):
+    def test_contradicting_options_are_refused(self):
         for arguments, expected in (
                 (('--gpu', 'H9=1'),
                  'variant H9 (known: H100, a100-80) does not exist'),
@@ -61,13 +61,13 @@ class RenderTest(base.CommandTestCase):
             self.assertIn(expected, self.refused(
                 'flavor', 'render', *arguments))
 
-    def test_no_variant_at_all(self):
+    def test_cloud_without_variants_is_said(self):
         for name in ('H100', 'a100-80'):
             self.done('variant', 'delete', name)
         self.assertIn('variant H100 (known: none) does not exist',
                       self.refused('flavor', 'render', '--gpu', 'H100=1'))
 
-    def test_misused(self):
+    def test_malformed_option_shows_the_usage(self):
         for arguments, expected in (
                 (('--gpu', 'H100=0'), 'count of at least 1'),
                 (('--gpu', 'H100=two'), 'count of at least 1'),
@@ -95,7 +95,7 @@ class SetTest(base.CommandTestCase):
         return super().refused('flavor', 'set', name, *arguments,
                                connect=self.nova.connect)
 
-    def test_nova_checks_what_is_written(self):
+    def test_set_lets_nova_check_the_extra_specs(self):
         shown = self.set('--gpu', 'H100=2', '--topology', 'same_numa')
         expected = {'resources:CUSTOM_GPU_H100': '2',
                     'gpgpu:topology': 'same_numa'}
@@ -105,11 +105,11 @@ class SetTest(base.CommandTestCase):
                          (method, microversion))
         self.assertIn(self.nova.flavor_id, path)
 
-    def test_by_id(self):
+    def test_flavor_is_found_by_its_id(self):
         self.set('--gpu', 'H100=2', name=self.nova.flavor_id)
         self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
 
-    def test_other_gpus_and_rules_go_and_the_rest_stays(self):
+    def test_set_removes_other_gpus_and_rules_alone(self):
         rest = {'hw:cpu_policy': 'dedicated', 'resources:VGPU': '1',
                 'resources:CUSTOM_FPGA': '1', 'trait:CUSTOM_GPU': 'required'}
         self.nova.specs.update({
@@ -119,18 +119,18 @@ class SetTest(base.CommandTestCase):
         self.assertEqual({**rest, 'resources:CUSTOM_GPU_H100': '2'},
                          self.nova.specs)
 
-    def test_again_changes_nothing(self):
+    def test_second_set_changes_nothing(self):
         self.set('--gpu', 'H100=2')
         del self.nova.changes[:]
         self.set('--gpu', 'H100=2')
         self.assertEqual([], self.nova.changes)
 
-    def test_another_count(self):
+    def test_set_replaces_the_count(self):
         self.set('--gpu', 'H100=2')
         self.set('--gpu', 'H100=4')
         self.assertEqual({'resources:CUSTOM_GPU_H100': '4'}, self.nova.specs)
 
-    def test_unknown_flavor(self):
+    def test_unknown_flavor_is_named(self):
         err = self.refused('--gpu', 'H100=2', name='none')
         self.assertIn('flavor none: ', err)
         self.assertEqual({}, self.nova.specs)
@@ -140,7 +140,7 @@ class SetTest(base.CommandTestCase):
                       self.refused('--gpu', 'H9=2'))
         self.assertFalse(hasattr(self.nova, 'cloud'))
 
-    def test_refused_by_nova(self):
+    def test_set_that_nova_refuses_changes_nothing(self):
         self.nova.specs['gpgpu:topology'] = 'same_switch'
         self.nova.refusal = 'Validation failed; extra spec is wrong'
         self.assertIn('Validation failed; extra spec is wrong',
@@ -148,7 +148,7 @@ class SetTest(base.CommandTestCase):
         # Nothing half done: what goes goes last.
         self.assertEqual({'gpgpu:topology': 'same_switch'}, self.nova.specs)
 
-    def test_broken_off_half_way_is_said_and_can_be_run_again(self):
+    def test_set_that_ends_half_way_can_be_run_again(self):
         self.nova.specs.update({'resources:CUSTOM_GPU_A': '1',
                                 'resources:CUSTOM_GPU_B': '1'})
         self.nova.undeletable = 'resources:CUSTOM_GPU_B'
@@ -159,7 +159,7 @@ class SetTest(base.CommandTestCase):
         self.set('--gpu', 'H100=2')
         self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
 
-    def test_cloud(self):
+    def test_set_connects_to_the_named_cloud(self):
         self.manage('--os-cloud', 'west', 'flavor', 'set', 'gpu', '--gpu',
                     'H100=1', connect=self.nova.connect)
         self.assertEqual('west', self.nova.cloud)

@@ -24,7 +24,7 @@ class GroupTest(base.CommandTestCase):
     def device(self, state):
         return self.json('device', 'list', '--state', state)[0]['UUID']
 
-    def test_list_says_why_nothing_fits(self):
+    def test_list_shows_inventory_and_states(self):
         [row] = self.json('group', 'list')
         # Held without a Placement allocation, so reserved there.
         self.assertEqual({
@@ -34,21 +34,21 @@ class GroupTest(base.CommandTestCase):
             'Remaining': 5, 'Assigned': 2, 'States': {
                 'assigned': 2, 'available': 5, 'disabled': 1}}, row)
 
-    def test_show(self):
+    def test_show_has_the_fields_of_the_list(self):
         shown = self.json('group', 'show', 'h1', 'H100')
         self.assertEqual(
             (5, 'CUSTOM_GPU_H100'),
             (shown['Remaining'], shown['Resource Class']))
         self.assertIn('available 5', self.done('group', 'show', 'h1', 'H100'))
 
-    def test_set(self):
+    def test_set_changes_the_allocation_policy(self):
         shown = self.json('group', 'set', 'h1', 'H100',
                           '--allocation-policy', 'breadth_first')
         self.assertEqual('breadth_first', shown['Allocation Policy'])
         self.assertEqual('breadth_first', self.json(
             'group', 'list')[0]['Allocation Policy'])
 
-    def test_unknown(self):
+    def test_unknown_group_host_or_variant_is_not_found(self):
         self.assertEqual('gpgpu-manage: group H9 on h1 does not exist\n',
                          self.refused('group', 'show', 'h1', 'H9'))
         self.assertIn('group H100 on h9 does not exist',
@@ -61,10 +61,10 @@ class GroupTest(base.CommandTestCase):
         self.assertIn('variant H9 does not exist', self.refused(
             'group', 'list', '--variant', 'H9'))
 
-    def test_wrong_policy(self):
+    def test_unknown_policy_is_refused(self):
         self.assertIn('breadth_first', self.misused(
             'group', 'set', 'h1', 'H100', '--allocation-policy', 'sideways'))
 
-    def test_filters(self):
+    def test_list_is_filtered_by_host_and_variant(self):
         self.assertEqual(1, len(self.json(
             'group', 'list', '--host', 'h1', '--variant', 'H100')))

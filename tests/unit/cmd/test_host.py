@@ -27,7 +27,7 @@ from tests.unit.conductor import base as machine
 
 class HostTest(base.CommandTestCase):
 
-    def test_list_and_show(self):
+    def test_list_and_show_have_devices_and_problems(self):
         [row] = self.json('host', 'list')
         self.assertEqual(
             ('h1', 'h1', machine.NODE, {'available': 8}),
@@ -37,7 +37,7 @@ class HostTest(base.CommandTestCase):
         self.assertEqual(['0000:07:00.0: config cannot be read'],
                          shown['Problems'])
 
-    def test_delete_of_a_host_that_nobody_serves(self):
+    def test_delete_of_a_host_that_nobody_serves_removes_it(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
         self.done('host', 'delete', 'h1')
@@ -48,41 +48,41 @@ class HostTest(base.CommandTestCase):
 
         :param name: of this test alone: the in-process transport keeps what
             other tests sent
-        :returns: is set when the host was told to look
+        :returns: is set when the host was refreshed to look
         """
         # A busy machine answers late.
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 60))
         self.report(host=name, node_uuid=str(uuid.uuid4()))
-        told = threading.Event()
+        refreshed = threading.Event()
         server = rpc_transport.server(
             rpc_transport.get_transport(self.conf),
             rpc_transport.compute_topic(self.conf),
             name,
-            [compute_manager.ComputeManager(told.set, told.set)],
+            [compute_manager.ComputeManager(refreshed.set, refreshed.set)],
         )
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
-        return told
+        return refreshed
 
     def hosts(self):
         return [row['Host'] for row in self.json('host', 'list')]
 
     def test_delete_of_a_host_whose_nova_compute_answers_is_refused(self):
-        told = self.serve('h-refused')
+        refreshed = self.serve('h-refused')
         err = self.refused('host', 'delete', 'h-refused')
         self.assertIn('host h-refused: its nova-compute is running', err)
         self.assertIn('stop nova-compute', err)
         self.assertIn('--force', err)
         self.assertEqual(['h-refused', 'h1'], self.hosts())
-        self.assertFalse(told.is_set())
+        self.assertFalse(refreshed.is_set())
 
-    def test_delete_by_force_tells_the_host(self):
-        told = self.serve('h-forced')
+    def test_delete_by_force_refreshes_the_host(self):
+        refreshed = self.serve('h-forced')
         self.done('host', 'delete', 'h-forced', '--force')
         self.assertEqual(['h1'], self.hosts())
-        self.assertTrue(told.wait(60))
+        self.assertTrue(refreshed.wait(60))
 
     def test_delete_by_force_while_in_use_is_refused(self):
         self.claim()
@@ -90,12 +90,12 @@ class HostTest(base.CommandTestCase):
                       self.refused('host', 'delete', 'h1', '--force'))
         self.assertEqual(1, len(self.json('host', 'list')))
 
-    def test_unknown(self):
+    def test_unknown_host_is_not_found(self):
         for verb in ('show', 'delete'):
             self.assertEqual('gpgpu-manage: host h9 does not exist\n',
                              self.refused('host', verb, 'h9'))
 
-    def test_delete_while_in_use(self):
+    def test_delete_while_in_use_is_refused(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
         self.claim()
@@ -107,7 +107,7 @@ class HostTest(base.CommandTestCase):
 class DesignationTest(base.CommandTestCase):
     """The commands; what they do is tested with the host layer."""
 
-    CARD = (pci.PCIFunction(id='/devices/pci0000:20/01.0/00.0',
+    FUNCTIONS = (pci.PCIFunction(id='/devices/pci0000:20/01.0/00.0',
                             address='0000:21:00.0', vendor='10de',
                             device='11fa'),
             pci.PCIFunction(id='/devices/pci0000:20/01.0/00.1',
@@ -121,11 +121,11 @@ class DesignationTest(base.CommandTestCase):
         class Designator:
             def designate(_self, name):
                 self.calls.append(('designate', name))
-                return self.CARD
+                return self.FUNCTIONS
 
             def undesignate(_self, name):
                 self.calls.append(('undesignate', name))
-                return self.CARD
+                return self.FUNCTIONS
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.host.vfio.designation.Designator.as_root',
             lambda _class: Designator()))
@@ -134,7 +134,7 @@ class DesignationTest(base.CommandTestCase):
         self.useFixture(fixtures.MockPatchObject(
             commands.os, 'geteuid', return_value=uid))
 
-    def test_all_functions_are_named(self):
+    def test_designation_names_all_functions_of_the_gpu(self):
         self.user(0)
         self.assertEqual(
             '0000:21:00.0 (10de:11fa) is designated for passthrough\n'
@@ -145,19 +145,19 @@ class DesignationTest(base.CommandTestCase):
         self.assertEqual([('designate', '0000:21:00.1'),
                           ('undesignate', '0000:21:00.0')], self.calls)
 
-    def test_only_root(self):
+    def test_designation_without_root_is_refused(self):
         self.user(1000)
         for verb in ('designate', 'undesignate'):
             self.assertIn('only root may bind devices', self.refused(
                 'host', verb, '0000:21:00.0'))
         self.assertEqual([], self.calls)
 
-    def test_listed(self):
+    def test_designated_functions_are_listed(self):
         self.useFixture(fixtures.MockPatchObject(
             designation, 'listing', return_value=[designation.Designation(
-                id=self.CARD[0].id, address='0000:21:00.0', vendor='10de',
+                id=self.FUNCTIONS[0].id, address='0000:21:00.0', vendor='10de',
                 device='11fa', kept_by='udev', driver='vfio-pci')]))
         self.assertEqual([{
-            'ID': self.CARD[0].id, 'Address': '0000:21:00.0',
+            'ID': self.FUNCTIONS[0].id, 'Address': '0000:21:00.0',
             'Vendor': '10de', 'Device': '11fa', 'Kept By': 'udev',
             'Driver': 'vfio-pci'}], self.json('host', 'show-designated'))

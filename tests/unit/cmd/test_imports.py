@@ -64,7 +64,7 @@ def imported(program: str) -> set[str]:
 
 class ImportsTest(base.BaseTestCase):
 
-    def test_module_of_each_command(self):
+    def test_module_of_a_command_imports_only_what_it_needs(self):
         modules = {entry_point.module for entry_point in
                    metadata.entry_points(group=manage.NAMESPACE)}
         self.assertEqual(
@@ -74,14 +74,14 @@ class ImportsTest(base.BaseTestCase):
                 f'import gpgpu_plugin.cmd.manage\nimport {module}')
              for module in modules})
 
-    def test_whole_run_without_services(self):
+    def test_run_without_services_imports_nothing_slow(self):
         for arguments in (['pci', 'list', '--machine', 'nvidia-t4-2'],
                           ['help', 'pci', 'list'], ['nonsense']):
             self.assertEqual(set(), imported(
                 'from gpgpu_plugin.cmd import manage\n'
                 f'manage.run({arguments!r})'), arguments)
 
-    def test_version(self):
+    def test_version_imports_nothing_slow(self):
         self.assertEqual(set(), imported(
             'from gpgpu_plugin.cmd import manage\n'
             'assert manage.run(["--version"]) == 0'))

@@ -36,7 +36,7 @@ LISTS = (
 
 class FormatTest(cmd_base.CommandTestCase):
 
-    def test_every_list_in_every_format(self):
+    def test_list_is_printed_in_every_format(self):
         self.claim()
         for command in LISTS:
             rows = self.json(*command)
@@ -44,10 +44,10 @@ class FormatTest(cmd_base.CommandTestCase):
             header = list(rows[0])
             table = self.done(*command, '--max-width', '0')
             self.assertEqual(
-                header, [each.strip() for each in
+                header, [name.strip() for name in
                          table.splitlines()[1].strip('|').split('|')])
             lines = self.done(*command, '-f', 'csv').splitlines()
-            self.assertEqual(','.join(f'"{each}"' for each in header),
+            self.assertEqual(','.join(f'"{name}"' for name in header),
                              lines[0])
             self.assertEqual(len(rows) + 1, len(lines))
             self.assertEqual(len(rows), len(
@@ -57,13 +57,13 @@ class FormatTest(cmd_base.CommandTestCase):
             # Tags of Python objects, which no other program reads.
             self.assertNotIn('!!', yaml)
 
-    def test_people_read_dashes_and_counts(self):
+    def test_table_has_dashes_and_counts(self):
         table = self.done('host', 'list')
         self.assertIn('| available 8 |', table)
         table = self.done('variant', 'show', 'H100')
         self.assertRegex(table, r'\| Subsystem +\| - +\|')
 
-    def test_programs_read_values(self):
+    def test_json_has_plain_values(self):
         shown = self.json('variant', 'show', 'H100')
         self.assertIsNone(shown['Subsystem'])
         self.assertEqual([], shown['Traits'])
@@ -86,10 +86,10 @@ class UsageTest(cmd_base.CommandTestCase):
             # Its docstring.
             self.assertRegex(result.out, r'\n\n[A-Z].+[.?]\n')
 
-    def test_no_command(self):
+    def test_missing_command_shows_the_usage(self):
         self.assertIn('a command is required', self.misused())
 
-    def test_unknown_command(self):
+    def test_unknown_command_shows_similar_ones(self):
         result = self.manage('hosts', 'list')
         self.assertEqual((2, ''), (result.code, result.out))
         self.assertIn('host list', result.err)
@@ -101,7 +101,7 @@ class UsageTest(cmd_base.CommandTestCase):
         for name, _ in commands.CommandManager(manage.NAMESPACE):
             self.assertRegex(result.out, rf'\n  {name} +[A-Z]')
 
-    def test_command_that_cannot_be_imported(self):
+    def test_command_that_cannot_be_imported_stops_no_other(self):
         manager = commands.CommandManager(manage.NAMESPACE)
         manager.commands['broken show'] = metadata.EntryPoint(
             'broken_show', 'gpgpu_plugin.nowhere:Show', manage.NAMESPACE)
@@ -114,10 +114,10 @@ class UsageTest(cmd_base.CommandTestCase):
             '--debug', 'broken', 'show').err)
         self.done('host', 'list')
 
-    def test_unknown_option(self):
+    def test_unknown_option_is_named(self):
         self.assertIn('--colour', self.misused('host', 'list', '--colour'))
 
-    def test_version(self):
+    def test_version_is_printed(self):
         result = self.manage('--version')
         self.assertEqual(0, result.code)
 
@@ -132,7 +132,7 @@ class ErrorTest(cmd_base.CommandTestCase):
         self.assertIn('Traceback', result.err)
         self.assertIn('gpgpu-manage: host h9 does not exist\n', result.err)
 
-    def test_no_conductor(self):
+    def test_missing_conductor_is_one_line(self):
         self.conductor.stop()
         self.assertEqual(
             'gpgpu-manage: No gpgpu-conductor answered host_list within 60 '
@@ -152,11 +152,11 @@ class MessageTest(base.BaseTestCase):
         self.assertIn('Traceback', str(result))
         return result
 
-    def test_ours_without_the_remote_traceback(self):
+    def test_error_of_the_plugin_has_no_remote_traceback(self):
         self.assertEqual('host h9 does not exist', reach.message(
             self._remote(exception.NotFound(kind='host', name='h9'))))
 
-    def test_any_other_remote_error_names_whose_it_is(self):
+    def test_other_remote_error_names_the_conductor(self):
         remote = self._remote(sqlalchemy.exc.NoResultFound(
             'no row\nof many lines'))
         self.assertIsInstance(remote, oslo_messaging.RemoteError)
@@ -164,11 +164,11 @@ class MessageTest(base.BaseTestCase):
             'gpgpu-conductor failed with NoResultFound: no row; see its log',
             reach.message(remote))
 
-    def test_python_s_own_remote_error(self):
+    def test_remote_error_of_python_names_its_class(self):
         self.assertEqual('LookupError: no row', reach.message(
             self._remote(LookupError('no row'))))
 
-    def test_any_other_error_names_its_class(self):
+    def test_local_error_names_its_class(self):
         self.assertEqual("KeyError: 'x'", reach.message(KeyError('x')))
 
 
@@ -195,14 +195,14 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertNotIn('Traceback', result.err)
         return result.err
 
-    def test_in_process_transport_reaches_nobody(self):
+    def test_in_process_transport_is_refused(self):
         path = self.write('x.conf', '[gpgpu]', 'transport_url = fake:/')
         for command in (('host', 'list'), ('conductor', 'ping')):
             err = self.refused('--config-file', path, *command)
             self.assertIn('reaches no other process', err)
             self.assertIn('rabbit://user:password@host:5672/', err)
 
-    def test_broker_that_is_not_there(self):
+    def test_unreachable_broker_is_named_without_its_password(self):
         with socket.socket() as unused:
             # Bound but not listening: nobody else gets the port.
             unused.bind(('127.0.0.1', 0))
@@ -216,17 +216,17 @@ class ConfigurationTest(base.BaseTestCase):
                               f'cannot be reached', err)
                 self.assertNotIn('secret', err)
 
-    def test_file_that_is_not_there(self):
+    def test_missing_configuration_file_is_named(self):
         self.assertIn('/nowhere/x.conf', self.refused(
             '--config-file', '/nowhere/x.conf', 'host', 'list'))
 
-    def test_malformed_option(self):
+    def test_malformed_option_is_named(self):
         path = self.write('x.conf', '[database]', 'max_retries = often')
         err = self.refused('--config-file', path, 'db', 'sync')
         self.assertIn('max_retries', err)
         self.assertIn('often', err)
 
-    def test_no_file_and_no_broker_named(self):
+    def test_configuration_without_file_and_broker_is_refused(self):
         for command in (('device', 'list'), ('conductor', 'ping')):
             self.assertEqual(
                 f'gpgpu-manage: Option [gpgpu] transport_url: it is not set, '
@@ -242,7 +242,7 @@ class ConfigurationTest(base.BaseTestCase):
                 self.assertIn('127.0.0.1:1 cannot be reached',
                               self.refused('device', 'list'))
 
-    def test_files_that_name_no_broker_mean_the_default_one(self):
+    def test_file_that_names_no_broker_means_the_default_one(self):
         asked = exception.BrokerUnavailable(hosts='localhost', reason='asked')
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.transport.probe', mock.Mock(side_effect=asked)))
@@ -251,18 +251,18 @@ class ConfigurationTest(base.BaseTestCase):
             self.assertIn('localhost cannot be reached: asked',
                           self.refused(option, 'device', 'list'))
 
-    def test_own_file_is_read(self):
+    def test_own_file_is_read_before_that_of_nova(self):
         self.write('CONFIG_FILE', '[gpgpu]', 'transport_url = fake:/')
         self.write('NOVA_CONFIG_FILE', '[gpgpu]',
                    'transport_url = rabbit://127.0.0.1:1/')
         self.assertIn('reaches no other process', self.refused('host', 'list'))
 
-    def test_novas_file_gives_the_transport(self):
+    def test_file_of_nova_gives_the_transport(self):
         self.write('NOVA_CONFIG_FILE', '[DEFAULT]',
                    'transport_url = fake:/')
         self.assertIn('reaches no other process', self.refused('host', 'list'))
 
-    def test_novas_file_never_gives_the_database(self):
+    def test_file_of_nova_never_gives_the_database(self):
         nova = os.path.join(self.folder, 'nova.sqlite')
         self.write('NOVA_CONFIG_FILE', '[database]',
                    f'connection = sqlite:///{nova}')
@@ -274,7 +274,7 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertFalse(os.path.exists(nova))
         self.assertTrue(os.path.exists(f'{self.folder}/gpgpu.sqlite'))
 
-    def test_the_program(self):
+    def test_program_reads_the_arguments_of_the_process(self):
         self.useFixture(fixtures.MonkeyPatch(
             'sys.argv', ['gpgpu-manage', 'nonsense']))
         err = self.useFixture(fixtures.StringStream('stderr')).stream

@@ -32,7 +32,7 @@ class NovaComputeProgramTest(base.BaseTestCase):
             [sys.executable, '-c', WITHOUT_NOVA.format(module=module)],
             capture_output=True, text=True, timeout=300, check=False)
 
-    def test_without_nova_it_says_so(self):
+    def test_missing_nova_is_named_without_a_traceback(self):
         done = self.run_without('nova.cmd')
         self.assertEqual((1, ''), (done.returncode, done.stdout))
         self.assertEqual(
@@ -41,7 +41,7 @@ class NovaComputeProgramTest(base.BaseTestCase):
             done.stderr.splitlines()[-1])
         self.assertNotIn('Traceback', done.stderr)
 
-    def test_what_nova_itself_lacks_is_not_hidden(self):
+    def test_missing_dependency_of_nova_is_not_hidden(self):
         done = self.run_without('oslo_reports')
         self.assertEqual(1, done.returncode)
         self.assertIn('Traceback', done.stderr)

@@ -51,7 +51,7 @@ class PCICase(base.BaseTestCase):
 
 class PCIListTest(PCICase):
 
-    def test_json(self):
+    def test_json_has_all_keys(self):
         code, out, err = self.run_on('wide-domains', '-f', 'json')
         rows = json.loads(out)
         self.assertEqual((0, ''), (code, err))
@@ -65,42 +65,42 @@ class PCIListTest(PCICase):
             'used_by': None}, next(
                 row for row in rows if row['device'] == '27b8'))
 
-    def test_text(self):
+    def test_text_has_one_line_a_function(self):
         code, out, _ = self.run_on('pcie-l40s-4', '--text')
         self.assertEqual(0, code)
         self.assertIn(
             '10de 26b9 1851 10de a1 /devices/pci0000:26/01.0/00.0 -\n', out)
         self.assertEqual(10, out.count('\n'))
 
-    def test_table_shows_a_dash(self):
+    def test_table_shows_a_dash_for_a_missing_value(self):
         _, out, _ = self.run_on('wide-domains')
         self.assertIn('| 27b8   |', out)
         self.assertIn('| -', out)
 
-    def test_unreadable_is_said_and_does_not_stop(self):
+    def test_unreadable_attribute_does_not_stop_the_list(self):
         code, out, err = self.run_on('broken-l40s-4', '-f', 'json')
         self.assertEqual((0, 10), (code, len(json.loads(out))))
         self.assertIn('numa_node cannot be read', err)
 
-    def test_no_sysfs(self):
+    def test_folder_without_sysfs_is_refused(self):
         code, out, err = self.run_command('--sysfs-root', '/nowhere')
         self.assertEqual((1, ''), (code, out))
         self.assertIn('/nowhere', err)
         self.assertNotIn('Traceback', err)
 
-    def test_machine_by_name(self):
+    def test_machine_of_the_package_is_listed_by_name(self):
         code, out, err = self.run_command(
             '--machine', 'broken-l40s-4', '-f', 'json')
         self.assertEqual((0, 10), (code, len(json.loads(out))))
         self.assertIn('numa_node cannot be read', err)
 
-    def test_no_such_machine(self):
+    def test_unknown_machine_is_not_found(self):
         code, out, err = self.run_command('--machine', 'cray-1')
         self.assertEqual((1, ''), (code, out))
         for words in ('cray-1', 'hgx-h100-8', 'path'):
             self.assertIn(words, err)
 
-    def test_either_a_folder_or_a_machine(self):
+    def test_folder_beside_a_machine_is_refused(self):
         code, _, err = self.run_on('pcie-l40s-4', '--machine', 'pcie-l40s-4')
         self.assertEqual(2, code)
         self.assertIn('not allowed with', err)
@@ -118,7 +118,7 @@ class PCIRecordTest(PCICase):
     def listed(self, *arguments):
         return self.run_command(*arguments, '-f', 'json', command='list')
 
-    def test_file_is_listed_as_the_host_was(self):
+    def test_recorded_file_is_listed_as_the_host(self):
         root = self.build('broken-l40s-4')
         self.assertEqual(
             (0, f'recorded in {self.file}, serial numbers masked\n', ''),
@@ -136,10 +136,10 @@ class PCIRecordTest(PCICase):
         # What a stranger may see of where it was recorded.
         self.assertEqual(
             ('recorded', 'a sysfs in a directory', {}),
-            tuple(yaml.safe_load(out)[each]
-                  for each in ('source', 'reference', 'facts')))
+            tuple(yaml.safe_load(out)[key]
+                  for key in ('source', 'reference', 'facts')))
 
-    def test_serials(self):
+    def test_serial_numbers_are_masked_unless_included(self):
         # Its Device Serial Number, as configuration space has it.
         serial = '01 01 00 00 00 2d b0 48'
         root = self.build('pcie-l40s-4')
@@ -151,26 +151,26 @@ class PCIRecordTest(PCICase):
                 '--sysfs-root', root, *arguments, f'{self.file}.{said}')
             self.assertIn(said, out)
 
-    def test_file_that_is_there_is_kept(self):
+    def test_existing_file_is_not_replaced(self):
         pathlib.Path(self.file).write_text('mine')
         code, out, err = self.run_on('wide-domains', self.file)
         self.assertEqual((1, ''), (code, out))
         self.assertIn(f'{self.file}: it exists', err)
         self.assertEqual('mine', pathlib.Path(self.file).read_text())
 
-    def test_file_that_cannot_be_made(self):
+    def test_file_that_cannot_be_written_is_refused(self):
         code, out, err = self.run_on('wide-domains', f'{self.file}/no/where')
         self.assertEqual((1, ''), (code, out))
         self.assertIn('cannot be written: No such file', err)
 
-    def test_no_sysfs(self):
+    def test_folder_without_sysfs_is_refused(self):
         code, out, err = self.run_command('--sysfs-root', '/nowhere',
                                           self.file)
         self.assertEqual((1, ''), (code, out))
         self.assertIn('is this the root of a sysfs?', err)
         self.assertFalse(os.path.exists(self.file))
 
-    def test_others_than_root_are_told(self):
+    def test_recording_without_root_is_warned_about(self):
         if not os.path.isdir('/sys/bus/pci/devices'):
             self.skipTest('no PCI')
         for uid, words in ((0, ''), (1000, 'only root can read')):

@@ -21,7 +21,7 @@ class VariantTest(base.CommandTestCase):
     def names(self):
         return [row['Name'] for row in self.json('variant', 'list')]
 
-    def test_create_says_how_many_devices_match(self):
+    def test_create_counts_the_devices_that_match(self):
         shown = self.json('variant', 'create', *base.H100)
         self.assertEqual(
             ('H100', '10de', '2330', 'gpu', 'CUSTOM_GPU_H100', [], 8),
@@ -31,7 +31,7 @@ class VariantTest(base.CommandTestCase):
         self.assertEqual({'available': 8}, self.json(
             'host', 'show', 'h1')['Devices'])
 
-    def test_create_with_everything(self):
+    def test_create_with_all_options_normalizes_them(self):
         shown = self.json(
             'variant', 'create', 'big', '--vendor', '0x10DE', '--device',
             '2330', '--subsystem-vendor', '10de', '--subsystem', '16C1',
@@ -55,7 +55,7 @@ class VariantTest(base.CommandTestCase):
             shown,
         )
 
-    def test_create_that_matches_nothing_yet(self):
+    def test_create_without_a_matching_device_is_noted(self):
         result = self.manage('variant', 'create', 'A100', '--vendor',
                              '10de', '--device', '20b0')
         self.assertEqual(0, result.code)
@@ -64,7 +64,7 @@ class VariantTest(base.CommandTestCase):
             'has reported so far\n', result.err)
         self.assertEqual(['A100'], self.names())
 
-    def test_create_refused(self):
+    def test_create_with_a_wrong_value_is_refused(self):
         self.manage('variant', 'create', *base.H100)
         for wrong, expected in (
                 (('a b', '--vendor', '10de', '--device', '20b0'),
@@ -93,11 +93,11 @@ class VariantTest(base.CommandTestCase):
             self.assertIn(expected, self.refused('variant', 'create', *wrong))
         self.assertEqual(['H100'], self.names())
 
-    def test_create_misused(self):
+    def test_create_without_a_device_shows_the_usage(self):
         self.assertIn('--device', self.misused(
             'variant', 'create', 'X', '--vendor', '10de'))
 
-    def test_list_and_show(self):
+    def test_list_is_sorted_and_show_equals_its_row(self):
         self.done('variant', 'create', *base.H100)
         self.manage('variant', 'create', 'A100', '--vendor', '10de',
                     '--device', '20b0')
@@ -106,7 +106,7 @@ class VariantTest(base.CommandTestCase):
             self.json('variant', 'list')[1],
             self.json('variant', 'show', 'H100'))
 
-    def test_set_changes_what_is_given(self):
+    def test_set_changes_the_given_fields_alone(self):
         self.done('variant', 'create', *base.H100, '--trait', 'CUSTOM_A')
         shown = self.json('variant', 'set', 'H100', '--subsystem-vendor',
                           '10de', '--subsystem', '16c2')
@@ -117,7 +117,7 @@ class VariantTest(base.CommandTestCase):
         shown = self.json('variant', 'set', 'H100', '--trait', 'CUSTOM_B')
         self.assertEqual(['CUSTOM_B'], shown['Traits'])
 
-    def test_in_use(self):
+    def test_change_of_a_variant_in_use_is_refused(self):
         self.done('variant', 'create', *base.H100)
         self.claim()
         for command in (('delete', 'H100'),
@@ -128,14 +128,14 @@ class VariantTest(base.CommandTestCase):
         self.assertEqual('2330', self.json(
             'variant', 'show', 'H100')['Device'])
 
-    def test_delete(self):
+    def test_delete_leaves_the_devices_unmanaged(self):
         self.done('variant', 'create', *base.H100)
         self.assertEqual('', self.done('variant', 'delete', 'H100'))
         self.assertEqual([], self.names())
         self.assertEqual({'unmanaged': 8}, self.json(
             'host', 'show', 'h1')['Devices'])
 
-    def test_unknown(self):
+    def test_unknown_variant_is_not_found(self):
         for command in (('show', 'X'), ('delete', 'X'),
                         ('set', 'X', '--device', '2330')):
             self.assertEqual('gpgpu-manage: variant X does not exist\n',

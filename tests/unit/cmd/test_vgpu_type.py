@@ -32,7 +32,7 @@ class VGPUTypeTest(base.CommandTestCase):
         return {(row['Host'], row['vGPU Type']): row for row in self.json(
             'vgpu-type', 'list', *arguments)}
 
-    def test_list(self):
+    def test_list_has_every_type_of_every_host(self):
         self.assertEqual({
             'Host': 't2', 'Variant': 'T4', 'vGPU Type': 'T4-4Q',
             'Enabled': False, 'Max vGPU Per pGPU': 4, 'Max Capacity': 8,
@@ -49,7 +49,7 @@ class VGPUTypeTest(base.CommandTestCase):
                     '--device', '9999')
         return self.listed('--variant', 'other')
 
-    def test_enable_and_disable(self):
+    def test_type_is_enabled_on_all_hosts_and_disabled_on_one(self):
         rows = self.json('vgpu-type', 'enable', 'T4', 'T4-4Q')
         self.assertEqual([('t1', True, 8), ('t2', True, 8)], [
             (row['Host'], row['Enabled'], row['Remaining Capacity'])
@@ -64,7 +64,7 @@ class VGPUTypeTest(base.CommandTestCase):
             next(row for row in self.json('vgpu-type', 'list', '--cloud')
                  if row['vGPU Type'] == 'T4-4Q'))
 
-    def test_show(self):
+    def test_show_has_the_details_of_every_host(self):
         first, second = self.json('vgpu-type', 'show', 'T4', 'T4-4Q')
         self.assertEqual(
             ('t1', 'CUSTOM_VGPU_T4_T4_4Q', 4096, None, 't2'),
@@ -73,7 +73,7 @@ class VGPUTypeTest(base.CommandTestCase):
         self.assertIn('T4-3Q of T4 (known: T4-16Q', self.refused(
             'vgpu-type', 'show', 'T4', 'T4-3Q'))
 
-    def test_unknown(self):
+    def test_unknown_type_variant_or_host_is_refused(self):
         self.assertIn('vGPU type T4-3Q of T4 (there are: T4-16Q, T4-1Q',
                       self.refused('vgpu-type', 'enable', 'T4', 'T4-3Q'))
         self.assertIn('variant T5', self.refused(
@@ -85,14 +85,14 @@ class VGPUTypeTest(base.CommandTestCase):
         self.assertIn('variant T5', self.refused(
             'vgpu-type', 'list', '--variant', 'T5'))
 
-    def test_sharing(self):
+    def test_unknown_mix_policy_is_refused(self):
         self.assertEqual('any_mix', self.json(
             'variant', 'set', 'T4', '--mix-policy', 'any_mix')['Mix Policy'])
         self.assertIn(
             'one of same_type, equal_size, any_mix, mixed_size', self.refused(
                 'variant', 'set', 'T4', '--mix-policy', 'fair'))
 
-    def test_flavors(self):
+    def test_flavor_of_vgpus_has_their_resource_classes(self):
         self.assertEqual(
             {'resources:CUSTOM_VGPU_T4_T4_4Q': '2'}, self.json(
                 'flavor', 'render', '--variant', 'T4', '--vgpu-type',

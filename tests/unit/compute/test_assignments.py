@@ -138,10 +138,10 @@ class ChangeTest(AssignmentsTestCase):
             role=claim.ClaimRole.DESTINATION, migration_uuid='m1')
         confirmation = claim.MigrationConfirmation(
             instance_uuid='i1', migration_uuid='m1')
-        for held, left in (
+        for assigned, left in (
                 ([source, destination], [destination.uuid]), ([source], [])):
             self.book().replace(
-                {'i1': tuple(held), 'i2': (other,)}, 0)
+                {'i1': tuple(assigned), 'i2': (other,)}, 0)
             self.book().confirm(confirmation)
             self.assertEqual(
                 [(uuid, claim.ClaimRole.INSTANCE, None) for uuid in left], [
@@ -167,11 +167,11 @@ class ChangeTest(AssignmentsTestCase):
         self.assertEqual(['b'], self.book().pending())
 
     def test_same_list_again_writes_nothing(self):
-        held = {'i1': (make_assignment(),)}
+        assigned = {'i1': (make_assignment(),)}
         book = self.book()
-        book.replace(held, 0)
+        book.replace(assigned, 0)
         self.path.unlink()
-        book.replace(dict(held), 0)
+        book.replace(dict(assigned), 0)
         self.assertFalse(self.path.exists())
 
     def test_change_that_cannot_be_written_changes_nothing(self):
@@ -226,7 +226,7 @@ class UnreadableTest(AssignmentsTestCase):
             (self.folder / 'h1.json.unreadable-1').read_bytes())
 
     def test_book_can_be_written_afterwards(self):
-        self.path.write_text('{"held": {"i1": ["a"')
+        self.path.write_text('{"assigned": {"i1": ["a"')
         book = self.book()
         mine = make_assignment('i2')
         book.add('i2', [mine])

@@ -42,11 +42,11 @@ class CleanTest(base.BaseTestCase):
         return cleaner.clean(self.api, self.backend, TASK)
 
     def finished(self):
-        """What the conductor was told."""
-        [((_, device_uuid, token), told)] = (
+        """What the conductor was sent."""
+        [((_, device_uuid, token), sent)] = (
             self.api.clean_finished.call_args_list)
         self.assertEqual(('d1', 't1'), (device_uuid, token))
-        return told
+        return sent
 
     def test_clean_device_is_reported_with_the_driver_s_capacity(self):
         self.backend.driver_capacity.return_value = {'/devices/x': 'capacity'}
@@ -71,9 +71,9 @@ class CleanTest(base.BaseTestCase):
     def test_error_of_the_host_quarantines_the_device(self):
         self.backend.clean.side_effect = RuntimeError('surprise')
         self.clean()
-        told = self.finished()
+        sent = self.finished()
         self.assertEqual((False, 'RuntimeError: surprise'),
-                         (told['passed'], told['evidence']))
+                         (sent['passed'], sent['evidence']))
 
     def test_host_that_is_not_ready_gives_no_verdict(self):
         self.backend.clean.side_effect = exception.HostNotReady(

@@ -309,7 +309,7 @@ class ReleaseTest(base.ComputeTestCase):
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual((), self.tracker.assignments.of_instance('i1'))
 
-    def test_conductor_away_then_delivered_also_after_a_restart(self):
+    def test_release_without_a_conductor_is_sent_also_after_restart(self):
         for restart in (False, True):
             self.boot(2)
             self.conductor.stop()
@@ -337,7 +337,7 @@ class ReleaseTest(base.ComputeTestCase):
     def _database_is_away(self, *args):
         raise oslo_messaging.RemoteError('DBConnectionError', 'away')
 
-    def test_late_delivery_does_not_touch_the_next_owner(self):
+    def test_release_that_is_sent_late_leaves_the_next_owner_alone(self):
         old = self.boot(8)
         self.tracker.release(old)
         self.tracker.run_once()
@@ -371,7 +371,7 @@ class ConfirmationTest(base.ComputeTestCase):
             {(assignment.uuid, assignment.role, assignment.migration_uuid)
              for assignment in assignments})
 
-    def assert_delivered(self):
+    def assert_sent(self):
         self.assertEqual([], self.tracker.assignments.confirmations())
         self.assert_confirmed(
             self.api.instance_assignments(context.admin(), 'i1'))
@@ -381,9 +381,9 @@ class ConfirmationTest(base.ComputeTestCase):
         self.tracker.confirm_migration(self.confirmation)
         self.tracker.run_once()
         self.assert_confirmed(self.tracker.assignments.of_instance('i1'))
-        self.assert_delivered()
+        self.assert_sent()
 
-    def test_conductor_away_then_delivered_also_after_a_restart(self):
+    def test_confirmation_without_a_conductor_is_sent_after_restart(self):
         self.conductor.stop()
         self.tracker.confirm_migration(self.confirmation)
         # Guests are started anew meanwhile.
@@ -392,9 +392,9 @@ class ConfirmationTest(base.ComputeTestCase):
         self.assert_confirmed(self.tracker.assignments.of_instance('i1'))
         self.conductor.start()
         self.tracker.run_once()
-        self.assert_delivered()
+        self.assert_sent()
 
-    def test_host_that_is_told_fetches_its_assignments(self):
+    def test_changed_assignments_are_fetched(self):
         self.api.confirm_migration(context.admin(), self.confirmation)
         self.tracker.assignments_changed()
         self.tracker.run_once()

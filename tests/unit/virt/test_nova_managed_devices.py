@@ -65,11 +65,11 @@ class ConflictTest(ConflictCase):
         for word in words:
             self.assertIn(word, str(exc))
 
-    def test_nothing_is_asked(self):
+    def test_nova_without_such_options_conflicts_with_nothing(self):
         self.assertFalse(nova_managed_devices.NovaManagedDevices(self.conf))
         self.check('VGPU', types=('nvidia-35',))
 
-    def test_mdev_types(self):
+    def test_mdev_type_of_a_managed_gpu_is_refused(self):
         self.conf.set_override(
             'enabled_mdev_types', ['nvidia-35'], 'devices')
         self.assertTrue(nova_managed_devices.NovaManagedDevices(self.conf))
@@ -77,14 +77,14 @@ class ConflictTest(ConflictCase):
         self.check(types=('nvidia-35',), variant=None)
         self.refused(ADDRESS, 'nvidia-35', types=('nvidia-35',))
 
-    def test_class_that_novas_mdevs_have(self):
+    def test_resource_class_of_mdevs_of_nova_is_refused(self):
         self.conf.set_override(
             'enabled_mdev_types', ['nvidia-35'], 'devices')
         exc = self.assertRaises(
             exception.ConfigInvalid, self.check, 'VGPU')
         self.assertIn('resource class VGPU', str(exc))
 
-    def test_domain_that_nova_does_not_know(self):
+    def test_pci_domain_that_nova_does_not_know_is_ignored(self):
         # Of Intel VMD and Hyper-V; Nova ignores such devices.
         self.conf.set_override('device_spec', [json.dumps(
             {'vendor_id': '10de'})], 'pci')
@@ -96,7 +96,7 @@ class ConflictTest(ConflictCase):
                 reported.scan([wide])),
         )
 
-    def test_parent_of_mdevs_that_is_no_pci_function(self):
+    def test_parent_that_is_no_pci_function_is_covered_by_its_type(self):
         self.conf.set_override('device_spec', [json.dumps(
             {'vendor_id': '1234'})], 'pci')
         self.conf.set_override(
@@ -114,7 +114,7 @@ class ConflictTest(ConflictCase):
             nova_managed_devices.NovaManagedDevices(self.conf).options(
                 reported.scan(parents)))
 
-    def test_vfs_of_a_function_that_nova_gives_away(self):
+    def test_vfs_of_a_function_in_device_spec_are_covered(self):
         # Nova looks at the real /sys for it.
         self.useFixture(fixtures.MockPatch(
             'nova.pci.utils.is_physical_function', return_value=True))
@@ -143,14 +143,14 @@ class MdevOnVFTest(ConflictCase):
             'nvidia-a100-2', f'{self.useFixture(fixtures.TempDir()).path}/sys',
             {'10de:20b5': 20})
         self.host.make_vfs(())
-        self.pf, *self.vfs = self.card()
+        self.pf, *self.vfs = self.functions_of_first_gpu()
         [self.kind] = [offered for offered in self.pf.vgpu_types
                        if offered.name == 'A100D-20C']
         self.conf.set_override(
             'enabled_mdev_types', [self.kind.type_id], 'devices')
         self.option = f'[devices] enabled_mdev_types = {self.kind.type_id}'
 
-    def card(self):
+    def functions_of_first_gpu(self):
         """The first one and its VFs."""
         functions = [
             function for function in reported.functions(self.host.scan())
@@ -160,9 +160,9 @@ class MdevOnVFTest(ConflictCase):
 
     def options(self):
         return nova_managed_devices.NovaManagedDevices(self.conf).options(
-            reported.scan(self.card()))
+            reported.scan(self.functions_of_first_gpu()))
 
-    def carve(self, vf):
+    def create_vgpu(self, vf):
         self.host.prepare(host_base.HostDevice(
             assignment_uuid=str(uuid.uuid4()), stable_id=vf.id,
             address=vf.address, vgpu_type=self.kind.name))
@@ -174,24 +174,24 @@ class MdevOnVFTest(ConflictCase):
         self.addCleanup(
             self.conf.clear_override, 'device_addresses', group)
 
-    def test_all_that_have_the_type(self):
+    def test_functions_with_the_type_are_covered(self):
         covered = dict.fromkeys(
             (function.address for function in (self.pf, *self.vfs)),
             self.option)
         self.assertEqual(covered, self.options())
         # Also once one of them has it, as at each start after the first.
-        self.carve(self.vfs[0])
+        self.create_vgpu(self.vfs[0])
         self.assertEqual(covered, self.options())
 
-    def test_those_that_are_named(self):
+    def test_named_functions_alone_are_covered(self):
         self.name(self.vfs[3].address)
         covered = {self.vfs[3].address: self.option}
         self.assertEqual(covered, self.options())
-        self.carve(self.vfs[0])
+        self.create_vgpu(self.vfs[0])
         self.assertEqual(covered, self.options())
 
-    def test_another_cards_type(self):
+    def test_type_of_another_gpu_covers_nothing(self):
         self.conf.set_override(
             'enabled_mdev_types', ['nvidia-233'], 'devices')
-        self.carve(self.vfs[0])
+        self.create_vgpu(self.vfs[0])
         self.assertEqual({}, self.options())

@@ -49,20 +49,20 @@ class SelectorTest(base.BaseTestCase):
 class CurrentTest(base.BaseTestCase):
 
     def roles(self, *, moving=True, dest='h1', flavor=1, new_flavor=2,
-              held=(INSTANCE, DESTINATION)):
+              assigned=(INSTANCE, DESTINATION)):
         """Roles of the assignments that count."""
         migration = types.SimpleNamespace(
             uuid='m1', source_compute='h1', dest_compute=dest)
         self.useFixture(fixtures.MockPatchObject(
             roles, 'migration_of', return_value=migration))
         tracker = types.SimpleNamespace(assignments=types.SimpleNamespace(
-            of_instance=lambda instance_uuid: held))
+            of_instance=lambda instance_uuid: assigned))
         selector = roles.current(types.SimpleNamespace(
             uuid='i1', migration_context=object() if moving else None,
             flavor=types.SimpleNamespace(id=flavor),
             new_flavor=None if new_flavor is None
             else types.SimpleNamespace(id=new_flavor)), tracker)
-        return [str(assignment.role) for assignment in held
+        return [str(assignment.role) for assignment in assigned
                 if selector(assignment)]
 
     def test_no_migration(self):
@@ -74,14 +74,14 @@ class CurrentTest(base.BaseTestCase):
             role=claim.ClaimRole.DESTINATION, migration_uuid='m0')
         for flavor in (1, 2):
             self.assertEqual(['instance'], self.roles(
-                dest='h2', flavor=flavor, held=(INSTANCE,)))
+                dest='h2', flavor=flavor, assigned=(INSTANCE,)))
             self.assertEqual(['destination'], self.roles(
-                dest='h2', flavor=flavor, held=(left,)))
+                dest='h2', flavor=flavor, assigned=(left,)))
 
     def test_destination_of_two_hosts_has_what_was_claimed_for_it(self):
         for flavor in (1, 2):
             self.assertEqual(['destination'], self.roles(
-                dest='h2', flavor=flavor, held=(DESTINATION,)))
+                dest='h2', flavor=flavor, assigned=(DESTINATION,)))
             # Beside what an earlier move left there.
             self.assertEqual(['destination'], self.roles(
                 dest='h2', flavor=flavor))
@@ -96,27 +96,28 @@ class CurrentTest(base.BaseTestCase):
     def test_confirmed_while_nova_does_not_know_it_yet(self):
         for flavor in (1, 2):
             self.assertEqual(['instance'], self.roles(
-                flavor=flavor, held=(INSTANCE,)))
+                flavor=flavor, assigned=(INSTANCE,)))
 
 
 class SettleTest(base.BaseTestCase):
 
     def settle(self, *, status='error', flavor=2, dest='h1',
-               vm_state='error', moving=True, held=(INSTANCE, DESTINATION)):
-        """What the tracker was told."""
+               vm_state='error', moving=True,
+               assigned=(INSTANCE, DESTINATION)):
+        """What the tracker is asked to do."""
         self.useFixture(fixtures.MockPatchObject(
             roles, 'migration_of', return_value=types.SimpleNamespace(
                 uuid='m1', status=status, source_compute='h1',
                 dest_compute=dest)))
         tracker = mock.Mock()
-        tracker.assignments.of_instance.return_value = held
+        tracker.assignments.of_instance.return_value = assigned
         roles.settle(tracker, types.SimpleNamespace(
             uuid='i1', vm_state=vm_state,
             migration_context=object() if moving else None,
             flavor=types.SimpleNamespace(id=flavor),
             new_flavor=types.SimpleNamespace(id=2)))
         for _, (_, which), _ in tracker.release_instance.mock_calls:
-            return [assignment.uuid for assignment in held
+            return [assignment.uuid for assignment in assigned
                     if which(assignment)]
         for _, (confirmation,), _ in tracker.confirm_migration.mock_calls:
             return confirmation
@@ -132,7 +133,7 @@ class SettleTest(base.BaseTestCase):
         self.assertEqual(self.confirmed('a-instance'),
                          self.settle(dest='h2', flavor=1))
         self.assertEqual(self.confirmed(),
-                         self.settle(dest='h2', held=(DESTINATION,)))
+                         self.settle(dest='h2', assigned=(DESTINATION,)))
 
     def test_guest_with_the_old_flavor_releases_the_destination_s(self):
         self.assertEqual(['a-destination'], self.settle(flavor=1))
@@ -143,4 +144,4 @@ class SettleTest(base.BaseTestCase):
         self.assertIsNone(self.settle(moving=False))
 
     def test_source_of_two_hosts_has_nothing_to_release(self):
-        self.assertEqual([], self.settle(dest='h2', held=(INSTANCE,)))
+        self.assertEqual([], self.settle(dest='h2', assigned=(INSTANCE,)))

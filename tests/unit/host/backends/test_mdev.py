@@ -126,7 +126,7 @@ class MdevTest(vgpu_base.VGPUCase):
         self.host.prepare(device)
         self.assertEqual([device.assignment_uuid], self.mdevs())
 
-    def test_driver_capacity_names_each_gpu_once(self):
+    def test_driver_capacity_names_every_gpu_once(self):
         devices = [self.device(), self.device(), self.device(
             gpu=self.other), self.whole_gpu()]
         capacities = self.capacities(*devices)

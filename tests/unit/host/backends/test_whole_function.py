@@ -65,7 +65,7 @@ class PassthroughCase(base.BaseTestCase):
             file.write(text)
 
 
-class CardTest(PassthroughCase):
+class FunctionsTest(PassthroughCase):
 
     def setUp(self):
         super().setUp()
@@ -83,12 +83,12 @@ class CardTest(PassthroughCase):
         os.symlink(group, f'{device}/iommu_group')
         os.symlink(device, f'{group}/devices/{function.address}')
 
-    def test_attachment_has_all_functions_of_the_card(self):
+    def test_attachment_has_all_functions_of_the_gpu(self):
         self.assertEqual(
             (self.gpu.address, self.audio),
             self.backend.attachment(self.device(self.gpu)).functions)
 
-    def test_designated_card_stays_bound_after_release(self):
+    def test_designated_gpu_stays_bound_after_release(self):
         etc = f'{self.root}/etc/driverctl.d'
         os.makedirs(etc)
         both = self.gpu.address, self.audio
@@ -125,7 +125,7 @@ class CardTest(PassthroughCase):
         self.write(self.gpu, 'enable', '1\n')
         self.refused(self.backend.release, self.gpu, 'still has it open')
 
-    def test_all_functions_of_the_card_are_bound_and_unbound(self):
+    def test_all_functions_of_the_gpu_are_bound_and_unbound(self):
         both = self.gpu.address, self.audio
         self.backend.prepare(self.device(self.gpu))
         found = self.functions()

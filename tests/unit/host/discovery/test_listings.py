@@ -125,7 +125,7 @@ class ListingCase(base.BaseTestCase):
 
 class HeaderTest(base.BaseTestCase):
 
-    def test_each_says_where_it_is_from(self):
+    def test_listing_names_its_source(self):
         index = (LISTINGS / 'README.rst').read_text()
         paths = sorted(LISTINGS.glob('*.txt'))
         self.assertGreaterEqual(len(paths), 17)
@@ -233,7 +233,7 @@ class MdevTypesTest(ListingCase):
             'L40S-1B': ('nvidia-1145', 1024, 4, 5120, 2880, 32)}, found)
 
 
-class CreatableTest(ListingCase):
+class TypesOfVFsTest(ListingCase):
 
     def test_l40s(self):
         found = {listed.name: (listed.type_id, listed.video_ram,
@@ -287,7 +287,7 @@ class FakeDriverTest(ListingCase):
     """The vendor's driver of fake machines does what real ones were seen
     doing."""
 
-    def test_types_of_one_size_share_a_card(self):
+    def test_types_of_one_size_fit_on_one_gpu(self):
         address, types = mdevctl_types(listing('a6000-one-2q'))
         card = self.root / 'devices' / address
         card.mkdir(parents=True)
@@ -477,7 +477,7 @@ class FakeKernelTest(ListingCase):
         self.assertEqual(listed, {
             number: found[int(number)] for number in listed})
 
-    def test_each_vf_of_an_s7150_has_its_iommu_group(self):
+    def test_vf_of_an_s7150_has_its_own_iommu_group(self):
         text = listing('s7150-dmesg')
         listed = re.findall(r'pci 0000:0c:(\S+): Adding to iommu group (\d+)',
                             text)

@@ -139,7 +139,7 @@ class VFTest(VGPUTestCase):
             f'bus/pci/devices/{self.vfs[number].address}/nvidia'
             '/current_vgpu_type', value)
 
-    def creatable_types(self, number):
+    def creatable_vgpu_types(self, number):
         text = self.read(f'bus/pci/devices/{self.vfs[number].address}/nvidia'
                          '/creatable_vgpu_types')
         return [line.split()[0] for line in text.splitlines()[1:]]
@@ -152,20 +152,20 @@ class VFTest(VGPUTestCase):
             if listed.name in ('L40S-2Q', 'L40S-12Q', 'L40S-48Q')})
         self.assertEqual({()}, {vf.vgpu_types for vf in self.vfs})
 
-    def test_creatable_types_shrink_and_grow(self):
-        self.assertEqual(23, len(self.creatable_types(1)))
+    def test_creatable_vgpu_types_shrink_and_grow(self):
+        self.assertEqual(23, len(self.creatable_vgpu_types(1)))
         self.write(0, '1153')
         # Types of the same size: 12Q and 12A.
-        self.assertEqual(['1153', '1163'], self.creatable_types(1))
+        self.assertEqual(['1153', '1163'], self.creatable_vgpu_types(1))
         found = {function.id: function for function in self.scan()}
         self.assertEqual(('1153',), found[self.vfs[0].id].existing_vgpus)
         # The types of an empty GPU are unknown now.
         self.assertIsNone(found[self.pf.id].vgpu_types)
         for number in (1, 2, 3):
             self.write(number, '1153')
-        self.assertEqual([], self.creatable_types(4))
+        self.assertEqual([], self.creatable_vgpu_types(4))
         self.assertRaises(OSError, self.write, 4, '1153')
         self.assertRaises(OSError, self.write, 0, '1148')
         for number in range(4):
             self.write(number, '0')
-        self.assertEqual(23, len(self.creatable_types(1)))
+        self.assertEqual(23, len(self.creatable_vgpu_types(1)))

@@ -202,20 +202,20 @@ class VFTest(DriverTestCase):
     def read(self, number, name):
         return (self.vfs[number] / f'nvidia/{name}').read_text()
 
-    def creatable(self):
+    def creatable_vgpu_types(self):
         return [line.partition(':')[2].strip() for line in self.read(
             1, 'creatable_vgpu_types').splitlines()[1:]]
 
     def test_new_vf_has_no_type_and_may_have_any(self):
         self.assertEqual('0\n', self.read(0, 'current_vgpu_type'))
-        self.assertEqual(['X-4Q', 'X-8Q', 'X-4C'], self.creatable())
+        self.assertEqual(['X-4Q', 'X-8Q', 'X-4C'], self.creatable_vgpu_types())
 
     def test_type_of_one_vf_limits_the_others(self):
         self.set(0, '1')
         self.assertEqual('1\n', self.read(0, 'current_vgpu_type'))
-        self.assertEqual(['X-4Q', 'X-4C'], self.creatable())
+        self.assertEqual(['X-4Q', 'X-4C'], self.creatable_vgpu_types())
         self.set(0, '0')
-        self.assertEqual(['X-4Q', 'X-8Q', 'X-4C'], self.creatable())
+        self.assertEqual(['X-4Q', 'X-8Q', 'X-4C'], self.creatable_vgpu_types())
 
     def test_vf_that_has_a_type_gets_no_other(self):
         self.set(0, '1')
