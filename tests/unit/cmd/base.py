@@ -16,7 +16,9 @@ import dataclasses
 import io
 import json
 import logging
+import os
 
+import fixtures
 from oslotest import base
 
 from gpgpu_plugin import context
@@ -116,3 +118,27 @@ class CommandTestCase(base.BaseTestCase):
         self.assertEqual((2, ''), (result.code, result.out))
         self.assertIn('usage: gpgpu-manage', result.err)
         return result.err.splitlines()[-1]
+
+
+class ConfiguredTestCase(base.BaseTestCase):
+    """A process without a conductor that reads its configuration."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        for name in ('CONFIG_FILE', 'NOVA_CONFIG_FILE'):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'gpgpu_plugin.cmd.base.{name}',
+                os.path.join(self.folder, name)))
+
+    def write(self, name, *lines):
+        path = os.path.join(self.folder, name)
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('\n'.join(lines) + '\n')
+        return path
+
+    def refused(self, *arguments):
+        result = run(*arguments)
+        self.assertEqual((1, ''), (result.code, result.out))
+        self.assertNotIn('Traceback', result.err)
+        return result.err

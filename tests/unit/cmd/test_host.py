@@ -16,10 +16,7 @@ import uuid
 
 import fixtures
 
-from gpgpu_plugin.cmd import designation as commands
 from gpgpu_plugin.compute import manager as compute_manager
-from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
@@ -102,62 +99,3 @@ class HostTest(base.CommandTestCase):
         err = self.refused('host', 'delete', 'h1')
         self.assertIn(f'instance {base.INSTANCE} holds a device', err)
         self.assertEqual(1, len(self.json('host', 'list')))
-
-
-class DesignationTest(base.CommandTestCase):
-    """The commands; what they do is tested with the host layer."""
-
-    FUNCTIONS = (pci.PCIFunction(id='/devices/pci0000:20/01.0/00.0',
-                            address='0000:21:00.0', vendor='10de',
-                            device='11fa'),
-            pci.PCIFunction(id='/devices/pci0000:20/01.0/00.1',
-                            address='0000:21:00.1', vendor='10de',
-                            device='0e0b'))
-
-    def setUp(self):
-        super().setUp()
-        self.calls = []
-
-        class Designator:
-            def designate(_self, name):
-                self.calls.append(('designate', name))
-                return self.FUNCTIONS
-
-            def undesignate(_self, name):
-                self.calls.append(('undesignate', name))
-                return self.FUNCTIONS
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.host.vfio.designation.Designator.as_root',
-            lambda _class: Designator()))
-
-    def user(self, uid):
-        self.useFixture(fixtures.MockPatchObject(
-            commands.os, 'geteuid', return_value=uid))
-
-    def test_designation_names_all_functions_of_the_gpu(self):
-        self.user(0)
-        self.assertEqual(
-            '0000:21:00.0 (10de:11fa) is designated for passthrough\n'
-            '0000:21:00.1 (10de:0e0b) is designated for passthrough\n',
-            self.done('host', 'designate', '0000:21:00.1'))
-        self.assertIn("0000:21:00.1 (10de:0e0b) is no longer designated",
-                      self.done('host', 'undesignate', '0000:21:00.0'))
-        self.assertEqual([('designate', '0000:21:00.1'),
-                          ('undesignate', '0000:21:00.0')], self.calls)
-
-    def test_designation_without_root_is_refused(self):
-        self.user(1000)
-        for verb in ('designate', 'undesignate'):
-            self.assertIn('only root may bind devices', self.refused(
-                'host', verb, '0000:21:00.0'))
-        self.assertEqual([], self.calls)
-
-    def test_designated_functions_are_listed(self):
-        self.useFixture(fixtures.MockPatchObject(
-            designation, 'listing', return_value=[designation.Designation(
-                id=self.FUNCTIONS[0].id, address='0000:21:00.0', vendor='10de',
-                device='11fa', kept_by='udev', driver='vfio-pci')]))
-        self.assertEqual([{
-            'ID': self.FUNCTIONS[0].id, 'Address': '0000:21:00.0',
-            'Vendor': '10de', 'Device': '11fa', 'Kept By': 'udev',
-            'Driver': 'vfio-pci'}], self.json('host', 'show-designated'))

@@ -9,24 +9,16 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The program: usage, configuration, the way to the conductor, errors."""
+"""The program: usage, formats of its output, errors."""
 
-import os
-import socket
 import sys
 from importlib import metadata
-from unittest import mock
 
 import fixtures
-import oslo_messaging
-import sqlalchemy.exc
-from oslo_messaging._drivers import common as messaging_common
 from oslotest import base
 
-from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.cmd import manage
-from gpgpu_plugin.cmd import reach
 from tests.unit.cmd import base as cmd_base
 
 LISTS = (
@@ -139,140 +131,7 @@ class ErrorTest(cmd_base.CommandTestCase):
             's; check that one is running\n', self.refused('host', 'list'))
 
 
-class MessageTest(base.BaseTestCase):
-
-    def _remote(self, exc):
-        try:
-            raise exc
-        except Exception as caught:  # noqa: BLE001
-            wire = messaging_common.serialize_remote_exception(
-                (type(caught), caught, caught.__traceback__))
-        result = messaging_common.deserialize_remote_exception(
-            wire, [exception.__name__])
-        self.assertIn('Traceback', str(result))
-        return result
-
-    def test_error_of_the_plugin_has_no_remote_traceback(self):
-        self.assertEqual('host h9 does not exist', reach.message(
-            self._remote(exception.NotFound(kind='host', name='h9'))))
-
-    def test_other_remote_error_names_the_conductor(self):
-        remote = self._remote(sqlalchemy.exc.NoResultFound(
-            'no row\nof many lines'))
-        self.assertIsInstance(remote, oslo_messaging.RemoteError)
-        self.assertEqual(
-            'gpgpu-conductor failed with NoResultFound: no row; see its log',
-            reach.message(remote))
-
-    def test_remote_error_of_python_names_its_class(self):
-        self.assertEqual('LookupError: no row', reach.message(
-            self._remote(LookupError('no row'))))
-
-    def test_local_error_names_its_class(self):
-        self.assertEqual("KeyError: 'x'", reach.message(KeyError('x')))
-
-
-class ConfigurationTest(base.BaseTestCase):
-    """A process of its own."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = self.useFixture(fixtures.TempDir()).path
-        for name in ('CONFIG_FILE', 'NOVA_CONFIG_FILE'):
-            self.useFixture(fixtures.MonkeyPatch(
-                f'gpgpu_plugin.cmd.base.{name}',
-                os.path.join(self.folder, name)))
-
-    def write(self, name, *lines):
-        path = os.path.join(self.folder, name)
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write('\n'.join(lines) + '\n')
-        return path
-
-    def refused(self, *arguments):
-        result = cmd_base.run(*arguments)
-        self.assertEqual((1, ''), (result.code, result.out))
-        self.assertNotIn('Traceback', result.err)
-        return result.err
-
-    def test_in_process_transport_is_refused(self):
-        path = self.write('x.conf', '[gpgpu]', 'transport_url = fake:/')
-        for command in (('host', 'list'), ('conductor', 'ping')):
-            err = self.refused('--config-file', path, *command)
-            self.assertIn('reaches no other process', err)
-            self.assertIn('rabbit://user:password@host:5672/', err)
-
-    def test_unreachable_broker_is_named_without_its_password(self):
-        with socket.socket() as unused:
-            # Bound but not listening: nobody else gets the port.
-            unused.bind(('127.0.0.1', 0))
-            port = unused.getsockname()[1]
-            path = self.write(
-                'x.conf', '[gpgpu]',
-                f'transport_url = rabbit://me:secret@127.0.0.1:{port}/')
-            for command in (('host', 'list'), ('conductor', 'ping')):
-                err = self.refused('--config-file', path, *command)
-                self.assertIn(f'The message broker at 127.0.0.1:{port} '
-                              f'cannot be reached', err)
-                self.assertNotIn('secret', err)
-
-    def test_missing_configuration_file_is_named(self):
-        self.assertIn('/nowhere/x.conf', self.refused(
-            '--config-file', '/nowhere/x.conf', 'host', 'list'))
-
-    def test_malformed_option_is_named(self):
-        path = self.write('x.conf', '[database]', 'max_retries = often')
-        err = self.refused('--config-file', path, 'db', 'sync')
-        self.assertIn('max_retries', err)
-        self.assertIn('often', err)
-
-    def test_configuration_without_file_and_broker_is_refused(self):
-        for command in (('device', 'list'), ('conductor', 'ping')):
-            self.assertEqual(
-                f'gpgpu-manage: Option [gpgpu] transport_url: it is not set, '
-                f'and neither {self.folder}/CONFIG_FILE nor '
-                f'{self.folder}/NOVA_CONFIG_FILE exists; name the '
-                f'configuration file with --config-file\n',
-                self.refused(*command))
-
-    def test_broker_of_the_environment_needs_no_file(self):
-        for name in ('OS_GPGPU__TRANSPORT_URL', 'OS_DEFAULT__TRANSPORT_URL'):
-            with fixtures.EnvironmentVariable(
-                    name, 'rabbit://me:secret@127.0.0.1:1/'):
-                self.assertIn('127.0.0.1:1 cannot be reached',
-                              self.refused('device', 'list'))
-
-    def test_file_that_names_no_broker_means_the_default_one(self):
-        asked = exception.BrokerUnavailable(hosts='localhost', reason='asked')
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.transport.probe', mock.Mock(side_effect=asked)))
-        path = self.write('x.conf', '[gpgpu]', 'rpc_timeout = 1')
-        for option in (f'--config-file={path}', f'--config-dir={self.folder}'):
-            self.assertIn('localhost cannot be reached: asked',
-                          self.refused(option, 'device', 'list'))
-
-    def test_own_file_is_read_before_that_of_nova(self):
-        self.write('CONFIG_FILE', '[gpgpu]', 'transport_url = fake:/')
-        self.write('NOVA_CONFIG_FILE', '[gpgpu]',
-                   'transport_url = rabbit://127.0.0.1:1/')
-        self.assertIn('reaches no other process', self.refused('host', 'list'))
-
-    def test_file_of_nova_gives_the_transport(self):
-        self.write('NOVA_CONFIG_FILE', '[DEFAULT]',
-                   'transport_url = fake:/')
-        self.assertIn('reaches no other process', self.refused('host', 'list'))
-
-    def test_file_of_nova_never_gives_the_database(self):
-        nova = os.path.join(self.folder, 'nova.sqlite')
-        self.write('NOVA_CONFIG_FILE', '[database]',
-                   f'connection = sqlite:///{nova}')
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.api.DEFAULT_CONNECTION',
-            f'sqlite:///{self.folder}/gpgpu.sqlite'))
-        result = cmd_base.run('db', 'sync')
-        self.assertEqual((0, ''), (result.code, result.err))
-        self.assertFalse(os.path.exists(nova))
-        self.assertTrue(os.path.exists(f'{self.folder}/gpgpu.sqlite'))
+class ProgramTest(base.BaseTestCase):
 
     def test_program_reads_the_arguments_of_the_process(self):
         self.useFixture(fixtures.MonkeyPatch(

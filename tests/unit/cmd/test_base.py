@@ -1,0 +1,43 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What every command has."""
+
+import io
+import types
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base as cmd_base
+
+
+class CommandTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.command = cmd_base.Command()
+        self.command.app = types.SimpleNamespace(
+            NAME='gpgpu-manage', stderr=io.StringIO())
+
+    def test_note_is_a_line_on_stderr(self):
+        self.command.note('nothing matched')
+        self.assertEqual('gpgpu-manage: nothing matched\n',
+                         self.command.app.stderr.getvalue())
+
+    def test_application_is_that_of_the_command(self):
+        self.assertIs(self.command.app, self.command.manage)
+
+    def test_error_is_one_line(self):
+        self.assertEqual('host h9 does not exist', self.command.explain(
+            exception.NotFound(kind='host', name='h9')))
+        self.assertEqual('OSError: one',
+                         self.command.explain(OSError('one\ntwo')))

@@ -1,0 +1,79 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cells for people and for programs."""
+
+import dataclasses
+import enum
+import types
+
+from oslotest import base
+
+from gpgpu_plugin.cmd import columns
+
+
+class State(enum.StrEnum):
+    DIRTY = 'dirty'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Value:
+    node_uuid: str
+    numa_nodes: tuple[int, ...] = ()
+
+
+class CellTest(base.BaseTestCase):
+
+    def test_people_read_a_dash_for_an_absent_value(self):
+        for value in (None, (), {}):
+            self.assertEqual('-', columns.Cell(value).human_readable())
+
+    def test_people_read_values_without_brackets(self):
+        for value, expected in (
+                (0, '0'), ('', ''), (True, 'yes'), (False, 'no'),
+                ([1, 2], '1, 2'), (('a',), 'a'), (State.DIRTY, 'dirty'),
+                ({'available': 8, 'dirty': 1}, 'available 8, dirty 1')):
+            self.assertEqual(
+                expected, columns.Cell(value).human_readable(), value)
+
+    def test_programs_read_plain_values(self):
+        for value, expected in (
+                (None, None), (True, True), ((1, 2), [1, 2]),
+                (State.DIRTY, 'dirty'), ({'a': (1,)}, {'a': [1]})):
+            plain = columns.Cell(value).machine_readable()
+            self.assertEqual(expected, plain)
+            self.assertIs(type(expected), type(plain))
+
+
+class TitleTest(base.BaseTestCase):
+
+    def test_initialism_is_upper_case(self):
+        for name, title in (
+                ('node_uuid', 'Node UUID'), ('vgpu_type', 'vGPU Type'),
+                ('max_vgpu_per_pgpu', 'Max vGPU Per pGPU'),
+                ('video_ram', 'Video RAM'), ('host', 'Host')):
+            self.assertEqual(title, columns.title(name))
+
+
+class RowsTest(base.BaseTestCase):
+
+    def test_rows_have_the_named_fields_in_their_order(self):
+        headings, rows = columns.rows(
+            [types.SimpleNamespace(a=1, b=2, c=3)], ('c', 'a'))
+        self.assertEqual(['C', 'A'], headings)
+        self.assertEqual([['3', '1']], [
+            [cell.human_readable() for cell in row] for row in rows])
+
+    def test_fields_are_those_of_the_dataclass(self):
+        headings, cells = columns.fields(Value(node_uuid='u'))
+        self.assertEqual(['Node UUID', 'NUMA Nodes'], headings)
+        self.assertEqual(['u', '-'], [
+            cell.human_readable() for cell in cells])

@@ -1,0 +1,76 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``host designate`` and its like; what they do is tested with the host."""
+
+import fixtures
+
+from gpgpu_plugin.cmd import designation as commands
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.vfio import designation
+from tests.unit.cmd import base
+
+
+class DesignationTest(base.CommandTestCase):
+    FUNCTIONS = (pci.PCIFunction(id='/devices/pci0000:20/01.0/00.0',
+                            address='0000:21:00.0', vendor='10de',
+                            device='11fa'),
+            pci.PCIFunction(id='/devices/pci0000:20/01.0/00.1',
+                            address='0000:21:00.1', vendor='10de',
+                            device='0e0b'))
+
+    def setUp(self):
+        super().setUp()
+        self.calls = []
+
+        class Designator:
+            def designate(_self, name):
+                self.calls.append(('designate', name))
+                return self.FUNCTIONS
+
+            def undesignate(_self, name):
+                self.calls.append(('undesignate', name))
+                return self.FUNCTIONS
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.host.vfio.designation.Designator.as_root',
+            lambda _class: Designator()))
+
+    def user(self, uid):
+        self.useFixture(fixtures.MockPatchObject(
+            commands.os, 'geteuid', return_value=uid))
+
+    def test_designation_names_all_functions_of_the_gpu(self):
+        self.user(0)
+        self.assertEqual(
+            '0000:21:00.0 (10de:11fa) is designated for passthrough\n'
+            '0000:21:00.1 (10de:0e0b) is designated for passthrough\n',
+            self.done('host', 'designate', '0000:21:00.1'))
+        self.assertIn("0000:21:00.1 (10de:0e0b) is no longer designated",
+                      self.done('host', 'undesignate', '0000:21:00.0'))
+        self.assertEqual([('designate', '0000:21:00.1'),
+                          ('undesignate', '0000:21:00.0')], self.calls)
+
+    def test_designation_without_root_is_refused(self):
+        self.user(1000)
+        for verb in ('designate', 'undesignate'):
+            self.assertIn('only root may bind devices', self.refused(
+                'host', verb, '0000:21:00.0'))
+        self.assertEqual([], self.calls)
+
+    def test_designated_functions_are_listed(self):
+        self.useFixture(fixtures.MockPatchObject(
+            designation, 'listing', return_value=[designation.Designation(
+                id=self.FUNCTIONS[0].id, address='0000:21:00.0', vendor='10de',
+                device='11fa', kept_by='udev', driver='vfio-pci')]))
+        self.assertEqual([{
+            'ID': self.FUNCTIONS[0].id, 'Address': '0000:21:00.0',
+            'Vendor': '10de', 'Device': '11fa', 'Kept By': 'udev',
+            'Driver': 'vfio-pci'}], self.json('host', 'show-designated'))

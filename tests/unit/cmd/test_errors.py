@@ -1,0 +1,44 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Messages of errors, without libraries that take time to import."""
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import errors
+
+
+class MessageTest(base.BaseTestCase):
+
+    def test_error_of_the_plugin_is_its_message_without_a_traceback(self):
+        exc = exception.NotFound(kind='host', name='h9')
+        # What oslo.messaging appends is in str() alone.
+        remote = type('NotFound_Remote', (exception.NotFound,), {
+            '__str__': lambda self: 'x\nTraceback'})(kind='host', name='h9')
+        for error in (exc, remote):
+            self.assertEqual('host h9 does not exist', errors.message(error))
+
+    def test_other_error_has_its_class_and_first_line(self):
+        self.assertEqual("KeyError: 'x'", errors.message(KeyError('x')))
+        self.assertEqual('OSError: one', errors.message(OSError('one\ntwo')))
+
+    def test_error_without_a_text_is_its_class(self):
+        self.assertEqual('ValueError: ', errors.message(ValueError()))
+
+
+class FirstLineTest(base.BaseTestCase):
+
+    def test_empty_lines_at_the_beginning_do_not_count(self):
+        self.assertEqual('a', errors.first_line('\n a\nb'))
+
+    def test_value_of_any_kind_has_a_first_line(self):
+        self.assertEqual('None', errors.first_line(None))

@@ -1,0 +1,104 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``flavor set``, the real openstacksdk in front of a fake Nova."""
+
+from gpgpu_plugin.cmd import flavor_set
+from gpgpu_plugin.objects import admin
+from tests.unit.cmd import base
+from tests.unit.cmd import fake_nova
+
+
+class FlavorSetTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.api.variant_create(self.context, admin.VariantInfo(
+            name='MINE', vendor='10de', device='20b2',
+            resource_class='PGPU'))
+        self.nova = self.useFixture(fake_nova.FakeNova())
+
+    def set(self, *arguments, name='gpu'):
+        return self.json('flavor', 'set', name, *arguments,
+                         connect=self.nova.connect)
+
+    def refused(self, *arguments, name='gpu'):
+        return super().refused('flavor', 'set', name, *arguments,
+                               connect=self.nova.connect)
+
+    def test_set_lets_nova_check_the_extra_specs(self):
+        shown = self.set('--gpu', 'H100=2', '--topology', 'same_numa')
+        expected = {'resources:CUSTOM_GPU_H100': '2',
+                    'gpgpu:topology': 'same_numa'}
+        self.assertEqual((expected, expected), (shown, self.nova.specs))
+        [(method, path, microversion)] = self.nova.changes
+        self.assertEqual(('POST', f'compute {flavor_set.MICROVERSION}'),
+                         (method, microversion))
+        self.assertIn(self.nova.flavor_id, path)
+
+    def test_flavor_is_found_by_its_id(self):
+        self.set('--gpu', 'H100=2', name=self.nova.flavor_id)
+        self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
+
+    def test_set_removes_other_gpus_and_rules_alone(self):
+        rest = {'hw:cpu_policy': 'dedicated', 'resources:VGPU': '1',
+                'resources:CUSTOM_FPGA': '1', 'trait:CUSTOM_GPU': 'required'}
+        self.nova.specs.update({
+            **rest, 'resources:PGPU': '1', 'resources:CUSTOM_GPU_GONE': '3',
+            'gpgpu:topology': 'same_switch'})
+        self.set('--gpu', 'H100=2')
+        self.assertEqual({**rest, 'resources:CUSTOM_GPU_H100': '2'},
+                         self.nova.specs)
+
+    def test_second_set_changes_nothing(self):
+        self.set('--gpu', 'H100=2')
+        del self.nova.changes[:]
+        self.set('--gpu', 'H100=2')
+        self.assertEqual([], self.nova.changes)
+
+    def test_set_replaces_the_count(self):
+        self.set('--gpu', 'H100=2')
+        self.set('--gpu', 'H100=4')
+        self.assertEqual({'resources:CUSTOM_GPU_H100': '4'}, self.nova.specs)
+
+    def test_unknown_flavor_is_named(self):
+        err = self.refused('--gpu', 'H100=2', name='none')
+        self.assertIn('flavor none: ', err)
+        self.assertEqual({}, self.nova.specs)
+
+    def test_unknown_variant_asks_no_cloud(self):
+        self.assertIn('known: H100, MINE',
+                      self.refused('--gpu', 'H9=2'))
+        self.assertFalse(hasattr(self.nova, 'cloud'))
+
+    def test_set_that_nova_refuses_changes_nothing(self):
+        self.nova.specs['gpgpu:topology'] = 'same_switch'
+        self.nova.refusal = 'Validation failed; extra spec is wrong'
+        self.assertIn('Validation failed; extra spec is wrong',
+                      self.refused('--gpu', 'H100=2'))
+        # Nothing half done: what goes goes last.
+        self.assertEqual({'gpgpu:topology': 'same_switch'}, self.nova.specs)
+
+    def test_set_that_ends_half_way_can_be_run_again(self):
+        self.nova.specs.update({'resources:CUSTOM_GPU_A': '1',
+                                'resources:CUSTOM_GPU_B': '1'})
+        self.nova.undeletable = 'resources:CUSTOM_GPU_B'
+        err = self.refused('--gpu', 'H100=2')
+        self.assertIn('resources:CUSTOM_GPU_B could not be removed: ', err)
+        self.assertIn('run the command again', err)
+        self.nova.undeletable = None
+        self.set('--gpu', 'H100=2')
+        self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
+
+    def test_set_connects_to_the_named_cloud(self):
+        self.manage('--os-cloud', 'west', 'flavor', 'set', 'gpu', '--gpu',
+                    'H100=1', connect=self.nova.connect)
+        self.assertEqual('west', self.nova.cloud)
