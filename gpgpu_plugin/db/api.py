@@ -33,6 +33,8 @@ from oslo_db import options
 from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 
+from gpgpu_plugin import exception
+
 T = typing.TypeVar('T')
 
 DEFAULT_CONNECTION = 'sqlite:///gpgpu.sqlite'
@@ -60,6 +62,7 @@ class Database:
     """Transactions on the configured database.
 
     :param url: SQLAlchemy URL; default ``[database] connection``
+    :raises ConfigInvalid: it names a server of MariaDB, but no database
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str | None = None) -> None:
@@ -71,6 +74,7 @@ class Database:
                 'retry_interval', 'sqlite_synchronous')}
         if url:
             settings['connection'] = url
+        _check_names_database(settings['connection'])
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
         # SQLite has one writer at a time anyway. Waiting here, in order,
@@ -114,3 +118,12 @@ class Database:
 
 def _lost_insertion(exc: Exception) -> bool:
     return type(exc).__name__ == 'DBDuplicateEntry'
+
+
+def _check_names_database(connection: str) -> None:
+    url = sa.make_url(connection)
+    if url.get_backend_name() in ('mysql', 'mariadb') and not url.database:
+        raise exception.ConfigInvalid(
+            option='[database] connection',
+            reason=f'it names no database on {url.host}; add one, such as '
+                   f'mysql+pymysql://user:password@{url.host}/gpgpu')

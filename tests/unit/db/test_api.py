@@ -18,6 +18,7 @@ import fixtures
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import models
 from tests.unit.db import base
@@ -40,6 +41,16 @@ class MissingFileTest(base.DatabaseTestCase):
         for url in ('sqlite://', 'mysql+pymysql://u:p@h/gpgpu',
                     'postgresql+psycopg2://u:p@h/gpgpu'):
             self.assertFalse(self.is_missing(url), url)
+
+
+class NoDatabaseTest(base.DatabaseTestCase):
+
+    def test_url_of_mariadb_without_a_database_is_refused(self):
+        for url in ('mysql+pymysql://u:secret@h/', 'mariadb+pymysql://u@h'):
+            exc = self.assertRaises(
+                exception.ConfigInvalid, api.Database, self.conf, url)
+            self.assertIn('names no database on h', str(exc))
+            self.assertNotIn('secret', str(exc))
 
 
 class TransactionTest(base.DatabaseTestCase):
