@@ -35,11 +35,13 @@ from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
 from tests.unit.conductor import test_reports
 from tests.unit.conductor import test_scheduler_feed
-from tests.unit.conductor import test_vgpus
+from tests.unit.conductor import test_vgpu_capacity
+from tests.unit.conductor import test_vgpu_claims
 from tests.unit.conductor.admin import test_device
 from tests.unit.conductor.admin import test_group
 from tests.unit.conductor.admin import test_host
 from tests.unit.conductor.admin import test_variant
+from tests.unit.conductor.admin import test_vgpu_type
 from tests.unit.db import test_assignment
 from tests.unit.db import test_migration
 
@@ -175,9 +177,11 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_variant.VariantTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
         test_scheduler_feed.ChangesTest,
-        test_vgpus.TypesTest, test_vgpus.CapacityTest, test_vgpus.SeatTest,
-        test_vgpus.VFTest, test_driver_capacity.ToldTest, LateCommit,
-        FirstReport, Migration))
+        test_vgpu_type.ListTest, test_vgpu_type.EnableTest,
+        test_vgpu_capacity.MdevCapacityTest,
+        test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
+        test_driver_capacity.DriverCapacityTest, LateCommit, FirstReport,
+        Migration))
 del FirstReport, LateCommit, Migration, _mixin
 
 
