@@ -136,7 +136,7 @@ def count_refusal(demand: Demand, available: int) -> Refusal:
     """Return the refusal of a demand for more than is available."""
     return Refusal(
         reason=Reason.NOT_ENOUGH_AVAILABLE,
-        detail=f'asked {demand}, {available} available')
+        detail=f'{demand} requested, {available} available')
 
 
 def far_refusal(request: Request) -> Refusal:

@@ -41,7 +41,7 @@ class _DenyingConductor:
         self.contexts.append(ctxt)
         raise exception.ClaimDenied(
             instance=request['instance_uuid'], host=request['host'],
-            reason='not_enough_available', detail='asked 2, 1 available')
+            reason='not_enough_available', detail='2 requested, 1 available')
 
 
 class RPCTest(base.BaseTestCase):

@@ -67,7 +67,7 @@ class GpuFilterTest(base.BaseTestCase):
             host('h1'), host('h2')))
         self.assertEqual([0], api.asked)
         self.assertIn('GpuFilter refuses h2: not_enough_available '
-                      '(asked 2 of CUSTOM_GPU_A, 1 available)',
+                      '(2 of CUSTOM_GPU_A requested, 1 available)',
                       self.log.output)
 
     def test_a_card_may_have_room_for_several(self):

@@ -214,11 +214,11 @@ class ShortageTest(test_base.BaseTestCase):
         self.assertEqual((reason, detail), (exc.reason, exc.detail))
 
     def test_too_few_vgpus(self) -> None:
-        self.refused('not_enough_available', 'asked 2 of V8, 1 available',
+        self.refused('not_enough_available', '2 of V8 requested, 1 available',
                      {'V8': 2}, gpu('a', '8'))
 
     def test_class_that_the_host_does_not_offer(self) -> None:
-        self.refused('not_enough_available', 'asked 1 of VX, 0 available',
+        self.refused('not_enough_available', '1 of VX requested, 0 available',
                      {'VX': 1}, gpu('a'))
 
     def test_disabled_type(self) -> None:
@@ -232,21 +232,21 @@ class ShortageTest(test_base.BaseTestCase):
     def test_other_type_in_the_way(self) -> None:
         self.refused(
             'type_conflict',
-            'asked 1 of V8, 0 available: the GPUs have vGPUs of type 4, and '
-            'their mix policy is same_type', {'V8': 1},
+            '1 of V8 requested, 0 available: the GPUs have vGPUs of type 4, '
+            'and their mix policy is same_type', {'V8': 1},
             gpu('a', '4', mix_policy=capacity.VGPUMixPolicy.SAME_TYPE))
 
     def test_vgpu_of_unknown_type_in_the_way(self) -> None:
         self.refused(
             'type_conflict',
-            'asked 1 of V8, 0 available: the GPUs have vGPUs of type '
+            '1 of V8 requested, 0 available: the GPUs have vGPUs of type '
             'unknown, and their mix policy is any_mix', {'V8': 1},
             gpu('a', capacity.UNKNOWN))
 
     def test_driver_alone_in_the_way(self) -> None:
         self.refused(
             'driver_has_no_room',
-            'asked 2 of V8, 1 available: 2 would fit by size, but the '
+            '2 of V8 requested, 1 available: 2 would fit by size, but the '
             'drivers of the GPUs report no more free instances', {'V8': 2},
             gpu('a', driver_available={'8': 1}))
 
@@ -290,7 +290,7 @@ class PassthroughTest(test_base.BaseTestCase):
     def test_refusals_have_a_name_and_numbers(self) -> None:
         for count, topology, reason, detail in (
                 (8, 'any', 'not_enough_available',
-                 'asked 8 of WHOLE, 7 available'),
+                 '8 of WHOLE requested, 7 available'),
                 (5, 'same_numa', 'topology_same_numa',
                  'no NUMA node has 5 of WHOLE'),
                 (3, 'same_switch', 'topology_same_switch',
