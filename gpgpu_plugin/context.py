@@ -22,7 +22,7 @@ class RequestContext(context.RequestContext):
 
 
 def admin(request_id: str | None = None) -> RequestContext:
-    """Return a context for what the plugin does by itself."""
+    """Return a context for calls that no user requested."""
     return RequestContext(is_admin=True, request_id=request_id,
                           overwrite=False)
 

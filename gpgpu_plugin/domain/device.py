@@ -42,7 +42,7 @@ from gpgpu_plugin import exception
 
 
 class DeviceKind(enum.StrEnum):
-    """Thing that a device is.
+    """Kind of a device.
 
     ``pci``: a PCI function, or a parent of mdevs that is no PCI function.
     ``mdev``: a row for one mediated device of a GPU, reused by the next one.
@@ -67,7 +67,7 @@ class DeviceUser(enum.StrEnum):
 
 
 class DeviceState(enum.StrEnum):
-    """Step of its life cycle that a device is in."""
+    """State of a device in its life cycle."""
 
     AVAILABLE = 'available'
     PROVISIONING = 'provisioning'
@@ -147,7 +147,7 @@ def is_claimable(state: str, *, enabled: bool, present: bool,
 
 def shown_state(state: str, *, enabled: bool, present: bool,
                 managed: bool, children: Collection[str] = ()) -> str:
-    """Return the one word that an operator reads.
+    """Return the state that operators see, as one word.
 
     An assigned device is shown as assigned, whatever else is wrong with it:
     the assignment lasts until Nova ends it.

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A GPU group with its devices and assignments: what can be claimed of it."""
+"""A GPU group with its devices and assignments, and what can be claimed."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _AVAILABLE = device_rules.DeviceState.AVAILABLE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Device:
-    """A device as the conductor knows it.
+    """A device with what the conductor knows about it.
 
     :ivar id: stable id
     :ivar parent_id: stable id of a VF's PF or of an mdev row's GPU
     :ivar is_managed: whether it is in a group
-    :ivar vgpu_type: type of the vGPU that is there, or may be; None: there is
-        none
+    :ivar vgpu_type: type of the vGPU that exists or may exist; None: none
+        exists
     :ivar function: None for an mdev row
     :ivar vgpus: vGPUs that the function's driver offers and has
     :ivar driver: what the GPU's driver reported
@@ -65,35 +65,34 @@ class Device:
 
     @property
     def is_claimable(self) -> bool:
-        """Whether a claim may take the device or a part of it, as far as its
-        own state says."""
+        """Return whether the device's own state allows claims."""
         return device_rules.is_claimable(
             self.state, enabled=self.enabled, present=self.present,
             managed=self.is_managed)
 
     @property
     def may_have_vgpu(self) -> bool:
-        """Return whether there is a vGPU, or may be one."""
+        """Return whether a vGPU exists or may exist."""
         return self.state != _AVAILABLE or self.vgpu_type is not None
 
     @property
     def foreign_vgpus(self) -> tuple[str, ...]:
-        """vGPUs of the function that were not made for an assignment."""
+        """Return the vGPUs that were not created for an assignment."""
         return self.vgpus.existing_vgpus if self.vgpus is not None else ()
 
     @functools.cached_property
     def types(self) -> Mapping[str, vgpu_type_mod.VGPUType]:
-        """Types that the GPU can be partitioned into, by name."""
+        """Return the types that the GPU can be partitioned into, by name."""
         return driver_capacity.types(self.vgpus, self.driver)
 
     @property
     def has_vf_vgpus(self) -> bool:
-        """Whether each vGPU is one of the GPU's VFs."""
+        """Return whether each vGPU is one of the GPU's VFs."""
         return (self.vgpus is not None
                 and self.vgpus.mechanism == capability.VGPUMechanism.VF)
 
     def shown_state(self, children: Collection[Device] = ()) -> str:
-        """Return the one word that an operator reads.
+        """Return the state that operators see, as one word.
 
         :param children: the device's vGPUs
         """
@@ -107,7 +106,7 @@ class Device:
 class OfferedType:
     """A type of a group; ``passthrough`` is the whole GPU.
 
-    :ivar enabled: whether an operator lets it be claimed
+    :ivar enabled: whether operators allow claims of it
     :ivar listed: whether Placement may know its resource class
     """
 
@@ -117,7 +116,7 @@ class OfferedType:
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether it is the whole GPU."""
+        """Return whether the type is the whole GPU."""
         return self.vgpu_type == naming.PASSTHROUGH
 
 
@@ -141,7 +140,7 @@ class GroupCapacity:
 
     :ivar devices: its GPUs, and their VFs and mdev rows
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group, such as
-        those that Nova assigns, and have a vGPU or may have one
+        those that Nova assigns, and that may have a vGPU
     :ivar assignments: active ones, in the order of their claims
     """
 
@@ -155,16 +154,16 @@ class GroupCapacity:
 
     @functools.cached_property
     def gpus(self) -> tuple[Device, ...]:
-        """The GPUs; a VF whose PF is not in the group is one itself."""
+        """Return the GPUs, including VFs whose PF is not in the group."""
         ids = {device.id for device in self.devices}
         return tuple(device for device in self.devices
                      if device.parent_id not in ids)
 
     @functools.cached_property
     def children(self) -> Mapping[str, Sequence[Device]]:
-        """VFs and mdev rows by the id of their GPU.
+        """Return VFs and mdev rows by the id of their GPU.
 
-        VFs of others use a part of the GPU, too.
+        VFs that are not in the group use a part of the GPU, too.
         """
         gpus = {gpu.id for gpu in self.gpus}
         found: dict[str, list[Device]] = {gpu: [] for gpu in gpus}
@@ -175,7 +174,7 @@ class GroupCapacity:
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, OfferedType]:
-        """The types by name."""
+        """Return the types by name."""
         return {offered.vgpu_type: offered for offered in self.types}
 
     def resource_class(self, vgpu_type: str) -> str:
@@ -198,7 +197,7 @@ class GroupCapacity:
 
     @functools.cached_property
     def gpu_capacities(self) -> tuple[capacity.GPUCapacity, ...]:
-        """Capacity of each GPU, in the order of ``gpus``."""
+        """Return the capacity of each GPU, in the order of ``gpus``."""
         return tuple(self._gpu_capacity(gpu) for gpu in self.gpus)
 
     def _gpu_capacity(self, gpu: Device) -> capacity.GPUCapacity:
@@ -255,7 +254,7 @@ class GroupCapacity:
         return self.offer(offered).available()
 
     def max_instances(self, offered: OfferedType) -> list[int]:
-        """Return how many of a type each GPU takes if it has nothing else."""
+        """Return how many of a type fit on each GPU without other vGPUs."""
         return [gpu.max_instances(offered.vgpu_type)
                 for gpu in self.gpu_capacities]
 

@@ -33,8 +33,8 @@ def desired(*, max_instances: int, available: int, allocated: int,
     ``reserved`` alone: a total or max_unit below a live allocation would
     break every other build and delete on the host.
 
-    :param max_instances: units that the group's GPUs in any state, missing
-        ones too, can have
+    :param max_instances: units that the group's GPUs can have, in any state
+        and including missing GPUs
     :param available: units that a claim could take now
     :param allocated: units assigned under a Placement allocation on the
         provider

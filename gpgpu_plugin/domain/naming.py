@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Names that the plugin gives to things outside itself.
+"""Names that the plugin gives to resource classes, traits and providers.
 
 Resource classes and traits follow the normalisation rules of
 os-resource-classes and os-traits; provider UUIDs are derived, so that a
@@ -66,7 +66,7 @@ def resource_class(variant: str, vgpu_type: str = PASSTHROUGH) -> str:
 
 
 def is_reserved_class(name: str) -> bool:
-    """Return whether only the plugin uses such a class, known to it or not."""
+    """Return whether only the plugin uses such a class, existing or not."""
     return name.startswith(('CUSTOM_GPU_', 'CUSTOM_VGPU_'))
 
 

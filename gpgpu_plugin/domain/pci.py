@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""PCI addresses and ids, and PCI functions as a scan finds them."""
+"""PCI addresses and ids, and PCI functions as a scan reads them."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ class PCIFunction:
     :ivar switch_path: stable ids of the upstream ports of the PCIe switches
         between the root port and the function, outermost first
     :ivar companions: addresses of the functions that go to the same guest:
-        those of the same card that are no separate GPU
+        those of the same card that are not a separate GPU
         (gpgpu_plugin.domain.gpu)
     :ivar part_of: address of the function whose companion this one is
     :ivar iommu_foreign_members: addresses in the card's IOMMU groups that are
-        no part of the card; bridges are not meant. Reported for GPUs only
+        not part of the card, without bridges. Reported for GPUs only
     :ivar used_by: user that the host itself can see
     :ivar serial: vendor's serial number (VPD), dsn: PCIe Device Serial Number
     :ivar pf: stable id of the PF if this is a VF; ``vf_index`` its number
@@ -194,7 +194,7 @@ class PCIFunction:
 
 
 def swap_reason(before: PCIFunction, now: PCIFunction) -> str | None:
-    """Return how a scan shows that another device is in a function's place.
+    """Return how a function shows that another device took its place.
 
     An unknown value proves nothing.
     """

@@ -33,7 +33,7 @@ class Variant:
 
     :ivar resource_class: resource class of the whole GPU
     :ivar traits: traits of its resource providers beside the plugin's own
-    :ivar mix_policy: which vGPUs may be on one GPU together, a
+    :ivar mix_policy: rule for which vGPUs may share a GPU, a
         domain.vgpu.capacity.VGPUMixPolicy
     """
 
@@ -50,7 +50,7 @@ class Variant:
 
     @property
     def specificity(self) -> int:
-        """Number of optional ids that it names."""
+        """Return the number of optional ids that the variant names."""
         return sum(getattr(self, name) is not None for name in _OPTIONAL)
 
     def class_of(self, vgpu_type: str) -> str:
@@ -62,7 +62,8 @@ class Variant:
     def matches(self, function: pci.PCIFunction) -> bool:
         """Return whether the function has all ids that the variant names.
 
-        An unknown id of the function never matches one that is named.
+        An unknown id of the function never matches an id that the variant
+        names.
         """
         return all(
             getattr(self, name) in (None, getattr(function, name))
@@ -72,7 +73,7 @@ class Variant:
 def check(variant: Variant) -> Variant:
     """Return the variant with normalised ids and its resource class.
 
-    :raises Invalid: naming the field and what is expected
+    :raises Invalid: the message names the field and the expected value
     """
     naming.check_variant_name(variant.name)
     if variant.type not in TYPES:
@@ -125,8 +126,8 @@ def match(variants: Iterable[Variant],
 def check_beside(variant: Variant, others: Iterable[Variant]) -> None:
     """Refuse a variant that conflicts with the others.
 
-    :raises Conflict: the same name to Placement, a possible tie, or the same
-        resource class
+    :raises Conflict: both have the same name in Placement or the same resource
+        class, or a device could match both equally well
     """
     others = list(others)
     same = collides(variant.name, [other.name for other in others])
@@ -156,7 +157,7 @@ def overlaps(one: Variant, other: Variant) -> bool:
 
 
 def collides(name: str, others: Iterable[str]) -> str | None:
-    """Return the one of the names that is equal to this in Placement."""
+    """Return which of the names equals this name in Placement."""
     normalized = naming.normalize(name)
     return next((other for other in others
                  if naming.normalize(other) == normalized), None)

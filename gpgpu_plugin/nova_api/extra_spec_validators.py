@@ -11,8 +11,8 @@
 #    under the License.
 """Validators of the ``gpgpu:`` extra specs, loaded by nova-api.
 
-Nova runs them from compute microversion 2.86 on. What a request below it lets
-in is refused by the filter and by the claim.
+Nova runs them from compute microversion 2.86 on. Below it, the filter and the
+claim refuse what the validators would refuse.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Claims: what is asked, and what is granted."""
+"""Claims: requests, and the assignments that they return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpgpu_plugin.objects import inventory
 
 
 class ClaimRole(enum.StrEnum):
-    """What an instance uses its devices on one host for.
+    """Purpose for which an instance uses its devices on one host.
 
     A build, unshelve or evacuation claims as ``instance``. A resize or cold
     migration claims as ``destination`` under its own UUID; when Nova confirms
@@ -42,11 +42,11 @@ class ClaimRequest:
     again returns the same devices, another request under the same key is a
     conflict.
 
-    :ivar migration_uuid: the migration that claims its destination; None for
-        the role ``instance``
+    :ivar migration_uuid: the migration for whose destination the claim is;
+        None for the role ``instance``
     :ivar allocated: units of the instance's Placement allocation by provider
-        UUID and resource class, on any provider: the conductor looks only
-        at its own
+        UUID and resource class, on any provider; the conductor uses only those
+        of its own providers
     :ivar numa_nodes: the host's NUMA nodes on which the guest's memory is;
         None: anywhere
     """
@@ -74,9 +74,9 @@ class ClaimRequest:
 class MigrationConfirmation:
     """Nova's confirmation of one migration of one instance.
 
-    :ivar source_assignments: UUIDs of what the instance had on the source.
-        They are named one by one so that a confirmation that is delivered
-        late, or twice, ends nothing that was claimed there since
+    :ivar source_assignments: UUIDs of the assignments of the instance on the
+        source. They are listed so that a confirmation that is delivered late,
+        or twice, does not end assignments that were claimed there since
     """
 
     instance_uuid: str
@@ -86,12 +86,13 @@ class MigrationConfirmation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """One device held by one instance.
+    """One device assigned to one instance.
 
-    :ivar uuid: names this holding, never the next one of the same device
-    :ivar migration_uuid: the migration of a destination, else None
-    :ivar vgpu_type: ``passthrough`` for a whole card
-    :ivar placement_id: where on its card the vGPU is to be, as in
+    :ivar uuid: identifies this assignment, never a later one of the same
+        device
+    :ivar migration_uuid: the migration of the role ``destination``, else None
+    :ivar vgpu_type: ``passthrough`` for a whole GPU
+    :ivar placement_id: placement of the vGPU on its GPU, as in
         gpgpu_plugin.domain.vgpu.capacity.VGPU
     :ivar state: the device's state
     :ivar lease_expires_at: seconds since the epoch until which a claim that
@@ -116,9 +117,9 @@ class Assignment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What was granted, and what the host offers after it.
+    """Assignments that a claim returns, and the host's inventory after it.
 
-    ``assignments`` is empty when none of the demands is ours.
+    ``assignments`` is empty if no demand is for a class of the plugin.
     """
 
     assignments: tuple[Assignment, ...]
@@ -129,10 +130,10 @@ class Claim:
 class CleanTask:
     """A dirty device that its host must clean.
 
-    :ivar assignment_uuid: the last one; None if it never had any
-    :ivar vgpu_type: what is carved there, or may be
-    :ivar token: names this cleaning of the device (its last assignment, or
-        the operator's request); a verdict with another token is refused
+    :ivar assignment_uuid: its last assignment; None if it never had one
+    :ivar vgpu_type: type of the vGPU that exists or may exist
+    :ivar token: identifies this cleaning of the device (its last assignment,
+        or the operator's request); a verdict with another token is refused
     """
 
     device_uuid: str

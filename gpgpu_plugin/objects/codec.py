@@ -38,7 +38,7 @@ def to_primitive(value: object) -> object:
 
 
 def _prepare(kind: type[object]) -> None:
-    """Let msgspec inspect a type once, in one thread.
+    """Make msgspec inspect a type once, in one thread.
 
     msgspec caches what it finds in the dataclass, and other threads see the
     cache before it is complete: two first calls at the same time crash the

@@ -41,7 +41,7 @@ class GroupInventory:
 class HostInventory:
     """All groups of a host at one generation.
 
-    A higher generation is newer, which shows that an answer arrived late.
+    A higher generation is newer, so that a late answer can be recognised.
     """
 
     host: str

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A host's scan, as sent to the conductor."""
+"""Reports of hosts: a scan as it is sent to the conductor."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class HostReport:
     :ivar functions: functions that the host's backends could prepare for a
         guest, whether or not a variant matches: only the conductor applies
         variants
-    :ivar vgpu_capabilities: of functions whose driver has vGPUs, by stable id
-    :ivar driver_capacities: of GPUs whose driver says what it can create, by
+    :ivar vgpu_capabilities: capabilities of functions whose driver has vGPUs,
+        by stable id
+    :ivar driver_capacities: capacities of GPUs whose driver reports them, by
         stable id
     :ivar problems: what could not be read, one sentence each
     """

@@ -21,7 +21,7 @@ class TypeMasks:
     """Availability of one resource class of a group, by GPU.
 
     :ivar free: mask of the GPUs with at least one available unit
-    :ivar available: available units by GPU; empty if one of each free GPU
+    :ivar available: available units by GPU; empty if each free GPU has one
     """
 
     resource_class: str
@@ -31,12 +31,12 @@ class TypeMasks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupMasks:
-    """One group as a scheduler needs it. Bit i of a mask is GPU i.
+    """Masks of one group, for schedulers. Bit i of a mask is GPU i.
 
-    :ivar types: one entry a resource class
-    :ivar numa: one mask of GPUs a known NUMA node; a GPU whose node is
+    :ivar types: one entry per resource class
+    :ivar numa: one mask of GPUs per known NUMA node; a GPU whose node is
         unknown is in none of them
-    :ivar switches: one mask of GPUs a PCIe switch
+    :ivar switches: one mask of GPUs per PCIe switch
     :ivar alone: as in domain.allocation.feasibility.Masks
     :ivar states: number of GPUs by state, ``missing`` and ``disabled`` first
     """
@@ -52,7 +52,7 @@ class GroupMasks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostMasks:
-    """One host as a scheduler needs it."""
+    """Masks of one host, for schedulers."""
 
     host: str
     node_uuid: str
@@ -68,7 +68,7 @@ class Changes:
     Masks of the groups of one host have the same order: entry i of ``numa``
     (``switches``, ``alone``) is the same node (switch, GPU) in every group.
 
-    :ivar generation: to be sent with the next question
+    :ivar generation: to be sent with the next call
     """
 
     generation: int

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Filters for nova-scheduler, and what Nova calls to find them.
+"""Filters for nova-scheduler, and the function by which Nova finds them.
 
 ``[filter_scheduler] available_filters`` names ``all_filters`` beside Nova's
 own value.

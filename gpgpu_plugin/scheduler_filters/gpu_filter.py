@@ -38,11 +38,11 @@ CONF = nova.conf.CONF
 
 
 class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
-    """Filter by vGPU type, topology and capacity, as the conductor has them.
+    """Filter by vGPU type, topology and capacity, with the conductor's data.
 
-    Placement may be behind, and knows no topology. Requests without GPUs pass
-    without a call; so do rebuilds, which keep their devices. The claim checks
-    again what passes here.
+    Placement may be out of date, and knows no topology. Requests without GPUs
+    pass without a call; so do rebuilds, which keep their devices. The claim
+    checks again.
     """
 
     RUN_ON_REBUILD = False
@@ -69,7 +69,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
     def filter_all(self, filter_obj_list: Iterable[nova_types.HostState],
                    spec_obj: nova_types.RequestSpec,
                    ) -> Iterator[nova_types.HostState]:
-        """Return the hosts that have a candidate with the GPUs asked for."""
+        """Return the hosts that have a candidate with the requested GPUs."""
         hosts = list(filter_obj_list)
         if utils.request_is_rebuild(spec_obj):
             return iter(hosts)
@@ -134,7 +134,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
                  ) -> request_mod.Refusal | None:
         """Drop the host's candidates that do not fit.
 
-        :returns: None if some fit, else why the last one does not
+        :returns: None if some candidates fit, else why the last one does not
         """
         last: request_mod.Refusal | None = None
 

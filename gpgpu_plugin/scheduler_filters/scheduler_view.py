@@ -11,7 +11,7 @@
 #    under the License.
 """The scheduler's view of the groups of all hosts.
 
-It is kept between decisions; one call a decision brings what changed.
+It is kept between decisions; one call per decision fetches the changes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SchedulerView:
 
 
 class SchedulerViewCache:
-    """Keeper of the newest view. Thread-safe."""
+    """Cache of the newest view. Thread-safe."""
 
     def __init__(self, api: conductor_api.ConductorAPI) -> None:
         self._api = api
@@ -89,7 +89,7 @@ class SchedulerViewCache:
         self._view = SchedulerView()
 
     def refresh(self) -> SchedulerView:
-        """Return the view as of now, after one call.
+        """Fetch the changes in one call and return the new view.
 
         :raises ConductorUnavailable: the view may be out of date
         """

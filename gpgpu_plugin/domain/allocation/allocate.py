@@ -9,14 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which GPUs and vGPUs a request gets: a pure function of what is offered.
+"""Selection of GPUs and vGPUs for a request, a pure function of the offers.
 
 Order of preferences:
 
-1. what the request demands: all on one NUMA node, all below one switch, all
-   near the guest's memory;
-2. all near the guest's memory, where that is preferred and possible;
-3. one NUMA node, where vGPUs are requested;
+1. the request's demands: all on one NUMA node, all below one switch, all near
+   the guest's memory;
+2. all near the guest's memory, if that is preferred and possible;
+3. one NUMA node, if vGPUs are requested;
 4. vGPUs by policy: depth_first takes GPUs that have vGPUs already and leaves
    GPUs empty, breadth_first takes the emptiest (``packing``);
 5. whole GPUs on the fewest NUMA nodes over the whole request, then below the
@@ -26,14 +26,14 @@ Order of preferences:
 6. ids.
 
 A whole GPU is a unit of the type ``passthrough``: each GPU has one, which
-excludes everything else on it. Where vGPUs by these preferences leave too few
-GPUs whole, GPUs are reserved to stay whole first.
+excludes everything else on it. If vGPUs placed by these preferences would
+leave too few whole GPUs, GPUs are reserved for passthrough first.
 
 The search is exact for requests of one resource class and for requests of
-whole GPUs alone. Requests of several types, of which one is not
-``passthrough``, are packed greedily in a bounded number of ways and could be
-refused though some packing exists; for a few GPUs a brute-force oracle in the
-tests finds none that is refused so.
+whole GPUs alone. Requests of several types that include vGPUs are packed
+greedily in a bounded number of ways. They could be refused although a packing
+exists; for small numbers of GPUs, a brute-force oracle in the tests finds no
+such case.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _gpus(offers: _Offers) -> list[capacity.GPUCapacity]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """Selections in one region; the lower the cost, the better."""
+    """Selections in one region; a lower cost is better."""
 
     cost: tuple[object, ...]
     selections: Selections
@@ -110,12 +110,12 @@ class _Outcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Search:
-    """One request, to be met in any of several regions.
+    """Search for selections that meet one request, region by region.
 
-    :ivar offers: what is demanded, by resource class
+    :ivar offers: offers that are demanded, by resource class
     :ivar demands: all demands
-    :ivar vgpu_demands: those for vGPUs
-    :ivar gpu_counts: how many whole GPUs are demanded, by resource class
+    :ivar vgpu_demands: demands for vGPUs
+    :ivar gpu_counts: number of whole GPUs demanded, by resource class
     """
 
     offers: _Offers
@@ -149,11 +149,11 @@ class _Search:
 
     def _attempts(self, offers: _Offers) -> Iterator[tuple[
             request_mod.AllocationPolicy, _Demands, frozenset[str]]]:
-        """Return policies, orders of the vGPU demands and GPUs reserved to
-        stay whole.
+        """Return the attempts: policy, order of vGPU demands, reserved GPUs.
 
-        The order of the policy is first; then the closest packing in every
-        order of the demands; then the same without reserved GPUs.
+        The first attempt uses the order of the policy. The next ones use the
+        closest packing, in every order of the demands. The last ones do the
+        same without reserved GPUs.
         """
         nothing = frozenset[str]()
         yield self.policy, self.vgpu_demands, nothing
@@ -177,7 +177,7 @@ class _Search:
     def _attempt(self, offers: _Offers, policy: request_mod.AllocationPolicy,
                  demands: _Demands,
                  reserved: frozenset[str]) -> _Outcome | None:
-        """Place vGPUs, then take whole GPUs of what is left."""
+        """Place vGPUs, then select whole GPUs from the rest."""
         gpus = {gpu.id: gpu for demand in demands
                 for gpu in offers[demand.resource_class].gpus
                 if gpu.id not in reserved}
@@ -200,8 +200,11 @@ class _Search:
 
     def _packing_cost(self, offers: _Offers,
                       selections: Selections) -> tuple[object, ...]:
-        """Return the cost of vGPUs: how many empty GPUs they begin to use,
-        and how many there were."""
+        """Return the cost of vGPUs.
+
+        It is the number of empty GPUs that they begin to use, and how many
+        there were.
+        """
         if not selections:
             return ()
         sign = 1 if self.policy is _Policy.DEPTH_FIRST else -1
@@ -229,7 +232,7 @@ def _search(offers: _Offers, demands: _Demands,
 
 def _check_counts(offers: _Offers, request: request_mod.Request,
                   guest_nodes: frozenset[int] | None) -> None:
-    """Refuse what no topology could make possible."""
+    """Refuse demands that exceed what the whole host has."""
     if (guest_nodes is None
             and request.numa_policy is request_mod.NUMAPolicy.REQUIRED):
         raise request_mod.Unsatisfiable(request_mod.NO_GUEST_NODES)
@@ -267,7 +270,7 @@ def _shortage(demand: request_mod.Demand,
 
 def _by_policy(offer: offer_mod.TypeOffer,
                gpus: Iterable[capacity.GPUCapacity]) -> int:
-    """Return how many would fit if the drivers reported nothing."""
+    """Return how many would fit without the drivers' limits."""
     return sum(
         dataclasses.replace(gpu, driver_available=None).available(
             offer.vgpu_type) for gpu in gpus)
@@ -275,7 +278,7 @@ def _by_policy(offer: offer_mod.TypeOffer,
 
 def _refusal(search: _Search, request: request_mod.Request,
              guest_nodes: frozenset[int] | None) -> request_mod.Refusal:
-    """Return why no region will do, though the host has the units."""
+    """Return why no region suffices although the host has enough units."""
     base = region_mod.base_region(request, guest_nodes)
     gpus = _gpus(search.offers)
     if search.offers_within(base) is None:

@@ -9,20 +9,18 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whether a host could meet a request, decided on bit masks: a scheduler asks
-this of every host.
+"""Feasibility of a request on a host, computed on bit masks for schedulers.
 
-``refusal`` answers for masks what ``allocate`` answers for offers:
+``refusal`` decides on masks what ``allocate`` decides on offers:
 
-* Of a request of one resource class, and of one for whole GPUs alone, it
-  refuses exactly if ``allocate`` does, whatever the topology and the NUMA
-  policy.
-* Of other requests it refuses only if ``allocate`` does. It may pass one that
-  ``allocate`` refuses with ``type_conflict``, since masks know how many units
-  of each type a GPU can take, but not how many beside units of other types.
-* With the NUMA policy ``required`` Nova has yet to choose the guest's nodes.
-  It refuses if ``allocate`` would for any choice of so many nodes; a claim for
-  another choice may be refused.
+* It refuses a request of one resource class, or for whole GPUs alone, exactly
+  if ``allocate`` does, whatever the topology and the NUMA policy.
+* It refuses other requests only if ``allocate`` does. It may pass one that
+  ``allocate`` refuses with ``type_conflict``: masks have how many units of
+  each type a GPU can take, but not how many beside units of other types.
+* With the NUMA policy ``required``, Nova has not chosen the guest's nodes yet.
+  ``refusal`` refuses if ``allocate`` would refuse for every choice of that
+  many nodes. The claim may still be refused for the choice that Nova makes.
 """
 
 from __future__ import annotations
@@ -53,10 +51,10 @@ class Masks:
     :ivar free: GPUs that can take a unit
     :ivar numa: GPUs of each NUMA node
     :ivar switches: GPUs below each PCIe switch
-    :ivar available: how many units each GPU can take; empty: one each
+    :ivar available: how many units each GPU can take; empty: one per GPU
     :ivar alone: each GPU that can take several units and whose node or switch
-        is unknown: it is in one place all the same. Entry i is the same GPU
-        in every Masks of a host
+        is unknown: its units share one node and switch anyway. Entry i is the
+        same GPU in every Masks of a host
     """
 
     free: int
@@ -81,7 +79,7 @@ _NONE = Masks(free=0)
 
 
 def masks(offers: Sequence[offer_mod.TypeOffer]) -> list[Masks]:
-    """Return the masks of all that a host offers, in the same order."""
+    """Return the masks of all offers of a host, in the same order."""
     gpus = {gpu.id: gpu for offer in offers for gpu in offer.gpus}.values()
     nodes = sorted({gpu.numa_node for gpu in gpus
                     if gpu.numa_node is not None})
@@ -152,8 +150,10 @@ def _topology(request: request_mod.Request) -> request_mod.Topology:
 
 
 def _near(masks: Sequence[Masks], guest_nodes: int) -> list[list[Masks]]:
-    """Return the masks of the GPUs near the guest's memory, for each choice
-    of so many NUMA nodes."""
+    """Return the masks of the GPUs near the guest's memory.
+
+    There is one for each choice of that many NUMA nodes.
+    """
     nodes = list(zip(*(mask.numa for mask in masks), strict=True))
     parts = ([functools.reduce(operator.or_, masks_of_nodes)
               for masks_of_nodes in zip(*chosen, strict=True)]
@@ -166,7 +166,7 @@ def _near(masks: Sequence[Masks], guest_nodes: int) -> list[list[Masks]]:
 
 def _fits(masks: Sequence[Masks], counts: Sequence[int],
           topology: request_mod.Topology) -> bool:
-    """Return whether one place has enough of each class."""
+    """Return whether one node or switch has enough of each class."""
     if topology is _Topology.ANY:
         return _has_enough(masks, counts, [-1] * len(masks))
     places = zip(*(

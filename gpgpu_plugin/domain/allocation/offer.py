@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a resource class offers on one host, and what a request gets of it."""
+"""Offers of resource classes on one host, and the selections from them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from gpgpu_plugin.domain.vgpu import capacity
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TypeOffer:
-    """One resource class on one host: a type of the GPUs of a group.
+    """Offer of one resource class on one host: one type of a group's GPUs.
 
     A GPU with one id is the same GPU, with an equal value, in each offer of a
     host. A GPU is in at most one offer of the type ``passthrough``.
 
     :ivar vgpu_type: name of the type, ``passthrough`` for whole GPUs
-    :ivar enabled: whether the operator lets it be claimed
+    :ivar enabled: whether operators allow claims of it
     """
 
     vgpu_type: str
@@ -45,13 +45,15 @@ class TypeOffer:
 
     @functools.cached_property
     def available_by_gpu(self) -> Mapping[str, int]:
-        """How many units each GPU can take now if nothing else is claimed, by
-        the GPU's id."""
+        """Return how many units each GPU can take now, by the GPU's id.
+
+        It assumes that nothing else is claimed.
+        """
         return {gpu.id: gpu.available(self.vgpu_type) if self.enabled else 0
                 for gpu in self.gpus}
 
     def available(self) -> int:
-        """Return how many can be claimed now if nothing else is claimed."""
+        """Return how many units could be claimed now."""
         return sum(self.available_by_gpu.values())
 
     def within(self, region: region_mod.Region) -> TypeOffer:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Packing of vGPUs onto GPUs, and which GPUs are reserved to stay whole."""
+"""Packing of vGPUs onto GPUs, and reservation of GPUs for passthrough."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def pack(gpus: _GPUs, offers: _Offers,
          demands: Iterable[request_mod.Demand],
          policy: request_mod.AllocationPolicy,
          ) -> dict[str, tuple[offer_mod.Selection, ...]] | None:
-    """Place one vGPU after the other.
+    """Place vGPUs one after the other.
 
     depth_first takes GPUs that have vGPUs already, and among them the one on
-    which the larger types lose least; breadth_first the emptiest ones, and
-    among them likewise. What is still equal is decided by id.
+    which the larger types lose least. breadth_first takes the emptiest ones,
+    and chooses among them in the same way. Remaining ties are decided by id.
 
-    :param gpus: GPUs that may be used, by id; changed to what they are with
-        the vGPUs
+    :param gpus: GPUs that may be used, by id; updated in place with the new
+        vGPUs
     :returns: selections by resource class; None if they do not all fit
     """
     selected = {}
@@ -85,7 +85,7 @@ def _place(gpus: _GPUs, offer: offer_mod.TypeOffer, count: int,
 
 def _cost(gpu: capacity.GPUCapacity, name: str,
           policy: request_mod.AllocationPolicy) -> tuple[object, ...]:
-    """Return the cost of one more vGPU on a GPU: the lower, the better."""
+    """Return the cost of one more vGPU on a GPU; a lower cost is better."""
     used = 1 - fractions.Fraction(
         gpu.available(name), gpu.max_instances(name))
     cost = gpu.fragmentation_cost(name)
@@ -126,7 +126,7 @@ def _available(gpu: capacity.GPUCapacity,
 def _equivalence_classes(gpus: Iterable[capacity.GPUCapacity],
                          offers: Collection[offer_mod.TypeOffer],
                          ) -> list[list[str]]:
-    """Return ids of GPUs, together where they can take the same vGPUs."""
+    """Return the ids of GPUs, grouped by which vGPUs they can take."""
     classes: list[tuple[object, list[str]]] = []
     for gpu in gpus:
         demanded = {offer.vgpu_type for offer in offers
@@ -144,7 +144,7 @@ def _equivalence_classes(gpus: Iterable[capacity.GPUCapacity],
 
 def _subsets(classes: Sequence[Sequence[str]],
              count: int) -> Iterator[tuple[str, ...]]:
-    """Return every way to take so many that makes a difference."""
+    """Return every distinct way to take a number of GPUs."""
     if not count:
         yield ()
     elif sum(map(len, classes)) >= count:

@@ -28,7 +28,7 @@ _Topology = request_mod.Topology
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Region:
-    """A part of a host: GPUs that meet all conditions; None: any GPU."""
+    """A part of a host: the GPUs that meet all conditions; None: any GPU."""
 
     numa_nodes: frozenset[int] | None = None
     switch: str | None = None
@@ -57,8 +57,8 @@ def preference_tiers(gpus: Collection[capacity.GPUCapacity],
     :param gpus: GPUs of all offers that are demanded
     :param guest_nodes: the host's NUMA nodes of the guest's memory; None:
         anywhere
-    :param one_node_first: whether, without a demand for topology, one NUMA
-        node is better than several
+    :param one_node_first: whether one NUMA node is preferred to several if no
+        topology is demanded
     """
     for base in _bases(request, guest_nodes):
         if request.restricts_topology:
@@ -91,10 +91,10 @@ def _bases(request: request_mod.Request,
 def topology_regions(gpus: Iterable[capacity.GPUCapacity],
                      topology: request_mod.Topology,
                      base: Region) -> list[Region]:
-    """Return the parts of a region that each are one place to a topology.
+    """Return the parts of a region that each meet a topology.
 
-    A GPU whose node (switch) is unknown is a place of its own: several vGPUs
-    on it are in one place, wherever that is.
+    A GPU whose node (switch) is unknown is a part of its own: all vGPUs on it
+    are on the same node (switch), whichever that is.
     """
     if topology is _Topology.SAME_NUMA:
         lone = {gpu.id for gpu in gpus if gpu.numa_node is None}

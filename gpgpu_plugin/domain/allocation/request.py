@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What an instance requests, and the named reasons to refuse it."""
+"""Requests of instances for GPUs, and the named reasons to refuse them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpgpu_plugin import exception
 
 
 class Reason(enum.StrEnum):
-    """Why a host or a claim is refused; names are logged and documented."""
+    """Reason for refusing a host or claim; names are logged and documented."""
 
     HOST_UNKNOWN = 'host_unknown'
     NO_SUCH_GROUP = 'no_such_group'
@@ -46,7 +46,7 @@ class AllocationPolicy(enum.StrEnum):
 
 
 class Topology(enum.StrEnum):
-    """What the GPUs of one instance must have in common."""
+    """Location that the GPUs of one instance must have in common."""
 
     ANY = 'any'
     SAME_NUMA = 'same_numa'
@@ -54,7 +54,7 @@ class Topology(enum.StrEnum):
 
 
 class NUMAPolicy(enum.StrEnum):
-    """Whether GPUs and the guest's memory share NUMA nodes."""
+    """Policy for sharing NUMA nodes between GPUs and the guest's memory."""
 
     NONE = 'none'
     PREFERRED = 'preferred'
@@ -62,7 +62,7 @@ class NUMAPolicy(enum.StrEnum):
 
 
 class Display(enum.StrEnum):
-    """Whether the guest's first mdev is also its display."""
+    """Use of the guest's first mdev as its display."""
 
     OFF = 'off'
     ON = 'on'
@@ -81,7 +81,7 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """Everything that an instance requests of the plugin.
+    """Everything that an instance requests from the plugin.
 
     :ivar demands: sorted by resource class, no class twice, counts > 0.
         They contain each class of the flavor that could be the plugin's; the
@@ -100,7 +100,7 @@ class Request:
 
     @property
     def is_single(self) -> bool:
-        """Return whether one unit is requested; it is always in one place."""
+        """Return whether one unit is requested, which meets every topology."""
         return sum(demand.count for demand in self.demands) <= 1
 
     @property
@@ -111,7 +111,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why a request cannot be met, by name and in numbers."""
+    """Reason why a request cannot be met, with its numbers."""
 
     reason: Reason
     detail: str
@@ -140,7 +140,7 @@ def count_refusal(demand: Demand, available: int) -> Refusal:
 
 
 def far_refusal(request: Request) -> Refusal:
-    """Return the refusal where too little is near the guest's memory."""
+    """Return the refusal if too few units are near the guest's memory."""
     return Refusal(
         reason=Reason.NUMA_POLICY_REQUIRED,
         detail=f"no {describe(request)} available on the NUMA nodes of the "
@@ -148,7 +148,7 @@ def far_refusal(request: Request) -> Refusal:
 
 
 def topology_refusal(request: Request) -> Refusal:
-    """Return the refusal where no node or switch alone has enough."""
+    """Return the refusal if no node or switch alone has enough units."""
     if request.topology is Topology.SAME_SWITCH:
         return Refusal(
             reason=Reason.TOPOLOGY_SAME_SWITCH,

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs that a PCI function offers and has, and what is known after a scan."""
+"""vGPUs that a PCI function offers and has, merged from scan to scan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpgpu_plugin.domain.vgpu import vgpu_type
 
 
 class VGPUMechanism(enum.StrEnum):
-    """How a driver exposes the vGPUs of a GPU.
+    """Mechanism by which a driver exposes the vGPUs of a GPU.
 
     ``mdev``: a mediated device is created for each vGPU. ``vf``: each vGPU
     is one of the GPU's SR-IOV virtual functions.
@@ -50,11 +50,11 @@ class VGPUCapability:
 
 def merge(stored: VGPUCapability | None, observed: VGPUCapability | None, *,
           in_use: bool, own_vgpus: Collection[str]) -> VGPUCapability | None:
-    """Return what is known of a function's vGPUs after a scan.
+    """Return what is known about a function's vGPUs after a scan.
 
-    While a guest has the whole function its driver lists nothing, and while
-    a GPU has vGPUs its driver may not list the types, or not how many of each
-    fit on the empty GPU: then what was stored before stays.
+    While a guest has the whole function, its driver lists nothing. While a GPU
+    has vGPUs, its driver may not list the types, or not how many of each fit
+    on the empty GPU. In these cases the stored values stay.
 
     :param in_use: whether the function's own device is not available
     :param own_vgpus: those of ``observed.existing_vgpus`` that were made for

@@ -9,14 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Capacity of one GPU: which types it still has room for, and how often.
+"""Capacity of one GPU: how many more vGPUs of each type it can take.
 
 Passthrough is a type like any other, with one instance per GPU, that excludes
 everything else on its GPU and is excluded by everything else.
 
 Placements follow the NVIDIA vGPU software user guide, appendix "vGPU
-Placements for GPUs in Mixed-Size Mode". Its tables are what halving gives: a
-GPU is halved until the type just fits into a part; in the first of two
+Placements for GPUs in Mixed-Size Mode". Its tables follow from halving: a GPU
+is halved until the type just fits into a part. In the first of two
 neighbouring parts the vGPU is at the beginning, in the second at the end.
 """
 
@@ -43,7 +43,7 @@ _MIB_PER_GIB = 1024
 
 
 class VGPUMixPolicy(enum.StrEnum):
-    """Which vGPUs may be on one GPU together.
+    """Rule for which vGPUs may share one GPU.
 
     ``same_type``: only vGPUs of one type. ``equal_size``: only vGPUs with the
     same amount of framebuffer, as in NVIDIA's equal-size mode. ``any_mix``:
@@ -63,8 +63,8 @@ class VGPU:
     """A vGPU on a GPU, or the whole GPU if its type is ``passthrough``.
 
     :ivar vgpu_type: name of the type, or ``UNKNOWN``
-    :ivar placement_id: GiB of framebuffer below it; None: not reported, or
-        the GPU has no placements
+    :ivar placement_id: offset in the framebuffer in GiB; None: not reported,
+        or the GPU has no placements
     """
 
     vgpu_type: str
@@ -76,8 +76,8 @@ class GPUCapacity:
     """Capacity of one GPU for vGPUs and for passthrough.
 
     :ivar id: stable id of the GPU
-    :ivar offered: whether a claim may take anything of it
-    :ivar passthrough: whether a claim may take it whole while nothing else
+    :ivar offered: whether a claim may take the GPU or a part of it
+    :ivar passthrough: whether a claim may take the whole GPU if nothing else
         is on it
     :ivar types: vGPU types that it supports, by name, without
         ``passthrough``
@@ -104,7 +104,7 @@ class GPUCapacity:
     switch: str | None = None
 
     def max_instances(self, name: str) -> int:
-        """Return how many of a type fit on the GPU if it has nothing else."""
+        """Return how many of a type fit on the GPU without other vGPUs."""
         if name == naming.PASSTHROUGH:
             return 1
         kind = self.types.get(name)
@@ -117,8 +117,8 @@ class GPUCapacity:
     def available(self, name: str) -> int:
         """Return how many more of a type the GPU can take now.
 
-        This is what its mix policy leaves, but no more than its driver
-        reports and than it has free VFs.
+        This is what its mix policy allows, limited by what its driver reports
+        and by the number of free VFs.
         """
         if not self.offered:
             return 0
@@ -138,8 +138,8 @@ class GPUCapacity:
     def with_vgpu(self, name: str) -> GPUCapacity:
         """Return the GPU with one more of a type.
 
-        Of several placements it takes the one that leaves most room for the
-        larger types.
+        If several placements are possible, it takes the one that leaves the
+        most capacity for the larger types.
 
         :raises ValueError: it does not fit
         """
@@ -154,8 +154,10 @@ class GPUCapacity:
                    key=GPUCapacity._available_by_size)
 
     def fragmentation_cost(self, name: str) -> tuple[int, ...]:
-        """Return how many instances of each vGPU type one more of a type
-        costs, the largest type first."""
+        """Return how many instances of each type one more of a type costs.
+
+        The largest type is first.
+        """
         return tuple(
             before - after for before, after in zip(
                 self._available_by_size(),
@@ -177,7 +179,7 @@ class GPUCapacity:
 
     @functools.cached_property
     def _names_by_size(self) -> list[str]:
-        """Names of the vGPU types, the largest first."""
+        """Return the names of the vGPU types, the largest first."""
         return sorted(self.types,
                       key=lambda name: (self.max_instances(name), name))
 
@@ -209,11 +211,12 @@ class GPUCapacity:
             size is not None and size == self._video_ram(other))
 
     def _used_fraction(self) -> fractions.Fraction:
-        """Return how much of the GPU its vGPUs use.
+        """Return the fraction of the GPU that its vGPUs use.
 
-        A type with at most n instances uses the n-th part. Where sizes do not
-        divide the GPU, that is a little more than it really uses. A vGPU of a
-        type that the GPU does not support may use all of it.
+        A vGPU of a type with at most n instances uses 1/n of the GPU. If sizes
+        do not divide the GPU, this is slightly more than it really uses. A
+        vGPU of a type that the GPU does not support is assumed to use all of
+        it.
         """
         counts = collections.Counter(vgpu.vgpu_type for vgpu in self.vgpus)
         used = fractions.Fraction(0)
@@ -238,14 +241,14 @@ class GPUCapacity:
 
     @functools.cached_property
     def _region(self) -> int:
-        """GiB of the GPU: of its largest type."""
+        """Return the size of the GPU in GiB, that of its largest type."""
         return max((self._gibibytes(name) or 0 for name in self.types),
                    default=0)
 
     def _free_placements(self, name: str) -> Sequence[int | None]:
-        """Return where one more of a type can be.
+        """Return the placements that one more of a type could have.
 
-        ``[None]`` where the mix policy knows no placements.
+        Return ``[None]`` if the mix policy has no placements.
         """
         if self.mix_policy is not VGPUMixPolicy.MIXED_SIZE:
             return [None]

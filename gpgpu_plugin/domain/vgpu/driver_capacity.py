@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Capacity that the driver of a GPU reported, and how long it holds."""
+"""Capacity that the driver of a GPU reported, and how long it is valid."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from gpgpu_plugin.domain.vgpu import vgpu_type
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DriverCapacity:
-    """Report of a driver: vGPUs that it can still create on one GPU.
+    """Report of a driver about the vGPUs that it can still create on one GPU.
 
-    :ivar existing: vGPUs that the GPU had then: UUIDs of mdevs, or stable
-        ids of VFs
+    :ivar existing: vGPUs that the GPU had at that time: UUIDs of mdevs, or
+        stable ids of VFs
     :ivar available: how many more of each type the driver can create if it
         creates no other type, by the type's name; None: at least one. A type
         that is left out cannot be created
     :ivar observed_max: how many of a type the GPU was seen to have without
         any other type; only the conductor knows it
-    :ivar sampled_at: which start of the host's nova-compute asked, and a
-        number that grows, drawn before the driver was asked; two reports
-        that differ in nothing else are equal
+    :ivar sampled_at: identifies the start of the host's nova-compute, and a
+        growing number that was drawn before the driver was read; the equality
+        of reports ignores it
     """
 
     existing: tuple[str, ...] = ()
@@ -47,8 +47,10 @@ class DriverCapacity:
 
     @property
     def fails(self) -> bool:
-        """Whether the driver creates nothing though nothing exists: its
-        service may be down, or it waits to be configured."""
+        """Return whether the driver creates no vGPU although none exists.
+
+        Its service may be down, or it waits to be configured.
+        """
         return not self.existing and not any(
             count != 0 for count in self.available.values())
 
@@ -59,8 +61,8 @@ def newer(stored: DriverCapacity | None, reported: DriverCapacity,
 
     Reports of several builds may arrive in any order. Each one is sampled
     after its change was made, so the one that was sampled last saw all that
-    the others saw. Two starts of a nova-compute cannot be compared: then the
-    one that arrives last is taken.
+    the others saw. Reports of two starts of nova-compute cannot be ordered;
+    the one that arrives last is used.
 
     :param used: types of the host's devices that are in use, by stable id
     """
@@ -74,7 +76,7 @@ def newer(stored: DriverCapacity | None, reported: DriverCapacity,
 
 def _observed_max(before: Mapping[str, int], reported: DriverCapacity,
                   used: Mapping[str, str | None]) -> dict[str, int]:
-    """Return how many of a type the GPU takes, seen where it has no other."""
+    """Return how many of each type fit, as observed without other types."""
     result = dict(before)
     existing = collections.Counter(
         used.get(stable_id) for stable_id in reported.existing)
@@ -94,10 +96,10 @@ def _observed_max(before: Mapping[str, int], reported: DriverCapacity,
 def merge(stored: DriverCapacity | None, observed: DriverCapacity | None,
           places: Mapping[str, str], used: Mapping[str, str | None],
           ) -> DriverCapacity | None:
-    """Return what is known of a driver's capacity after a scan.
+    """Return what is known about a driver's capacity after a scan.
 
-    A scan that could not ask the driver changes nothing; neither does one
-    that only asked later and heard the same.
+    A scan that could not read the driver's report changes nothing, and neither
+    does one that read the same report later.
 
     :param places: stable ids of mdevs made for assignments, by UUID
     :param used: as of ``newer``
@@ -142,8 +144,8 @@ def available(
     :param used: types of the GPU's mdev rows and VFs that have a vGPU or
         will have one, by stable id
     :param foreign: vGPUs that were not made for an assignment
-    :returns: as in capacity.GPUCapacity; None: the report does not hold any
-        more, since something that existed then is gone
+    :returns: as in capacity.GPUCapacity; None: the report is not valid any
+        more, since a vGPU that existed then is gone
     """
     if reported is None:
         return None

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPU types: parts into which a driver can partition a GPU.
+"""vGPU types, into which a driver can partition a GPU.
 
 Sources: Linux, Documentation/driver-api/vfio-mediated-device.rst
 (``mdev_supported_types``); NVIDIA vGPU software user guide
@@ -112,7 +112,7 @@ def from_creatable_vgpu_types(text: str) -> tuple[VGPUType, ...]:
 
 
 def of_plain_vfs(count: int) -> VGPUType:
-    """Return the type of VFs whose driver has no types: one of so many."""
+    """Return the type of plain VFs, named after their number."""
     return VGPUType(
         name=f'vf{count}', type_id=str(count), max_instances=count)
 
