@@ -81,9 +81,8 @@ def passthrough_refusal(function: pci.PCIFunction) -> str | None:
         return 'it is the display that the host booted with'
     if function.iommu_foreign_members:
         return (
-            f'its IOMMU group {function.iommu_group} also holds '
-            f'{", ".join(function.iommu_foreign_members)}, no part of the card'
-        )
+            f'its IOMMU group {function.iommu_group} also contains '
+            f'{", ".join(function.iommu_foreign_members)}, not on its card')
     return None
 
 

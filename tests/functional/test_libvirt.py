@@ -189,7 +189,7 @@ class CompanionTest(libvirt_cloud.GpuLibvirtCloud):
                    if device['address'] == gpu]
         self.assertEqual('unmanaged', shown['shown_state'])
         reason = self.listing('device', 'show', shown['uuid'])['reason']
-        self.assertIn(f'also holds {other.name}', reason)
+        self.assertIn(f'also contains {other.name}', reason)
         self.boot(self.flavor(K4000=1), 'ERROR')
 
 

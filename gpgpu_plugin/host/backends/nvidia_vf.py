@@ -84,13 +84,13 @@ class NvidiaVFBackend(base.Backend):
                        f'bound again')
         after = self._vf(device)
         changes = [
-            f'since before the guest, {difference}'
+            f'{device.address} differs from its baseline: {difference}'
             for difference in self.access.baselines.differences(
                 after.id, device.cleaning or device.assignment_uuid,
                 self._shape(after))]
         return base.CleanVerdict(passed=not changes, evidence='; '.join(
             changes or [f'{device.address} has no vGPU type, was reset and '
-                        f'bound again, and is the same']))
+                        f'bound again, and matches its baseline']))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         self._vf(device)

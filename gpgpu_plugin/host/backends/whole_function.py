@@ -81,7 +81,8 @@ class WholeFunctionBackend(base.Backend):
             return base.CleanVerdict(passed=False, evidence=str(exc))
         return base.CleanVerdict(
             passed=not changes, evidence='; '.join(
-                changes or [f'{device.address} was reset, and is the same']))
+                changes or [
+                    f'{device.address} was reset and matches its baseline']))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         return base.Attachment(functions=tuple(
@@ -94,7 +95,7 @@ class WholeFunctionBackend(base.Backend):
         self.access.binder.reset(before)
         functions = self._functions(device)
         changes = _changes(before, functions[0]) + [
-            f'{function.address}: since before the guest, {difference}'
+            f'{function.address} differs from its baseline: {difference}'
             for function in functions
             for difference in self.access.baselines.differences(
                 function.id, device.cleaning or device.assignment_uuid,

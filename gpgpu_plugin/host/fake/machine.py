@@ -107,14 +107,14 @@ def load(name: str) -> Machine:
     except FileNotFoundError:
         raise exception.NotFound(
             kind='machine',
-            name=f'{name} (there are: {", ".join(names())}; a recording is '
+            name=f'{name} (known: {", ".join(names())}; a recording is '
                  'given by the path of its file)') from None
     except (OSError, ValueError) as exc:
         raise _invalid(name, f'it cannot be read: {exc}') from None
     machine = _parse(name, text)
     if machine.tree is None:
         # The names in a model are not checked, and could lead anywhere.
-        raise _invalid(name, 'it is no recording')
+        raise _invalid(name, 'it is not a recording')
     return machine
 
 
@@ -144,8 +144,8 @@ def _parse(name: str, text: str) -> Machine:
 def _invalid(name: str, reason: str) -> exception.Invalid:
     return exception.Invalid(
         field='machine', value=name,
-        expected=f'{reason}; a file of "gpgpu-manage pci record" would be '
-                 'right')
+        expected=f'{reason}; name a file that "gpgpu-manage pci record" '
+                 'wrote')
 
 
 def dump(tree: tree_mod.Tree, reference: str) -> str:

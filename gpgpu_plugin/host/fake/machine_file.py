@@ -32,7 +32,7 @@ def read(path: str) -> str:
     """Return the text of an operator's file.
 
     :raises OSError: it cannot be read
-    :raises ValueError: it is no YAML, too large, or would be once parsed; the
+    :raises ValueError: it is not YAML, too large, or would be once parsed; the
         message says which
     """
     with open(path, 'rb') as file:
@@ -50,7 +50,7 @@ def read(path: str) -> str:
 def parse(text: str) -> object:
     """Return the data of a text.
 
-    :raises ValueError: it is no YAML; the message says why
+    :raises ValueError: it is not YAML; the message says why
     """
     try:
         return yaml.load(text, _Loader)
@@ -74,4 +74,4 @@ def _check(text: str) -> None:
 
 def _explain(exc: Exception) -> str:
     text = ' '.join(str(exc).split())
-    return f'it is no YAML: {text:.200}'
+    return f'it is not YAML: {text:.200}'

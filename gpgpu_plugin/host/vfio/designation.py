@@ -283,8 +283,8 @@ def _refusal(function: pci.PCIFunction) -> str | None:
     if pci.is_bridge(function.class_code):
         return 'it is a bridge'
     if function.pf is not None:
-        return (f'it is a VF of {function.pf}, and gone after a boot of the '
-                'host')
+        return (f'it is a VF of {function.pf}; the VFs of a GPU do not '
+                f'survive a reboot of the host')
     if None in (function.vendor, function.device):
         # The rule that binds it at boot would match nothing.
         return 'its ids cannot be read'

@@ -94,7 +94,7 @@ class ObstacleTest(base.BaseTestCase):
                 ({'owner': 'Nova (an option)'}, 'managed by Nova (an option)'),
                 ({'part_of': '0000:21:00.0'}, 'together with 0000:21:00.0'),
                 ({'iommu_foreign_members': ('0000:22:00.0',), 'group': 7},
-                 'IOMMU group 7 also holds 0000:22:00.0')):
+                 'IOMMU group 7 also contains 0000:22:00.0')):
             refused = function('21:00.1', **facts)
             self.assertIn(words, gpu.unassignable_reason(refused, None))
             self.assertIn(words, gpu.passthrough_refusal(refused))

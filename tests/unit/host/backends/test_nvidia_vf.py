@@ -113,7 +113,8 @@ class NvidiaVFTest(vgpu_base.VFCase):
             file.write(b'\xa2')
         verdict = self.host.clean(device)
         self.assertFalse(verdict.passed)
-        self.assertIn('since before the guest, revision was', verdict.evidence)
+        self.assertIn('differs from its baseline: revision was',
+                      verdict.evidence)
 
     def test_other_vf_at_the_address_is_not_touched(self):
         device = self.device()

@@ -150,7 +150,7 @@ class FunctionsTest(PassthroughCase):
         self.change_config(self.audio)
         verdict = self.backend.clean(self.device(self.gpu))
         self.assertFalse(verdict.passed)
-        self.assertIn(f'{self.audio}: since before the guest, device was',
+        self.assertIn(f'{self.audio} differs from its baseline: device was',
                       verdict.evidence)
         found = self.functions()
         for address in (self.gpu.address, self.audio):
@@ -192,7 +192,7 @@ class FunctionsTest(PassthroughCase):
         self.join_group(foreign)
         for method in (self.backend.prepare, self.backend.release):
             self.refused(method, self.gpu, foreign.address,
-                         'no part of the card')
+                         'not on its card')
         verdict = self.backend.clean(self.device(self.gpu))
         self.assertFalse(verdict.passed)
 
@@ -251,7 +251,7 @@ class CleanTest(PassthroughCase):
         self.change_config(2, b'\x39\x23')
         for _ in range(2):
             # Again, as when nova-compute died before it could report.
-            self.verdict(False, 'since before the guest',
+            self.verdict(False, 'differs from its baseline',
                          'device was 2330, is 2339')
         # An operator released it, so it is cleaned under another token.
         self.assertTrue(self.backend.clean(host_base.HostDevice(

@@ -53,12 +53,12 @@ class LoadTest(MachineTestCase):
 
     def test_file_that_is_no_recording_is_refused(self):
         for text, words in (
-                ('{', 'no YAML'), ('- 1', 'no keys'),
+                ('{', 'not YAML'), ('- 1', 'no keys'),
                 ('title: x', 'lacks reference and source'),
                 (HEAD, 'roots and tree'),
                 (f'{HEAD}roots: []\ntree: {{}}', 'roots and tree'),
                 # It could be written to any place.
-                (f'{HEAD}roots: []', 'no recording'),
+                (f'{HEAD}roots: []', 'not a recording'),
                 (f'{HEAD}tree: {{}}\nvgpu: []', 'mapping of rules')):
             exc = self.assertRaises(exception.Invalid, self.load, text)
             self.assertIn(words, str(exc))

@@ -68,7 +68,7 @@ class ReadTest(base.BaseTestCase):
 
     def test_text_that_is_no_yaml_is_refused(self):
         for text in ('{', '\0', 'a: b: c', '- a\nb'):
-            self.assertIn('no YAML', self.refused(text), text)
+            self.assertIn('not YAML', self.refused(text), text)
 
     def test_bytes_that_are_no_text_are_refused(self):
         self.path.write_bytes(b'\xff\xfe\x00')
@@ -93,7 +93,7 @@ class ParseTest(base.BaseTestCase):
         for text in ('{', 'a: 2001-99-99', f'a: {"9" * 5000}',
                      f'a: !{"x" * 5000} b'):
             exc = self.assertRaises(ValueError, machine_file.parse, text)
-            self.assertIn('no YAML', str(exc))
+            self.assertIn('not YAML', str(exc))
             self.assertNotIn('\n', str(exc))
             self.assertLess(len(str(exc)), 300)
 
