@@ -57,13 +57,13 @@ def _slot(function: pci.PCIFunction) -> str:
 def unassignable_reason(function: pci.PCIFunction,
                         mechanism: capability.VGPUMechanism | None,
                         ) -> str | None:
-    """Return why no guest can have the function or a vGPU of it, if known.
+    """Return why no guest can get the function or a vGPU of it, if known.
 
-    A GPU with vGPUs stays the host's: it may be the host's display and share
-    an IOMMU group, since its mdevs and VFs have groups of their own.
+    A GPU with vGPUs stays with the host. It may be the host's display and
+    share an IOMMU group, since its mdevs and VFs have groups of their own.
 
-    :param mechanism: how the function's driver exposes vGPUs; None: not at
-        all
+    :param mechanism: how the function's driver exposes vGPUs; None: it has
+        none
     """
     is_vgpu = (function.pf is not None
                and mechanism == capability.VGPUMechanism.VF)
@@ -73,7 +73,7 @@ def unassignable_reason(function: pci.PCIFunction,
 
 
 def passthrough_refusal(function: pci.PCIFunction) -> str | None:
-    """Return why no guest can have the whole function, if known."""
+    """Return why no guest can get the whole function, if known."""
     excluded = _excluded_reason(function)
     if excluded is not None:
         return excluded

@@ -39,10 +39,11 @@ class HostDevice:
     """A device, and the assignment for which a host works on it.
 
     :ivar assignment_uuid: the assignment; for a cleaning, the last one
-    :ivar address: of the function, or of the GPU that an mdev is created on
+    :ivar address: address of the function, or of the GPU on which an mdev is
+        created
     :ivar vgpu_type: name of the vGPU type; naming.PASSTHROUGH: the whole GPU
-    :ivar placement_id: where on its GPU the vGPU must be (NVIDIA's mixed-size
-        mode); None: anywhere
+    :ivar placement_id: placement that the vGPU must have (NVIDIA's mixed-size
+        mode); None: any
     :ivar cleaning: token of a cleaning; None: the device is not being cleaned
     """
 
@@ -78,9 +79,9 @@ class HostDevice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CleanVerdict:
-    """Whether a device may be assigned to another tenant, and why.
+    """Verdict on whether a device may be assigned to another tenant.
 
-    :ivar evidence: what was checked, or what failed, for operators
+    :ivar evidence: reason for operators: what was checked, or what failed
     """
 
     passed: bool
@@ -105,7 +106,7 @@ class Access:
 
     :ivar is_designated: whether a function stays bound to vfio-pci between
         guests
-    :ivar baselines: state of devices before their guests
+    :ivar baselines: configuration of devices before their guests
     """
 
     sysfs: sysfs_mod.Sysfs
@@ -118,7 +119,7 @@ class Devices(abc.ABC):
     """The operations on one device.
 
     Every method is idempotent: it compares before it acts, so that it may be
-    called again after it failed or after the process died half way.
+    called again after a failure or a crash.
     """
 
     @abc.abstractmethod
@@ -142,17 +143,17 @@ class Devices(abc.ABC):
     def clean(self, device: HostDevice) -> CleanVerdict:
         """Make the device fit for another tenant.
 
-        The verdict is negative whenever that is not certain.
+        The verdict is negative if this is not certain.
 
-        :raises HostNotReady: the host could not tell; the device is not to
-            blame
+        :raises HostNotReady: the host is not set up to clean it; the device is
+            not defective
         """
 
     @abc.abstractmethod
     def attachment(self, device: HostDevice) -> Attachment:
         """Return what a guest gets for the device.
 
-        :raises HostError: the device is not there
+        :raises HostError: the device is missing
         """
 
 
@@ -173,7 +174,7 @@ class Host(Devices):
     @classmethod
     @abc.abstractmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str) -> Host:
-        """Return the host of a nova-compute.
+        """Return the host on which a nova-compute runs.
 
         :raises GPUPluginException: the configuration is wrong
         """
@@ -190,11 +191,11 @@ class Host(Devices):
     @abc.abstractmethod
     def driver_capacity(self, devices: Iterable[HostDevice],
                   ) -> dict[str, driver_capacity.DriverCapacity]:
-        """Return what drivers report after vGPUs were created or removed.
+        """Return driver reports after vGPUs were created or removed.
 
         Never raises.
 
-        :param devices: vGPUs; their GPUs' drivers are asked
+        :param devices: vGPUs whose GPUs' drivers are read
         :returns: by stable id of the GPU, without passthrough devices and
             GPUs whose driver reports no capacity
         """

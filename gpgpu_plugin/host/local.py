@@ -11,7 +11,7 @@
 #    under the License.
 """The host on which nova-compute runs.
 
-It is scanned as a whole; for a device the first backend that handles it works.
+It is scanned as a whole; the first backend that handles a device works on it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _reading(device: base.HostDevice) -> Iterator[None]:
 
 
 class LocalHost(base.Host):
-    """A host by its sysfs.
+    """A host, scanned and changed through its sysfs.
 
     :param numvfs: number of VFs to create on a GPU, by ``vendor:device``
     """

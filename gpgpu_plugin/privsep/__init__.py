@@ -12,7 +12,8 @@
 """Operations that need more rights than the user of nova-compute has.
 
 They run in a daemon of oslo.privsep, which nova-compute starts by
-``[gpgpu_sys_admin] helper_command``. Nothing else of the plugin needs root.
+``[gpgpu_sys_admin] helper_command``. No other part of the plugin needs root's
+rights.
 """
 
 from __future__ import annotations
@@ -83,5 +84,5 @@ def run(*command: str) -> None:
 
 
 def be_root() -> None:
-    """Make this process, which runs as root, work without the daemon."""
+    """Run privileged functions in this process, which runs as root."""
     sys_admin_pctxt.set_client_mode(False)

@@ -55,7 +55,7 @@ def load_vfio() -> None:
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def driverctl(action: str, address: str) -> None:
-    """Let driverctl store or remove the override of a function to vfio-pci.
+    """Store or remove a function's override to vfio-pci through driverctl.
 
     ``--noprobe``: driverctl does not bind the device, since driverctl 0.111
     does not remove the override of a device that has no other driver.
@@ -69,7 +69,7 @@ def driverctl(action: str, address: str) -> None:
 
 
 def read_rules(etc: str) -> dict[str, str]:
-    """Return our udev rules by stable id; this needs no privilege."""
+    """Return the plugin's udev rules by stable id; this needs no privilege."""
     with contextlib.suppress(FileNotFoundError):
         lines = pathlib.Path(etc, RULES).read_text().splitlines()
         return {line.removeprefix(_MARK): rule
@@ -80,7 +80,7 @@ def read_rules(etc: str) -> dict[str, str]:
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def add_rule(stable_id: str, vendor: str, device: str) -> None:
-    """Let udev bind a function to vfio-pci whenever it appears.
+    """Add a udev rule that binds a function to vfio-pci whenever it appears.
 
     :raises OSError: the rule cannot be written, or an argument is malformed
     """
@@ -123,7 +123,7 @@ def _rule(stable_id: str, vendor: str, device: str) -> str:
 
 
 def _replace(rules: Mapping[str, str]) -> None:
-    """Replace our file of udev rules, or delete it if there are no rules."""
+    """Replace the file of udev rules, or delete it if there are no rules."""
     path = pathlib.Path(ETC, RULES)
     if rules:
         durable.replace(path, _HEADER + ''.join(

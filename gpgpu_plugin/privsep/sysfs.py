@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The attributes of sysfs that the plugin writes, or reads as root.
+"""Privileged access to attributes of sysfs that the plugin reads or writes.
 
 Paths are checked here, in the daemon, against a list.
 """

@@ -29,7 +29,7 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 
 
 class MdevBackend(base.Backend):
-    """Create mdevs on a GPU, or on its VFs, one on each."""
+    """Backend that creates mdevs on a GPU, or one on each of its VFs."""
 
     def handles(self, device: base.HostDevice) -> bool:
         if pci.function_id_of(device.stable_id) != device.stable_id:
@@ -95,7 +95,7 @@ class MdevBackend(base.Backend):
     def _check_parent(self, device: base.HostDevice) -> None:
         """Check that the device's own GPU or VF is at the address.
 
-        :raises HostError: another one is, or none
+        :raises HostError: another one or none is there
         """
         parent_id = pci.function_id_of(device.stable_id)
         function = scanner.scan_function(self.access.sysfs, device.address)
@@ -106,8 +106,8 @@ class MdevBackend(base.Backend):
     def _type(self, device: base.HostDevice) -> tuple[str, int | None]:
         """Return the driver's id of the type and how many more it creates.
 
-        The id is read each time: another version of the driver may have
-        another one for the same type.
+        The id is read each time, since it may differ between versions of the
+        driver.
 
         :raises HostError: the driver has no such type
         """
@@ -129,10 +129,10 @@ class MdevBackend(base.Backend):
                    f"is the vendor's driver loaded?")
 
     def _existing_type(self, device: base.HostDevice) -> str | None:
-        """Return the driver's id of the type of the assignment's mdev.
+        """Return the driver's id of the type that the assignment's mdev has.
 
         :returns: None: there is no mdev
-        :raises HostError: the mdev is another GPU's, or is being removed
+        :raises HostError: the mdev is on another GPU, or is being removed
         """
         path = (f'{self.access.sysfs.root}/bus/mdev/devices/'
                 f'{device.assignment_uuid}')
@@ -151,7 +151,7 @@ class MdevBackend(base.Backend):
     def _check_removed(self, device: base.HostDevice) -> None:
         """Check that no removal of the mdev is unfinished.
 
-        The kernel takes an mdev from the bus at once, but from its parent
+        The kernel removes an mdev from the bus at once, but from its parent
         only when no process has it open any more.
         """
         if os.path.lexists(

@@ -9,14 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Placement of a vGPU in its GPU's framebuffer, set in NVIDIA's driver.
+"""Placement of a vGPU in its GPU's framebuffer, through NVIDIA's driver.
 
-In mixed-size mode a vGPU fits only at some placements. The driver chooses one
-itself unless it is given one; what still fits would then differ from what the
-conductor calculated.
-Source: NVIDIA vGPU software user guide, "vGPU Placements for GPUs in
-Mixed-Size Mode". ``placement_id`` reads ``Not Applicable`` while no guest
-uses the vGPU; while one does, it cannot be changed.
+In mixed-size mode a vGPU fits only at some placements. Unless it is given one,
+the driver chooses a placement itself; the remaining capacity would then differ
+from what the conductor calculated. Source: NVIDIA vGPU software user guide,
+"vGPU Placements for GPUs in Mixed-Size Mode". ``placement_id`` reads ``Not
+Applicable`` while no guest uses the vGPU; while one does, it cannot be
+changed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def set_placement(access: base.Access, device: base.HostDevice,
     Drivers older than mixed-size mode have no ``placement_id``; they choose
     the placement themselves.
 
-    :param folder: of the vGPU, relative to the root of sysfs
-    :raises HostError: the driver refuses it, or has the vGPU somewhere else
+    :param folder: folder of the vGPU, relative to the root of sysfs
+    :raises HostError: the driver refuses it, or reports another placement
     """
     if device.placement_id is None:
         return

@@ -9,17 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs that are VFs which NVIDIA's VFIO driver gives a type.
+"""vGPUs that are VFs with a type, which NVIDIA's VFIO driver sets.
 
-A VF has no name of its own that ends with an assignment. So the baseline
-notes which assignment set its type, before the type is set; for any other
-assignment the VF is not touched.
-Between two assignments a VF is reset, and its driver is unbound and bound
-again, so that the driver keeps no state of the former guest. The VF stays
-bound to that driver; libvirt does not bind it to another one.
-Sources: NVIDIA vGPU software user guide, "Creating an NVIDIA vGPU on a Linux
-with KVM hypervisor that uses a vendor-specific VFIO framework"; NVIDIA's
-program sriov-manage, which unbinds and binds VFs in the same way.
+A VF has no name that ends with an assignment, as an mdev has. Therefore the
+baseline notes which assignment sets its type before the type is set. The VF is
+not touched for any other assignment. Between two assignments a VF is reset,
+and its driver is unbound and bound again, so that the driver keeps no state of
+the former guest. The VF stays bound to that driver; libvirt does not bind it
+to another one. Sources: NVIDIA vGPU software user guide, "Creating an NVIDIA
+vGPU on a Linux with KVM hypervisor that uses a vendor-specific VFIO
+framework"; NVIDIA's program sriov-manage, which unbinds and binds VFs in the
+same way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 
 
 class NvidiaVFBackend(base.Backend):
-    """Set the vGPU type of a VF, and clear it."""
+    """Backend that sets and clears the vGPU type of a VF."""
 
     def handles(self, device: base.HostDevice) -> bool:
         return (not device.is_passthrough
@@ -104,8 +104,7 @@ class NvidiaVFBackend(base.Backend):
     def _vf(self, device: base.HostDevice) -> pci.PCIFunction:
         """Return the VF that is at the device's address.
 
-        :raises HostError: another one is there, or none, or it does not
-            answer
+        :raises HostError: another one or none is there, or it does not answer
         """
         vf = scanner.scan_function(self.access.sysfs, device.address)
         if vf is None or vf.id != device.stable_id:
@@ -130,7 +129,8 @@ class NvidiaVFBackend(base.Backend):
                      current: str | None) -> None:
         """Check that the VF's type was set for the device's assignment.
 
-        :raises HostError: it was not
+        :raises HostError: it was set for another assignment, or by somebody
+            else
         """
         if current != self.access.baselines.notes(
                 device.stable_id, device.assignment_uuid).get('type'):
@@ -140,7 +140,7 @@ class NvidiaVFBackend(base.Backend):
                        f'assignment {device.assignment_uuid}')
 
     def _type_id(self, device: base.HostDevice) -> str:
-        """Return the driver's id of the type, which the VF can be given now.
+        """Return the driver's id of a type that the VF can be given now.
 
         :raises NoDriverCapacity: the VF cannot be given the type
         """

@@ -18,7 +18,7 @@ from gpgpu_plugin.host.backends import whole_function
 
 
 class PassthroughBackend(whole_function.WholeFunctionBackend):
-    """Assign whole GPUs."""
+    """Backend that assigns whole GPUs."""
 
     def handles(self, device: base.HostDevice) -> bool:
         return device.is_passthrough

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs that are plain VFs: the hardware made them, no driver gives a type."""
+"""vGPUs that are plain VFs, which have no types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpgpu_plugin.host.backends import whole_function
 
 
 class SriovVFBackend(whole_function.WholeFunctionBackend):
-    """Assign plain VFs, as whole functions."""
+    """Backend that assigns plain VFs, as whole functions."""
 
     def handles(self, device: base.HostDevice) -> bool:
         # A VF without its vendor's driver is no vGPU of a vendor's type.

@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""PCI functions that a guest gets whole, bound to vfio-pci.
+"""Assignment of whole PCI functions, bound to vfio-pci.
 
-What passthrough of GPUs and plain VFs share. A GPU is assigned with all
-functions that belong to it (gpgpu_plugin.domain.gpu). A function that was
-designated stays bound to vfio-pci while no guest has it.
+This is the common part of the backends for whole GPUs and plain VFs. A GPU is
+assigned with all functions that belong to it (gpgpu_plugin.domain.gpu). A
+function that was designated stays bound to vfio-pci while no guest has it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IDENTITY = ('id', 'vendor', 'device', 'subsystem_vendor', 'subsystem',
 
 
 class WholeFunctionBackend(base.Backend):
-    """Bind functions before a guest, unbind them after it, reset between."""
+    """Backend that binds functions to vfio-pci and resets them afterwards."""
 
     def prepare(self, device: base.HostDevice) -> None:
         functions = self._functions(device)
@@ -89,7 +89,7 @@ class WholeFunctionBackend(base.Backend):
             function.address for function in self._functions(device)))
 
     def _reset_and_compare(self, device: base.HostDevice) -> list[str]:
-        """Return what a reset changed, and what the guest changed."""
+        """Reset the device; return the changes by the reset and the guest."""
         before = self._functions(device)[0]
         self.release(device)
         self.access.binder.reset(before)
@@ -106,9 +106,9 @@ class WholeFunctionBackend(base.Backend):
 
     def _give_back(self, device: base.HostDevice,
                    functions: Iterable[pci.PCIFunction]) -> None:
-        """Bind the drivers that functions had before the guest.
+        """Bind functions to the drivers that they had before the guest.
 
-        A vGPU driver can create vGPUs on the GPU again then.
+        After that a vGPU driver can create vGPUs on the GPU again.
         """
         for function in functions:
             driver = self.access.baselines.notes(
@@ -124,8 +124,8 @@ class WholeFunctionBackend(base.Backend):
                    ) -> tuple[pci.PCIFunction, ...]:
         """Return the device's function and its companions.
 
-        :raises HostError: another device, or none, is at the address; it does
-            not answer; the host needs it; or it shares an IOMMU group
+        :raises HostError: another device or none is at the address, or it does
+            not answer, the host needs it, or it shares an IOMMU group
         """
         functions = scanner.scan_card(self.access.sysfs, device.address)
         if not functions or functions[0].id != device.stable_id:

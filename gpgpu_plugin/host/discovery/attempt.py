@@ -20,7 +20,7 @@ T = typing.TypeVar('T')
 
 
 class Attempt:
-    """Reads attributes of one function, and notes what cannot be read.
+    """Reader of one function's attributes that records which are unreadable.
 
     :ivar unreadable: names of attributes that cannot be read
     """
@@ -31,7 +31,7 @@ class Attempt:
         self._problems = problems
 
     def __call__(self, name: str, read: Callable[[], T | None]) -> T | None:
-        """Return what is read; None: nothing is there, or it is unknown."""
+        """Return the value read; None: it does not exist or cannot be read."""
         try:
             return read()
         except (OSError, ValueError) as exc:

@@ -40,7 +40,7 @@ VPD_READ = 1024
 def is_dead(config: bytes) -> bool:
     """Return whether the device does not answer: every read gives ones.
 
-    Ids alone do not show it: those of a VF read ffff (SR-IOV specification).
+    Ids alone do not prove it: those of a VF read ffff (SR-IOV specification).
     """
     header = config[:HEADER]
     return bool(header) and header.count(0xff) == len(header)
@@ -110,7 +110,7 @@ def _capabilities(config: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
-    """Yield ids and offsets of extended capabilities, likewise."""
+    """Yield ids and offsets of extended capabilities, until garbage."""
     offset = _EXT_FIRST
     for _ in range(960):
         if offset < _EXT_FIRST or offset + 4 > len(config):

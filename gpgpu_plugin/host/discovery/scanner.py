@@ -9,14 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Scanner: all PCI functions of a host, and other parents of mdevs.
+"""Scanner of all PCI functions of a host, and of other parents of mdevs.
 
 It reads sysfs (Documentation/ABI/testing/sysfs-bus-pci). A parent of mdevs
 that is no PCI function is reported as a function whose address is its name.
 
-What cannot be read is unknown, is reported as a problem, and does not stop
-the rest. Costly attributes (extended configuration space, VPD, vGPU types) are
-read only of functions that can be a GPU or whose class is unknown.
+Attributes that cannot be read are unknown and reported as problems; the scan
+continues. Costly attributes (extended configuration space, VPD, vGPU types)
+are read only of functions that can be a GPU or whose class is unknown.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ class Scan:
     """Result of one scan of a host.
 
     :ivar functions: by address
-    :ivar vgpu_capabilities: of functions whose driver has vGPUs, by stable id
-    :ivar driver_capacities: of GPUs whose driver reports what it can create,
+    :ivar vgpu_capabilities: capabilities of functions whose driver has vGPUs,
         by stable id
+    :ivar driver_capacities: capacities of GPUs whose driver reports them, by
+        stable id
     :ivar problems: sentences about what could not be read
     """
 
@@ -305,7 +306,7 @@ class _Scanner:
 
 def _user(*, boot_vga: bool, vgpus: vgpu_sysfs.ObservedVGPUs | None,
           numvfs: int | None, is_open: bool) -> device_rules.DeviceUser | None:
-    """Return who uses a function, as far as the host can see."""
+    """Return the user of a function, as far as the host can see."""
     if boot_vga:
         return device_rules.DeviceUser.BOOT_VGA
     if (vgpus is not None and vgpus.capability.existing_vgpus

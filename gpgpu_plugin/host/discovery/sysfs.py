@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Reads of /sys; no other module reads it.
+"""Reading of /sys; no other module reads it.
 
 The root is a parameter, so that a plain directory tree can stand for a
 machine. Reads are single system calls, since a scan makes thousands of them.
@@ -28,8 +28,8 @@ _MAX = 4096
 class Sysfs:
     """Reader of a sysfs.
 
-    Methods return None for what does not exist, and raise OSError for what
-    exists and cannot be read.
+    Methods return None for a file that does not exist, and raise OSError for
+    one that exists and cannot be read.
     """
 
     def __init__(self, root: str = '/sys') -> None:

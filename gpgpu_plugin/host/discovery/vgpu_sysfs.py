@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Reads of vGPUs in sysfs: types, existing vGPUs, driver reports.
+"""Reading of vGPUs in sysfs: types, existing vGPUs, driver reports.
 
 Sources: Linux, Documentation/ABI/testing/sysfs-bus-vfio-mdev; NVIDIA vGPU
 software user guide (``nvidia/creatable_vgpu_types`` and
@@ -47,8 +47,7 @@ _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 class ObservedVGPUs:
     """The vGPUs of one function, as sysfs shows them.
 
-    :ivar driver_capacity: None: the driver does not report what else it can
-        create
+    :ivar driver_capacity: None: the driver does not report its capacity
     """
 
     capability: capability_mod.VGPUCapability
@@ -99,7 +98,7 @@ def _read_mdevs(sysfs: sysfs_mod.Sysfs, folder: str,
 def read_driver_capacity(
     sysfs: sysfs_mod.Sysfs, address: str, stable_id: str
 ) -> tuple[str, driver_capacity_mod.DriverCapacity | None]:
-    """Return what the driver of a GPU can create now.
+    """Return the driver's report on what it can create on a GPU now.
 
     :param address: of the GPU or of a VF of it
     :param stable_id: of an mdev row or a VF of it
@@ -126,10 +125,10 @@ def _read(sysfs: sysfs_mod.Sysfs, folder: str) -> ObservedVGPUs | None:
 
 def _capacity_of_vfs(vfs: Mapping[str, ObservedVGPUs | None],
                      ) -> driver_capacity_mod.DriverCapacity | None:
-    """Return what the driver reports through all VFs of a GPU.
+    """Return the driver's report from all VFs of a GPU.
 
-    A free VF lists the types that it can be given, but not how many VFs could
-    be given them.
+    A free VF lists the types that it can be given, but not for how many VFs
+    each type is available.
 
     :param vfs: by stable id
     :returns: None: no VF is free
@@ -187,9 +186,10 @@ def gather(functions: Iterable[pci.PCIFunction],
            ) -> dict[str, ObservedVGPUs]:
     """Return the vGPUs of functions by stable id, types of VFs at their PF.
 
-    ``creatable_vgpu_types`` of a VF lists what is possible now; only while no
-    VF of the PF has a vGPU that is all that the GPU can be partitioned into.
-    VFs without types are parts of the GPU as they are, one of so many.
+    ``creatable_vgpu_types`` of a VF lists what is possible now. Only while no
+    VF of the PF has a vGPU, this is everything that the GPU can be partitioned
+    into. VFs without types are the parts themselves; their type is named after
+    their number.
 
     :param observed: vGPUs as read, by stable id of the function
     """

@@ -9,9 +9,9 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Watch: whether a host changed since its last scan, without another scan.
+"""Watch that detects changes of a host without another scan.
 
-It is asked often, so it is cheap: it compares listings, and small files that
+It is called often, so it is cheap: it compares listings, and small files that
 it keeps open. It notices functions and parents of mdevs that came or went,
 drivers that were bound or unbound, a changed number of VFs, and a driver that
 creates vGPUs after it created none. Modification times are not used, since
@@ -33,7 +33,7 @@ _MAX = 4096
 
 
 class Watch:
-    """Compares a host with one scan of it.
+    """Comparison of a host with one scan of it.
 
     When ``changed`` returns True, close the watch, scan, and make another one.
     """
@@ -65,8 +65,8 @@ class Watch:
     def _open_capacity(self, folder: str) -> None:
         """Watch the capacity of a driver that creates no vGPUs at all.
 
-        That of others changes with each vGPU of our own, which is no change
-        that needs a scan.
+        The capacity of other drivers changes with each vGPU of the plugin,
+        which needs no scan.
         """
         self._open(f'{folder}/{vgpu_sysfs.CREATABLE_VGPU_TYPES}')
         types = f'{folder}/{vgpu_sysfs.MDEV_TYPES}'

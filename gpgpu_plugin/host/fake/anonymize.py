@@ -27,7 +27,7 @@ _SERIAL = b'SN'
 
 
 class SerialNumbers:
-    """The serial numbers of one recording, and what replaces them."""
+    """The serial numbers of one recording, and their replacements."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -47,7 +47,8 @@ class SerialNumbers:
     def vpd(self, vpd: bytes) -> bytes:
         """Return Vital Product Data with another serial number.
 
-        Only the product's name and the keywords of _KEPT remain beside it.
+        Apart from it, only the product's name and the keywords of _KEPT
+        remain.
         """
         made = bytearray()
         for tag, content in config_space.vpd_resources(vpd):

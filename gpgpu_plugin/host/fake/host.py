@@ -59,7 +59,7 @@ class FakeHost(local.LocalHost):
 
         :param name: see gpgpu_plugin.host.fake.machine.load
         :raises NotFound: no such machine
-        :raises Invalid: it is a file that is no machine
+        :raises Invalid: the file is not a machine
         """
         machine = machine_mod.load(name)
         if not (pathlib.Path(folder) / 'bus/pci/devices').is_dir():

@@ -11,10 +11,10 @@
 #    under the License.
 """Kernel of fake machines: it reacts to writes as Linux does.
 
-It supports what the plugin writes: bind, unbind, driver_override,
-drivers_probe, reset and sriov_numvfs, and remove, which unplugs a device, with
-the errors of drivers/pci (Linux 6.x). vGPUs are those of
-gpgpu_plugin.host.fake.vgpu_driver.
+It supports the attributes that the plugin writes (bind, unbind,
+driver_override, drivers_probe, reset and sriov_numvfs), and ``remove``, which
+unplugs a device. Errors are those of drivers/pci (Linux 6.x). vGPUs are those
+of gpgpu_plugin.host.fake.vgpu_driver.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _error(number: int, path: str) -> OSError:
 class FakeKernel:
     """The kernel of one tree of gpgpu_plugin.host.fake.machine.
 
-    :ivar faults: errno by the end of a path; a write there raises it
+    :ivar faults: errno by the end of a path; a write to such a path raises it
     :ivar ignored: ends of paths; writes there have no effect and no error
     :ivar late: ends of paths; writes there take effect in ``catch_up``
     :ivar written: paths that were written, in order
@@ -91,7 +91,7 @@ class FakeKernel:
             actions[name](self._root / folder, value.strip())
 
     def catch_up(self) -> None:
-        """Let late writes take effect."""
+        """Apply late writes."""
         self.late.clear()
         while self._waiting:
             self.write(*self._waiting.pop(0))

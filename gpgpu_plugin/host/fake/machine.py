@@ -9,12 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Fake machines: descriptions from which /sys trees are built on a disk.
+"""Fake machines: descriptions from which /sys trees are built on disk.
 
 A tree has what the kernel shows of PCI: a folder for every function below
 ``devices``, links from ``bus/pci/devices``, drivers, slots and IOMMU groups,
-and configuration space. A description either models these (``roots``), after
-a public listing, or has them as they were recorded (``tree``, see
+and configuration space. A description either models these after a public
+listing (``roots``), or contains a recording of them (``tree``, see
 gpgpu_plugin.host.fake.recording). Descriptions are package data
 (``machines/*.yaml``) or an operator's files.
 """
@@ -79,7 +79,7 @@ class Machine:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that writes texts of several lines as such."""
+    """A YAML dumper that writes strings of several lines as block literals."""
 
 
 _Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(
@@ -97,8 +97,8 @@ def load(name: str) -> Machine:
     """Read a description.
 
     :param name: one of ``names``, or the path of a recording
-    :raises NotFound: no such machine; the message lists the machines
-    :raises Invalid: the file is no machine
+    :raises NotFound: no such machine exists; the message lists the machines
+    :raises Invalid: the file is not a machine
     """
     if name in names():
         return _parse(name, (_MACHINES / f'{name}.yaml').read_text())
@@ -164,8 +164,8 @@ def build(machine: Machine, root: str | os.PathLike[str],
     :param bus_step: step between bus numbers below a host bridge; another
         value gives the same machine after a renumbering; recorded machines
         keep their numbers
-    :raises Invalid: the recording is no tree, or a rule does not fit the
-        machine; nothing was built then
+    :raises Invalid: the recording is not a tree, or a rule does not fit the
+        machine; nothing was built
     """
     top = pathlib.Path(root)
     if machine.tree is not None:
@@ -199,7 +199,7 @@ def _device(root: pathlib.Path, name: str) -> pathlib.Path:
 
 @dataclasses.dataclass
 class _Builder:
-    """Builds the tree of a modelled machine."""
+    """Builder of the tree of a modelled machine."""
 
     root: pathlib.Path
     bus_step: int

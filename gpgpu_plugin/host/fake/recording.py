@@ -32,9 +32,9 @@ from gpgpu_plugin.host.fake import tree as tree_mod
 
 
 class How(enum.Enum):
-    """How a name in a folder is recorded.
+    """Way in which a name in a folder is recorded.
 
-    :cvar WRITTEN: the plugin only writes it: recorded as an empty file
+    :cvar WRITTEN: the plugin only writes it, so an empty file is recorded
     :cvar CONFIG: configuration space
     :cvar VPD: Vital Product Data
     """
@@ -190,8 +190,8 @@ class _Recorder:
 def _limits(class_code: str | None, is_in_gpu_slot: bool) -> dict[How, int]:
     """Return how many bytes to read, by kind of entry.
 
-    They are as few as the plugin reads, since some devices fail when more is
-    read (lspci(8), -xxx).
+    No more is read than the plugin itself reads, since some devices fail when
+    more is read (lspci(8), -xxx).
 
     :param is_in_gpu_slot: the function can be a GPU, or shares its slot
     """

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Trees: parts of /sys as plain data, and written to a disk again.
+"""Trees: parts of /sys as plain data, which can be written to disk again.
 
 A tree is ``{folder: {name: entry}}``, folders relative to the root. An entry
 is the text of a file, the bytes of a file, a link or a file that cannot be
@@ -40,7 +40,7 @@ _EXPECTED = ('a text in quotes, {link: TARGET}, {unreadable: ERRNO} or '
 
 @dataclasses.dataclass(frozen=True)
 class _Link:
-    """A link to make; without a target, an unreadable file."""
+    """A link to create; without a target, an unreadable file."""
 
     target: str | None
 
@@ -89,8 +89,8 @@ def is_name(name: str) -> bool:
 def write(tree: Tree, root: str | os.PathLike[str]) -> None:
     """Write a tree into an empty or missing folder.
 
-    :raises Invalid: it is not a tree, or leads out of the folder; nothing
-        was written then
+    :raises Invalid: it is not a tree, or leads out of the folder; nothing was
+        written
     :raises HostError: it cannot be written
     """
     checked = _check(tree)

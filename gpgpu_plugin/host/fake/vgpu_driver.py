@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Vendor's driver of fake machines: it creates and removes vGPUs.
+"""Vendor's driver of fake machines, which creates and removes vGPUs.
 
 The attributes in sysfs behave as those of NVIDIA's drivers: what can be
 created depends on the vGPUs that exist, by the mix policy of the GPU:
@@ -50,7 +50,7 @@ _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 def add_types(root: pathlib.Path, folder: pathlib.Path,
               rule: vgpu_rule.VGPURule) -> None:
-    """Let a function have vGPUs, and show their types in sysfs.
+    """Enable vGPUs on a function, and show their types in sysfs.
 
     :param root: of the tree
     :param folder: of the function
@@ -61,7 +61,7 @@ def add_types(root: pathlib.Path, folder: pathlib.Path,
 
 
 def set_rule(folder: pathlib.Path, rule: vgpu_rule.VGPURule) -> None:
-    """Let a function that shows vGPU types, as in a recording, have vGPUs.
+    """Enable vGPUs on a function of a recording that shows vGPU types.
 
     :raises Invalid: the rule does not fit what the function shows
     """
@@ -73,7 +73,7 @@ def set_rule(folder: pathlib.Path, rule: vgpu_rule.VGPURule) -> None:
 
 def add_vfs(root: pathlib.Path, pf: pathlib.Path,
             vfs: Iterable[pathlib.Path]) -> None:
-    """Let new VFs have vGPUs, if their PF has a rule."""
+    """Enable vGPUs on new VFs if their PF has a rule."""
     if not (pf / RULE).exists():
         return
     rule: vgpu_rule.VGPURule = json.loads((pf / RULE).read_text())
@@ -95,7 +95,7 @@ def remove_vf(root: pathlib.Path, vf: pathlib.Path) -> None:
 
 
 def _clear_placement(vgpu: pathlib.Path, rule: vgpu_rule.VGPURule) -> None:
-    """Show what the driver shows while no guest uses the vGPU."""
+    """Write the placement that a vGPU shows while no guest uses it."""
     if 'placements' in rule:
         (vgpu / 'nvidia').mkdir(exist_ok=True)
         (vgpu / 'nvidia/placement_id').write_text('Not Applicable\n')
@@ -239,7 +239,7 @@ class VGPUDriver:
         self.update()
 
     def update(self) -> None:
-        """Bring ``available_instances`` and the like up to date."""
+        """Update ``available_instances`` and similar attributes."""
         vfs = self._vfs()
         available = self._available()
         for function in (self._gpu, *vfs):
@@ -269,7 +269,7 @@ class VGPUDriver:
         return self._rule.get('mix_policy', 'same_type')
 
     def _vgpus(self) -> dict[pathlib.Path, str]:
-        """Return the mdevs and the VFs with a type, with the id of that."""
+        """Return the mdevs and the VFs with a type, with the type's id."""
         vfs = self._vfs()
         found = {path.parent: os.path.basename(os.readlink(path))
                  for function in (self._gpu, *vfs)

@@ -12,8 +12,8 @@
 """Rules that say which vGPUs a GPU of a fake machine can have.
 
 gpgpu_plugin.host.fake.vgpu_driver applies them. An operator's file may have
-rules, and names of types become names of folders; so a rule is checked as a
-whole before anything is written.
+rules, and names of types become names of folders; therefore a rule is checked
+as a whole before anything is written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TypeRule(typing.TypedDict):
 
 
 class VGPURule(typing.TypedDict):
-    """Which vGPUs one GPU can have.
+    """Rule that says which vGPUs one GPU can have.
 
     ``mechanism``: ``mdev``, ``vf``, or ``vf_mdev`` for one mdev on each VF;
     ``mix_policy``: one of MIX_POLICIES, by default ``same_type``; ``types`` by
@@ -61,10 +61,10 @@ class VGPURule(typing.TypedDict):
 
 
 def check(name: object, value: object) -> VGPURule:
-    """Return a value as a rule, once it is checked.
+    """Check a value and return it as a rule.
 
     :param name: of the PCI function or mdev parent that the rule is for
-    :raises Invalid: it is not; the message names the part that is wrong
+    :raises Invalid: it is not a rule; the message names the wrong part
     """
     if not (isinstance(name, str) and tree_mod.is_name(name)):
         raise _invalid('vgpu', name, 'the name of a device')
@@ -91,7 +91,7 @@ def gigabytes(video_ram: int) -> int:
 
 
 def _sizes(field: str, types: object) -> set[int]:
-    """Return the sizes of the types in GiB, once they are checked."""
+    """Check the types and return their sizes in GiB."""
     if not isinstance(types, Mapping) or not types:
         raise _invalid(field, types, 'a mapping of types')
     sizes = set()

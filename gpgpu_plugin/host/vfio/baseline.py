@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Baselines: what PCI functions were before a guest got them.
+"""Baselines: configuration of PCI functions before a guest got them.
 
-One small file a function, written when a device is prepared and compared when
-it is cleaned. It must survive a restart of nova-compute, a reboot of the host
-and a power cut.
+Each function has one small file, written when a device is prepared and
+compared when it is cleaned. It must survive a restart of nova-compute, a
+reboot of the host and a power cut.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Baseline:
     :ivar assignment: UUID of the assignment before which it was recorded
     :ivar shape: the function's identity and layout, by name
     :ivar notes: what a backend has to know while the device is assigned
-    :ivar reported_to: the cleaning that was told the differences
+    :ivar reported_to: the cleaning to which the differences were reported
     """
 
     assignment: str
@@ -51,7 +51,7 @@ class Baselines:
     A file that cannot be read is never written over: its device is not
     prepared, and fails its cleaning, until an operator has removed the file.
 
-    :param folder: made when the first baseline is recorded
+    :param folder: created when the first baseline is recorded
     """
 
     def __init__(self, folder: str) -> None:
@@ -60,7 +60,7 @@ class Baselines:
     def record(self, stable_id: str, assignment: str,
                shape: Mapping[str, str],
                notes: Mapping[str, str | None] | None = None) -> None:
-        """Record what a function is before an assignment.
+        """Record the configuration of a function before an assignment.
 
         A baseline of the same assignment stays, as its guest may have
         changed the function since.
@@ -103,11 +103,12 @@ class Baselines:
 
     def differences(self, stable_id: str, cleaning: str,
                     shape: Mapping[str, str]) -> list[str]:
-        """Return how a function differs from its baseline, one phrase each.
+        """Return the differences from the baseline, one phrase per field.
 
-        There are none without a baseline, as no guest had the function. They
-        are returned to one cleaning, however often that begins. Another one
-        was begun by an operator, who accepted the device as it is.
+        Without a baseline there are none, since no guest had the function.
+        Differences are returned to one cleaning only, however often it begins.
+        A later cleaning was requested by an operator, who accepted the device
+        as it is.
 
         :raises HostError: the baseline cannot be read
         :raises HostNotReady: it cannot be written

@@ -47,7 +47,7 @@ class Binder:
     """Changes to PCI functions through sysfs.
 
     Methods that bind or unbind compare before they act. The parameters are
-    what needs root's rights; all of them raise OSError.
+    functions that need root's rights; all raise OSError.
 
     :param write: writes a value to a path relative to the root of sysfs
     :param load: loads vfio-pci
@@ -82,7 +82,7 @@ class Binder:
         """Bind a function to vfio-pci, and keep other drivers off it.
 
         :raises HostError: the kernel refused
-        :raises HostNotReady: there is no vfio-pci
+        :raises HostNotReady: vfio-pci cannot be loaded
         """
         driver = self._driver(function)
         if driver != VFIO:
@@ -142,7 +142,7 @@ class Binder:
         :param count: number of VFs; NVIDIA's driver creates all that the GPU
             supports instead
         :returns: number of VFs that exist now
-        :raises HostError: there are none
+        :raises HostError: there are still none
         """
         path = f'bus/pci/devices/{function.address}/sriov_numvfs'
         if self._driver(function) == _NVIDIA:

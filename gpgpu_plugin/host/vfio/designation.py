@@ -9,12 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Designation of cards for guests, which lasts over boots of the host.
+"""Designation of cards for passthrough, which survives reboots of the host.
 
 All functions of a designated card stay bound to vfio-pci, so that no other
-driver binds to them. After a boot driverctl restores that where it is
-installed, else a udev rule of the plugin. The rule matches a function by its
-path without bus numbers and by its ids.
+driver binds to them. After a boot driverctl restores this if it is installed,
+otherwise a udev rule of the plugin. The rule matches a function by its path
+without bus numbers and by its ids.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Store:
 
 
 def listing(sysfs: sysfs_mod.Sysfs, store: Store) -> list[Designation]:
-    """Return all designations, also of functions that are not there now.
+    """Return all designations, also those of functions that are missing now.
 
     :raises HostError: the host cannot be scanned
     """
@@ -172,7 +172,7 @@ def listing(sysfs: sysfs_mod.Sysfs, store: Store) -> list[Designation]:
 
 
 class Designator:
-    """Designates cards of a host, all functions of a card together."""
+    """Designator of cards of a host, with all functions of a card together."""
 
     def __init__(self, sysfs: sysfs_mod.Sysfs, binder: binding.Binder,
                  store: Store, used_by_host: Callable[
@@ -184,7 +184,7 @@ class Designator:
 
     @classmethod
     def as_root(cls) -> Designator:
-        """Return one of this machine, for a process that runs as root.
+        """Return a designator of this machine for a process that runs as root.
 
         It writes without the privileged helper.
         """
@@ -200,7 +200,7 @@ class Designator:
         :returns: all its functions
         :raises NotFound: there is no such function
         :raises HostError: the host uses it, it cannot be assigned to guests,
-            or the hardware did not do what it was asked; nothing is changed
+            or the hardware did not do what was requested; nothing is changed
         """
         card = self._card(name)
         for function in card:

@@ -35,7 +35,7 @@ _USERS = {
 
 
 class Usage:
-    """Finds mounts, disks, network interfaces and users of a function.
+    """Finder of mounts, disks, network interfaces and users of a function.
 
     :param proc: root of procfs
     :param dev: folder of device nodes
@@ -89,7 +89,7 @@ class Usage:
     def _exclusive_use(self, name: str) -> str | None:
         """Return how the kernel uses the disk exclusively; None: not at all.
 
-        Such as for swap, a volume, or a mount of another namespace.
+        The use may be swap, a volume, or a mount of another namespace.
         """
         try:
             # sysfs has "!" for a "/" in the name of a device.
