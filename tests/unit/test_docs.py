@@ -9,9 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the documentation tells an operator to configure."""
+"""Promises of the documentation: options to set, and messages to look for."""
 
+import ast
 import configparser
+import errno
+import os
 import re
 import textwrap
 
@@ -48,3 +51,68 @@ class TestInstall(base.BaseTestCase):
             if option.name == 'enabled_filters']
         [shown] = values('install.rst', 'filter_scheduler', 'enabled_filters')
         self.assertEqual([*default, 'GpuFilter'], shown.split(','))
+
+
+# Quoted on the page, but messages of Nova.
+NOVA_MESSAGES = {
+    'No valid host', 'Error from last host',
+    'Exceeded maximum number of retries. Exhausted all hosts available'}
+PLACEHOLDER = '\0'
+
+
+def texts(tree: ast.AST) -> set[str]:
+    """Return the strings of a module, with one mark for each placeholder."""
+    found = {node.value for node in ast.walk(tree)
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    found |= {''.join(
+        str(part.value) if isinstance(part, ast.Constant) else PLACEHOLDER
+        for part in node.values)
+        for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)}
+    return {re.sub(r'%(\(\w+\))?[.\d]*[sdr]', PLACEHOLDER, text)
+            for text in found}
+
+
+def message_parts() -> set[str]:
+    """Return the parts between ": " of all texts, and errors of the kernel."""
+    found = {part for path in (test_meta.TOP / 'gpgpu_plugin').rglob('*.py')
+             for text in texts(ast.parse(path.read_text(encoding='utf-8')))
+             for part in text.split(': ') if ' ' in part}
+    return found | {os.strerror(number) for number in errno.errorcode}
+
+
+def is_message(quote: str, parts: set[str]) -> bool:
+    """Return whether the parts of a quote with words are parts of messages."""
+    return all(any(
+        re.search('.+'.join(map(re.escape, words.split('...'))), part)
+        or (re.match(r'\w{3}', part) and re.fullmatch(
+            '.+'.join(map(re.escape, part.split(PLACEHOLDER))), words))
+        for part in parts)
+        for words in quote.rstrip(':').split(': ') if ' ' in words)
+
+
+def quotes(page: str) -> list[str]:
+    """Return the literals of a page that are neither commands nor options."""
+    literals = [' '.join(text.split()) for text in re.findall(
+        '``(.+?)``', test_meta.doc(page), re.DOTALL)]
+    return [text for text in literals if ' ' in text
+            and not re.match(r'gpgpu-manage |device list |\[', text)]
+
+
+class TestTroubleshooting(base.BaseTestCase):
+
+    PAGE = 'admin/troubleshooting.rst'
+
+    def test_every_quoted_message_is_in_the_code(self):
+        parts = message_parts()
+        found = set(quotes(self.PAGE))
+        self.assertEqual(NOVA_MESSAGES, {
+            quote for quote in found if not is_message(quote, parts)})
+        self.assertGreater(len(found), 20)
+
+    def test_stale_quote_is_found(self):
+        parts = message_parts()
+        for quote in ('since before the guest, ... was ...',
+                      'its IOMMU group ... also holds ...',
+                      'the kernel did not answer in 60 s',
+                      'reset: cannot write \'1\': Wrong ioctl'):
+            self.assertFalse(is_message(quote, parts), quote)
