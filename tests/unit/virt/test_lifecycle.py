@@ -256,6 +256,18 @@ class WorkingTest(base.DriverTestCase):
                           self.instance, None, 'HARD')
         self.assertFalse(reboot.called)
 
+    def test_guest_that_nova_destroys_to_start_it_keeps_its_devices(self):
+        def destroys(*args, **kwargs):
+            self.driver.destroy(None, self.instance, None)
+        for method, args in (('power_on', (None,)),
+                             ('resume_state_on_host_boot', (None,))):
+            with fixtures.MockPatch(
+                    f'nova.virt.fake.FakeDriver.{method}', destroys):
+                getattr(self.driver, method)(None, self.instance, *args)
+            self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+            # The guest is there again for the next method.
+            self.driver.instances['i1'] = self.instance
+
     def test_end_of_the_work_wakes_the_worker(self):
         self.driver.power_on(None, self.instance, None)
         self.driver._gpu_worker.wake.assert_called_once_with()

@@ -174,6 +174,32 @@ class MigrationTest(base.DriverTestCase):
             None, self.instance, None, self.migration)
         self.assertEqual({'instance'}, seen[0])
 
+    def test_devices_of_the_destination_are_ready_before_the_guest(self):
+        self.begin(3)
+        ready = []
+
+        def watch(*args, **kwargs):
+            bound = {function.address for function
+                     in self.tracker.backend.scan().functions
+                     if function.driver == 'vfio-pci'}
+            ready.extend(
+                assignment.address in bound for assignment
+                in self.tracker.assignments.of_instance('i1'))
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.finish_migration', watch))
+        self.finish()
+        self.assertEqual([True] * 5, ready)
+
+    def test_confirmation_names_the_devices_of_the_source_alone(self):
+        source = self.tracker.assignments.uuids_of_instance('i1')
+        self.begin(3)
+        self.finish()
+        confirm = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'confirm_migration')).mock
+        self.confirm()
+        [(confirmation,)] = [call.args for call in confirm.call_args_list]
+        self.assertEqual(source, set(confirmation.source_assignments))
+
     def test_inventory_is_pushed_after_the_guest_is_made(self):
         self.begin(3)
         calls = []

@@ -248,3 +248,54 @@ class StepsTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.update_tree()
         self.assertEqual(self.before, self.settled())
+
+    def test_denied_claim_needs_no_comparison(self):
+        self.api.claim(context.admin(), self.request(8, 'other'))
+        reconcile = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'request_reconcile')).mock
+        self.assertRaises(exception.ClaimDenied, self.run_steps)
+        self.assertFalse(reconcile.called)
+
+    def aborts(self, error):
+        """Let the second device fail, and return the calls that undo it."""
+        prepare = self.tracker.backend.prepare
+        calls = []
+
+        def fail_second(device):
+            calls.append(device)
+            if len(calls) == 2:
+                raise error
+            prepare(device)
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'prepare', fail_second))
+        abort = self.useFixture(fixtures.MockPatchObject(
+            self.api, 'abort', wraps=self.api.abort)).mock
+        self.assertRaises(type(error), self.run_steps, count=3)
+        return [call.kwargs for call in abort.call_args_list]
+
+    def test_device_that_failed_is_named_and_the_untouched_one_is_not(self):
+        calls = self.aborts(exception.HostError(path='x', reason='broken'))
+        self.assertEqual(
+            [(False, None), (True, 'x: broken'), (True, None)],
+            sorted(((call['touched'], call['fault']) for call in calls),
+                   key=str))
+
+    def test_device_without_driver_capacity_is_reported_before_the_undo(self):
+        order = []
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'driver_capacity',
+            lambda devices: order.append('read') or {}))
+        release = self.tracker.backend.release
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'release',
+            lambda device: (order.append('undo'), release(device))))
+        calls = self.aborts(
+            exception.NoDriverCapacity(path='x', reason='none left'))
+        self.assertEqual(['read', 'undo'], order[:2])
+        self.assertEqual({None}, {call['fault'] for call in calls})
+
+    def test_host_that_is_not_ready_is_no_fault_of_a_device(self):
+        calls = self.aborts(
+            exception.HostNotReady(path='x', reason='no helper'))
+        self.assertEqual({(False, None), (True, None)}, {
+            (call['touched'], call['fault']) for call in calls})
