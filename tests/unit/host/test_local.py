@@ -162,6 +162,13 @@ class MakeVFsTest(LocalHostCase):
         self.assertEqual({second.id}, {
             vf.pf for vf in self.functions() if vf.pf})
 
+    def test_busy_gpu_gets_no_vfs(self):
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        first, second = self.functions()
+        self.host.make_vfs({first.id})
+        self.assertEqual({second.id}, {
+            vf.pf for vf in self.functions() if vf.pf})
+
     def test_number_of_vfs_that_exist_stays(self):
         self.host = self.make_host(self.machine, {'8086:56c0': 4})
         self.host.kernel.set_vfs(self.functions()[0].address, 2)

@@ -234,8 +234,11 @@ class StepsTest(base.ComputeTestCase):
 
         def fails(run):
             raise RuntimeError('spawn')
+        reconcile = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'request_reconcile')).mock
         self.assertRaises(RuntimeError, self.run_steps, (
             *steps.STEPS[:2], steps.Step('spawn', fails, broken)))
+        self.assertTrue(reconcile.called)
         self.assertEqual(self.before, self.settled())
 
     def test_end_of_the_process_undoes_nothing(self):
@@ -299,3 +302,34 @@ class StepsTest(base.ComputeTestCase):
             exception.HostNotReady(path='x', reason='no helper'))
         self.assertEqual({(False, None), (True, None)}, {
             (call['touched'], call['fault']) for call in calls})
+
+    def test_device_that_was_not_touched_is_not_taken_back(self):
+        released = self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'release')).mock
+        self.aborts(exception.HostError(path='x', reason='broken'))
+        self.assertEqual(2, released.call_count)
+
+    def test_spawn_again_that_fails_leaves_the_devices_bound(self):
+        self.run_steps()
+        before = self.tracker.backend.scan().functions
+
+        def broken(run):
+            raise RuntimeError('spawn')
+        self.assertRaises(RuntimeError, self.run_steps, (
+            *steps.STEPS[:2], steps.Step('spawn', broken, steps._unspawn)))
+        self.assertEqual(before, self.tracker.backend.scan().functions)
+        self.assertIn('vfio-pci', self.drivers())
+
+    def test_claim_that_no_conductor_ends_is_released_later(self):
+        granted = []
+
+        def away(run):
+            granted.extend(run.uuids)
+            self.conductor.stop()
+            raise RuntimeError('spawn')
+        self.assertRaises(RuntimeError, self.run_steps, (
+            *steps.STEPS[:2], steps.Step('spawn', away, steps._unspawn)))
+        self.assertEqual(granted, self.tracker.assignments.pending())
+        self.assertEqual((), self.tracker.assignments.of_instance('i1'))
+        self.conductor.start()
+        self.assertEqual(self.before, self.settled())

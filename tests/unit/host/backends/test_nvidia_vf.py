@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of VFs that NVIDIA's driver gives a type, on the fake kernel."""
 
+import dataclasses
 import errno
 import os
 import pathlib
@@ -115,6 +116,17 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.assertFalse(verdict.passed)
         self.assertIn('differs from its baseline: revision was',
                       verdict.evidence)
+
+    def test_change_is_shown_to_one_cleaning_however_often_it_begins(self):
+        device = self.device(cleaning='c1')
+        self.host.prepare(device)
+        path = f'{self.root}/bus/pci/devices/{device.address}/config'
+        with open(path, 'r+b') as file:
+            file.seek(8)
+            file.write(b'\xa2')
+        for token, passed in (('c1', False), ('c1', False), ('c2', True)):
+            self.assertIs(passed, self.host.clean(
+                dataclasses.replace(device, cleaning=token)).passed)
 
     def test_other_vf_at_the_address_is_not_touched(self):
         device = self.device()

@@ -14,9 +14,11 @@
 The fake kernel has tests of its own.
 """
 
+import dataclasses
 import os
 import pathlib
 import shutil
+import uuid
 
 import fixtures
 from oslotest import base
@@ -104,6 +106,20 @@ class FunctionsTest(PassthroughCase):
             self.backend.prepare(self.device(self.gpu))
             self.assertTrue(self.backend.clean(
                 self.device(self.gpu)).passed)
+
+    def test_gpu_that_is_designated_meanwhile_stays_bound(self):
+        self.assertIsNotNone(self.gpu.driver)
+        self.backend.prepare(self.device(self.gpu))
+        etc = f'{self.root}/etc/driverctl.d'
+        os.makedirs(etc)
+        for address in (self.gpu.address, self.audio):
+            with open(f'{etc}/pci-{address}', 'w', encoding='utf-8') as file:
+                file.write('vfio-pci\n')
+        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        found = self.functions()
+        self.assertEqual({'vfio-pci'}, {
+            found[address].driver for address in (
+                self.gpu.address, self.audio)})
 
     def test_prepare_without_iommu_group_is_refused(self):
         for address in (self.gpu.address, self.audio):
@@ -204,6 +220,37 @@ class FunctionsTest(PassthroughCase):
         self.assertEqual('pcieport', self.the(id=bridge.id).driver)
 
 
+class OtherGPUTest(PassthroughCase):
+
+    machine = 'hgx-h100-8'
+
+    def test_other_gpu_at_the_address_is_not_touched(self):
+        first, second = [
+            function for function in self.functions().values()
+            if function.device == '2330'][:2]
+        moved = dataclasses.replace(first, id=second.id)
+        for method in (self.backend.prepare, self.backend.release,
+                       self.backend.attachment):
+            self.refused(method, moved, f'{second.id} is not there')
+        self.assertFalse(self.backend.clean(self.device(moved)).passed)
+        self.assertEqual([], self.backend.kernel.written)
+
+
+class PartitionedTest(PassthroughCase):
+
+    machine = 'nvidia-t4-2'
+
+    def test_gpu_with_vgpus_is_not_passed_through(self):
+        gpu = next(function for function in self.functions().values()
+                   if function.device == '1eb8')
+        self.backend.prepare(host_base.HostDevice(
+            assignment_uuid=str(uuid.uuid4()), stable_id=f'{gpu.id}/mdev0',
+            address=gpu.address, vgpu_type='T4-4Q'))
+        self.backend.kernel.written.clear()
+        self.refused(self.backend.prepare, gpu, 'vGPUs exist on it')
+        self.assertEqual([], self.backend.kernel.written)
+
+
 class DisplayTest(PassthroughCase):
 
     def test_boot_display_is_refused(self):
@@ -257,6 +304,12 @@ class CleanTest(PassthroughCase):
         self.assertTrue(self.backend.clean(host_base.HostDevice(
             assignment_uuid='b', stable_id=self.gpu.id,
             address=self.gpu.address)).passed)
+
+    def test_change_is_shown_to_one_cleaning_however_often_it_begins(self):
+        self.change_config(2, b'\x39\x23')
+        for token, passed in (('c1', False), ('c1', False), ('c2', True)):
+            self.assertIs(passed, self.backend.clean(dataclasses.replace(
+                self.device(self.gpu), cleaning=token)).passed)
 
     def test_gpu_without_former_capability_is_not_clean(self):
         self.change_config(0x34, b'\0')
