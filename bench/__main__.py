@@ -33,8 +33,8 @@ def main() -> int:
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in BENCHMARKS:
-            parser.error(f'no benchmark {name!r}; there are: '
-                         + ', '.join(sorted(BENCHMARKS)))
+            parser.error(f'no benchmark {name!r} (known: '
+                         f'{", ".join(sorted(BENCHMARKS))})')
     results = [BENCHMARKS[name]()
                for name in arguments.names or sorted(BENCHMARKS)]
     print(report.table(results))

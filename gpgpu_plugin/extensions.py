@@ -48,7 +48,7 @@ def load(namespace: str, name: str) -> typing.Any:
             extension.ExtensionManager(namespace).names())) or 'none'
         raise exception.ConfigInvalid(
             option=f'entry point {name}',
-            reason=f'{namespace} has no such entry point; known: {known}',
+            reason=f'{namespace} has no such entry point (known: {known})',
         ) from None
 
 

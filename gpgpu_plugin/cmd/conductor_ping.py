@@ -39,7 +39,7 @@ class ConductorPing(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('--wait', type=_seconds, default=2.0,
                             metavar='SECONDS',
-                            help='how long to wait for answers (default: 2)')
+                            help='seconds to wait for answers (default: 2)')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:

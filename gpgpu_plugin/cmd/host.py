@@ -54,8 +54,8 @@ class HostDelete(reach.Command, command.Command):
         parser.add_argument('host', help='name of the nova-compute service')
         parser.add_argument(
             '--force', action='store_true',
-            help='delete the host even if its nova-compute runs, which then '
-                 'reports its devices again, or cannot be asked')
+            help='delete the host even if its nova-compute cannot be reached '
+                 'or is running, in which case it reports its devices again')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -83,7 +83,7 @@ class ManageApp(base.Application):
             help='directory of configuration files, repeatable')
         parser.add_argument(
             '--os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
-            help='cloud of clouds.yaml, for "flavor set" (env: OS_CLOUD)')
+            help='cloud in clouds.yaml, for "flavor set" (env: OS_CLOUD)')
         return parser
 
     def configure_logging(self) -> None:

@@ -69,11 +69,11 @@ class PCIList(base.Command, lister.Lister):
         _add_root(where)
         where.add_argument(
             '--machine', metavar='FILE',
-            help='read a recording of another host by "gpgpu-manage pci '
-                 'record", or the fake machine of this name')
+            help='read a file that "gpgpu-manage pci record" wrote on '
+                 'another host, or the fake machine of this name')
         parser.add_argument(
             '--text', action='store_true',
-            help='print one line a function: ' + ' '.join(_TEXT))
+            help='print one line per function: ' + ' '.join(_TEXT))
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -116,8 +116,8 @@ class PCIRecord(base.Command, command.Command):
         _add_root(parser)
         parser.add_argument(
             '--with-serials', action='store_true',
-            help='keep serial numbers, which are otherwise replaced by '
-                 'other distinct numbers')
+            help='keep serial numbers; by default each is replaced by '
+                 'another number')
         parser.add_argument(
             'file', nargs='?', metavar='FILE',
             help='file to create (default: standard output)')
@@ -161,7 +161,7 @@ def _write_new(path: str, text: str) -> None:
     except FileExistsError:
         raise exception.Conflict(
             kind='file', name=path,
-            reason='it exists; name another one') from None
+            reason='it exists already; name another file') from None
     except OSError as exc:
         raise exception.HostError(
             path=path, reason=f'cannot be written: {exc.strerror}') from None

@@ -117,8 +117,8 @@ def _assigned_before(request: objects.ClaimRequest,
     if found and found[0].request != _fingerprint(request):
         raise _denied(
             request, _Reason.REQUEST_CHANGED,
-            f'the instance holds devices on this host for another '
-            f'request: {found[0].request}')
+            f'the instance has devices on this host that were claimed for '
+            f'another request: {found[0].request}')
     return found
 
 
@@ -343,7 +343,7 @@ def _end_one(session: orm.Session, host: models.Host,
     if state not in events:
         raise exception.Conflict(
             kind='assignment', name=row.uuid,
-            reason=f'{kind} is not for a device that is {state}')
+            reason=f'{kind} is not possible for a device in state {state}')
     device_db.transition(session, device, events[state])
     if device.state == _State.DIRTY:
         device.clean_token = row.uuid

@@ -52,7 +52,7 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
             if index['column_names'] != columns or index['unique']:
                 raise _conflict(
                     'index', name,
-                    f'it should be on {columns} of {table}, it is on '
+                    f'it should be on {columns} of {table}, but is on '
                     f'{index["column_names"]}, unique={index["unique"]}')
             return
     op.create_index(name, table, columns)

@@ -263,7 +263,7 @@ def transition(session: orm.Session, device: models.Device,
     if done.rowcount != 1:  # type: ignore[attr-defined]
         raise exception.Conflict(
             kind='device', name=device.uuid,
-            reason='it was changed by somebody else; look again')
+            reason='another process changed it at the same time; try again')
     # What was written is known; reading it again would cost a round trip.
     orm.attributes.set_committed_value(device, 'state', str(state))
     if state is device_rules.DeviceState.AVAILABLE:

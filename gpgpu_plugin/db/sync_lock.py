@@ -176,10 +176,10 @@ def held(connection: sa.Connection,
         if time.monotonic() >= deadline:
             raise exception.Conflict(
                 kind='database', name=connection.engine.url.database,
-                reason=f'for {timeout:.0f} s its {lock.name} has been held '
+                reason=f'its {lock.name} has been held for {timeout:.0f} s '
                        f'by {lock.lock_holder()}; if another "gpgpu-manage db '
-                       f'sync" runs, wait for it, else end that session, and '
-                       f'run the command again')
+                       f'sync" is running, wait for it, otherwise end that '
+                       f'session, then run the command again')
         if not waiting:
             LOG.warning('Waiting up to %.0f s for the %s, held by %s',
                         timeout, lock.name, lock.lock_holder())

@@ -79,20 +79,20 @@ def check_not_running(db: api.Database, name: str,
         running = answers()
     except Exception as exc:
         # Whatever it is, it is no proof that nova-compute ended.
-        LOG.exception('nova-compute of %s could not be asked whether it '
-                      'runs', name)
+        LOG.exception('Cannot check whether nova-compute on %s is running',
+                      name)
         raise exception.Conflict(
             kind='host', name=name,
-            reason=f'nova-compute could not be asked whether it is running '
+            reason=f'cannot check whether its nova-compute is running '
                    f'({type(exc).__name__}: {str(exc).partition(chr(10))[0]})'
-                   f'; try again, or give --force to delete the host all '
-                   f'the same') from exc
+                   f'; try again, or use --force to delete the host anyway',
+        ) from exc
     if running:
         raise exception.Conflict(
             kind='host', name=name,
             reason='its nova-compute is running; stop nova-compute there and '
-                   'delete the host again, or give --force to delete it now '
-                   'and have it report its devices anew')
+                   'delete the host again, or use --force to delete it now '
+                   'and have it report its devices again')
 
 
 def delete(db: api.Database, name: str) -> None:
@@ -105,8 +105,8 @@ def delete(db: api.Database, name: str) -> None:
         if assigned:
             raise exception.Conflict(
                 kind='host', name=name,
-                reason=f'instance {assigned[0].instance_uuid} holds a device '
-                       f'of it')
+                reason=f'instance {assigned[0].instance_uuid} has a device '
+                       f'of this host')
         assignment_db.delete_of_host(session, host.id)
         device_db.delete_of_host(session, host.id)
         for group in group_db.of_hosts(session, [host.id]):

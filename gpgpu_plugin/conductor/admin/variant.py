@@ -172,4 +172,4 @@ def _check_unused(session: orm.Session, row: models.Variant) -> None:
     if instance is not None:
         raise exception.Conflict(
             kind='variant', name=row.name,
-            reason=f'instance {instance} holds a device of it')
+            reason=f'instance {instance} has a device of this variant')

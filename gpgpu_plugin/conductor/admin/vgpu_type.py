@@ -131,8 +131,8 @@ def _unknown(variant: str, vgpu_type: str, host: str | None,
     where = f' on {host}' if host is not None else ''
     return exception.NotFound(
         kind='vGPU type',
-        name=f'{vgpu_type} of {variant}{where} (there are: '
-             f'{", ".join(known) or "none, no host has such a GPU"})')
+        name=f'{vgpu_type} of {variant}{where} (known: '
+             f'{", ".join(known) or "none; no host has such a GPU"})')
 
 
 def _check_class(session: orm.Session, row: models.Variant,

@@ -83,7 +83,7 @@ class HostTest(base.CommandTestCase):
 
     def test_delete_by_force_while_in_use_is_refused(self):
         self.claim()
-        self.assertIn(f'instance {base.INSTANCE} holds a device',
+        self.assertIn(f'instance {base.INSTANCE} has a device',
                       self.refused('host', 'delete', 'h1', '--force'))
         self.assertEqual(1, len(self.json('host', 'list')))
 
@@ -97,5 +97,5 @@ class HostTest(base.CommandTestCase):
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
         self.claim()
         err = self.refused('host', 'delete', 'h1')
-        self.assertIn(f'instance {base.INSTANCE} holds a device', err)
+        self.assertIn(f'instance {base.INSTANCE} has a device', err)
         self.assertEqual(1, len(self.json('host', 'list')))

@@ -123,7 +123,7 @@ class VariantTest(base.CommandTestCase):
         for command in (('delete', 'H100'),
                         ('set', 'H100', '--device', '2331')):
             self.assertIn(
-                f'variant H100: instance {base.INSTANCE} holds a device',
+                f'variant H100: instance {base.INSTANCE} has a device',
                 self.refused('variant', *command))
         self.assertEqual('2330', self.json(
             'variant', 'show', 'H100')['Device'])

@@ -74,7 +74,7 @@ class VGPUTypeTest(base.CommandTestCase):
             'vgpu-type', 'show', 'T4', 'T4-3Q'))
 
     def test_unknown_type_variant_or_host_is_refused(self):
-        self.assertIn('vGPU type T4-3Q of T4 (there are: T4-16Q, T4-1Q',
+        self.assertIn('vGPU type T4-3Q of T4 (known: T4-16Q, T4-1Q',
                       self.refused('vgpu-type', 'enable', 'T4', 'T4-3Q'))
         self.assertIn('variant T5', self.refused(
             'vgpu-type', 'enable', 'T5', 'T4-1Q'))

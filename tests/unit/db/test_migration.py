@@ -135,14 +135,14 @@ class MigrationMixin:
                 exception.Conflict, migration.sync, self.db.engine,
                 timeout=0.3)
         self.assertRegex(str(exc), {
-            'sqlite': r'write lock \(BEGIN IMMEDIATE\) has been held by '
-                      r'another process, which "fuser /.*" names',
-            'postgresql': r'advisory lock \(1735419760, 1\) has been held by '
-                          r'backend \d+ of user \w+ from [\w.:]+, which '
-                          r'"SELECT pg_terminate_backend\(\d+\)" ends',
+            'sqlite': r'write lock \(BEGIN IMMEDIATE\) has been held for '
+                      r'0 s by another process, which "fuser /.*" names',
+            'postgresql': r'advisory lock \(1735419760, 1\) has been held for '
+                          r'0 s by backend \d+ of user \w+ from [\w.:]+, '
+                          r'which "SELECT pg_terminate_backend\(\d+\)" ends',
             'mysql': r'lock "gpgpu_plugin.gpgpu_test_\w+" \(GET_LOCK\) has '
-                     r'been held by connection \d+ of user \w+ from [\w.:]+, '
-                     r'which "KILL \d+" ends',
+                     r'been held for 0 s by connection \d+ of user \w+ from '
+                     r'[\w.:]+, which "KILL \d+" ends',
         }[self.db.engine.name])
         self.assertIn('run the command again', str(exc))
         self.assertFalse(migration.sync(self.db.engine, timeout=30))

@@ -69,7 +69,8 @@ class SQLiteLockTest(base.DatabaseTestCase):
         with self.held():
             exc = self.assertRaises(
                 exception.Conflict, self.held().__enter__)
-        self.assertIn('for 0 s its write lock (BEGIN IMMEDIATE)', str(exc))
+        self.assertIn('write lock (BEGIN IMMEDIATE) has been held for 0 s',
+                      str(exc))
         self.assertIn(f'fuser {self.db.engine.url.database}', str(exc))
         self.assertIn('run the command again', str(exc))
 

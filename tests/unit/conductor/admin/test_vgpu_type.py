@@ -105,7 +105,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
     def test_unknown_type_host_or_variant_is_not_found(self):
         exc = self.assertRaises(
             exception.NotFound, self.enable, 'T4-3Q')
-        self.assertIn('T4-3Q of T4 (there are: T4-16Q', str(exc))
+        self.assertIn('T4-3Q of T4 (known: T4-16Q', str(exc))
         self.assertRaises(exception.NotFound, self.enable, 'T4-1Q', 'h9')
         self.assertRaises(
             exception.NotFound, vgpu_type_admin.list_all, self.db, 'h9')
