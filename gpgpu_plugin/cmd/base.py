@@ -30,7 +30,7 @@ NOVA_CONFIG_FILE = '/etc/nova/nova.conf'
 
 
 class Application(cliff_app.App):
-    """The application as its commands see it; see cmd.manage.ManageApp.
+    """The application from the view of its commands; see cmd.manage.ManageApp.
 
     :ivar given_conf: configuration of a process that runs the conductor
         itself, else None
@@ -49,7 +49,7 @@ class Command:
 
     @property
     def manage(self) -> Application:
-        """The application, typed as ours."""
+        """Return the application with the plugin's own type."""
         return typing.cast(Application, self.app)
 
     def note(self, text: str) -> None:

@@ -32,7 +32,7 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(rules.Variant))
 def shipped() -> pathlib.Path:
     """Return the path of the shipped catalogue.
 
-    It is looked for in /etc, in the installation and in the checkout.
+    It is searched for in /etc, in the installation and in the checkout.
 
     :raises NotFound: it is in none of them
     """
@@ -50,7 +50,7 @@ def read(path: pathlib.Path) -> tuple[rules.Variant, ...]:
     """Return the variants of a file, in normalised form.
 
     :raises NotFound: the file does not exist
-    :raises Invalid: the file is malformed, or an entry is
+    :raises Invalid: the file or an entry of it is malformed
     :raises Conflict: two entries cannot both exist
     """
     variants = tuple(_variant(path, number, entry) for number, entry
@@ -113,7 +113,7 @@ def check_beside(variant: rules.Variant,
 
 def only(variants: Iterable[rules.Variant],
          names: Sequence[str]) -> tuple[rules.Variant, ...]:
-    """Return the variants that are named.
+    """Return the named variants.
 
     :raises NotFound: no variant has one of the names
     """

@@ -32,7 +32,7 @@ _INITIALISMS = ('dsn', 'id', 'iommu', 'numa', 'ram', 'uuid')
 
 
 class Cell(columns.FormattableColumn[object]):
-    """A value that people read as text and programs get as it is.
+    """A value that people read as text and programs get unchanged.
 
     People read ``-`` for a value that is absent, and lists and counts
     without brackets.
@@ -66,7 +66,7 @@ def title(name: str) -> str:
 
 
 def rows(values: Iterable[object], names: Sequence[str]) -> Rows:
-    """Return some fields of values, one row a value."""
+    """Return some fields of values, one row per value."""
     return [title(name) for name in names], [
         [Cell(getattr(value, name)) for name in names] for value in values]
 

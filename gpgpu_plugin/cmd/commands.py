@@ -19,10 +19,11 @@ from cliff import commandmanager
 
 
 class CommandManager(commandmanager.CommandManager):
-    """Finds commands by entry points and imports only the one that is called.
+    """Command manager that imports only the command that is called.
 
-    cliff's own manager imports all modules of the namespace, and with them
-    openstacksdk, SQLAlchemy and oslo.messaging, which takes a second.
+    Commands are entry points. cliff's own manager imports all modules of the
+    namespace, and with them openstacksdk, SQLAlchemy and oslo.messaging, which
+    takes a second.
     """
 
     def load_commands(self, namespace: str) -> None:

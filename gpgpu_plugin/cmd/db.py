@@ -34,7 +34,7 @@ class _Command(configuration.Command):
 
     @property
     def database_conf(self) -> cfg.ConfigOpts:
-        """The configuration that names the database.
+        """Return the configuration that names the database.
 
         Nova's file is not read: its ``[database]`` is Nova's own.
         """

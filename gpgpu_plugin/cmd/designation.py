@@ -11,7 +11,7 @@
 #    under the License.
 """``gpgpu-manage host designate``, ``undesignate``, ``show-designated``.
 
-They concern the machine that they run on, and need root but no service.
+They change the machine that they run on, and need root but no service.
 """
 
 from __future__ import annotations

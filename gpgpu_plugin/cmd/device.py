@@ -119,7 +119,7 @@ class InstanceShow(reach.Command, lister.Lister):
 def _instance(text: str) -> str:
     """Return a UUID as Nova writes it.
 
-    :raises Invalid: not a UUID; a name would silently match nothing
+    :raises Invalid: it is not a UUID; a name would silently match nothing
     """
     try:
         return str(uuid.UUID(text))

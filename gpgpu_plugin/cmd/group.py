@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage group``: the GPUs of one variant on one host."""
+"""``gpgpu-manage group``: GPU groups, the GPUs of one variant on one host."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class HostShow(reach.Command, show.ShowOne):
 
 
 class HostDelete(reach.Command, command.Command):
-    """Delete a host none of whose devices is assigned."""
+    """Delete a host if none of its devices is assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

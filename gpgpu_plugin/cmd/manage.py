@@ -11,10 +11,10 @@
 #    under the License.
 """gpgpu-manage, the operator's program.
 
-Its commands are entry points of the namespace ``gpgpu_manage``, one module a
-noun. Only the module of the command that runs is imported, with what it needs
-(cmd.configuration, cmd.reach). This module turns every error into one line on
-stderr and an exit code.
+Its commands are entry points of the namespace ``gpgpu_manage``, one module per
+noun. Only the module of the command that runs is imported, with the modules
+that it needs (cmd.configuration, cmd.reach). This module turns every error
+into one line on stderr and an exit code.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""gpgpu-nova-compute: nova-compute where Nova is in another site directory.
+"""gpgpu-nova-compute: nova-compute if Nova is in another site directory.
 
 Python finds ``nova.virt.gpgpu`` only beside Nova itself. Where a
 distribution's packages put Nova elsewhere, this program adds the directory

@@ -31,12 +31,12 @@ class Command(configuration.Command):
 
     @functools.cached_property
     def rpc_conf(self) -> cfg.ConfigOpts:
-        """The configuration that names the transport."""
+        """Return the configuration that names the transport."""
         return self.configuration(base.CONFIG_FILE, base.NOVA_CONFIG_FILE)
 
     @functools.cached_property
     def transport(self) -> rpc_transport.Transport:
-        """The transport to the conductor.
+        """Return the transport to the conductor.
 
         :raises ConfigInvalid: it reaches no broker
         """
@@ -46,7 +46,7 @@ class Command(configuration.Command):
 
     @property
     def api(self) -> conductor_api.ConductorAPI:
-        """The client of the conductor.
+        """Return the client of the conductor.
 
         :raises ConfigInvalid: see transport
         """
@@ -85,7 +85,7 @@ def transport(conf: cfg.ConfigOpts) -> rpc_transport.Transport:
 
 
 def _check_configured(conf: cfg.ConfigOpts) -> None:
-    """Refuse to connect where nothing is configured.
+    """Refuse to connect if no transport is configured.
 
     oslo.messaging would connect to a broker on this machine.
 

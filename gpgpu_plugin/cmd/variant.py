@@ -106,7 +106,7 @@ class VariantShow(reach.Command, show.ShowOne):
 
 
 class VariantSet(reach.Command, show.ShowOne):
-    """Change a variant none of whose devices is assigned."""
+    """Change a variant if none of its devices is assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -121,7 +121,7 @@ class VariantSet(reach.Command, show.ShowOne):
 
 
 class VariantDelete(reach.Command, command.Command):
-    """Delete a variant none of whose devices is assigned."""
+    """Delete a variant if none of its devices is assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage vgpu-type``: the vGPU types of groups.
+"""``gpgpu-manage vgpu-type``: the vGPU types of GPU groups.
 
 ``passthrough`` is one of them: the whole GPU.
 """
@@ -91,7 +91,7 @@ class VGPUTypeList(reach.Command, lister.Lister):
 
 
 class VGPUTypeShow(reach.Command, lister.Lister):
-    """Show a vGPU type, one line a host."""
+    """Show a vGPU type, one line per host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -39,7 +39,7 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 def compare(db: api.Database, host_name: str, allocations: Allocations,
             assignments: Iterable[str]) -> inventory_obj.HostInventory:
-    """Store what Placement says (ConductorAPI.compare_allocations)."""
+    """Store which assignments are allocated (see ConductorAPI)."""
     known = set(assignments)
     with db.reader() as session:
         host_id = host_db.get(session, host_name).id

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Groups of hosts: from rows to values, once per transaction."""
+"""Mapping of the rows of hosts' groups to values, once per transaction."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from gpgpu_plugin.domain.allocation import request
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedGroup:
-    """A group as rows, to be written, and as a value, to decide with."""
+    """A group, both as rows that are written and as a value for decisions."""
 
     rows: group_db.GroupRows
     value: group_rules.GroupCapacity
 
     @classmethod
     def of(cls, rows: group_db.GroupRows) -> LoadedGroup:
-        """Return the group of some rows."""
+        """Return the group that some rows describe."""
         return cls(rows=rows, value=_group(rows))
 
     def with_assignments(self, added: Iterable[models.Assignment],
                          ) -> LoadedGroup:
-        """Return the group after a claim, with rows that were made for it.
+        """Return the group after a claim, with the rows that it created.
 
         :param added: new assignments, also of other groups' devices
         """

@@ -12,7 +12,7 @@
 """Claims and the assignments that they make.
 
 Each function is one transaction that locks its host first. An assignment is
-the truth about who uses a device; an allocation in Placement only says that
+authoritative for who uses a device; an allocation in Placement only says that
 there was capacity.
 """
 
@@ -106,7 +106,7 @@ def _fingerprint(request: objects.ClaimRequest) -> str:
 def _assigned_before(request: objects.ClaimRequest,
                      active: Iterable[models.Assignment],
                      ) -> list[models.Assignment]:
-    """Return what the same claim got before.
+    """Return the assignments that the same claim got before.
 
     :raises ClaimDenied: another request was made under the claim's key
     """
@@ -140,7 +140,7 @@ def _offers(groups: Iterable[capacity.LoadedGroup]) -> dict[str, _Offer]:
 
 def _own_demands(session: orm.Session, request: objects.ClaimRequest,
                  offers: Mapping[str, _Offer]) -> request_mod.Request:
-    """Return the part of the request that asks for the plugin's classes.
+    """Return the part of the request that is for the plugin's classes.
 
     :raises ClaimDenied: such a class has no group on the host, or is disabled
     """
@@ -313,10 +313,10 @@ def _end(
     fault: str | None,
     driver_capacities: report_obj.DriverCapacities | None = None,
 ) -> inventory_obj.HostInventory | None:
-    """End assignments; those that ended before stay as they are.
+    """End assignments; skip those that have ended already.
 
-    :param kind: of the events that record it
-    :param events: what happens to the device, by its state
+    :param kind: kind of the events that record it
+    :param events: events for the device, by its state
     :returns: None if no such assignment ever existed
     :raises Conflict: a device is in another state
     """

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cleaning of devices between two assignments; the host does the work."""
+"""Cleaning of devices between two assignments, which the host carries out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _State = device_rules.DeviceState
 
 
 def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
-    """Return the present devices of the host that are dirty or cleaning."""
+    """Return the host's present devices in state dirty or cleaning."""
     with db.reader() as session:
         host = host_db.find(session, host_name)
         if host is None:
@@ -105,7 +105,7 @@ def finished(db: api.Database, device_uuid: str, token: str, *,
 
 
 def operator_release(db: api.Database, device_uuid: str) -> str:
-    """Let a quarantined device be cleaned.
+    """Change a quarantined device to dirty, so that its host cleans it.
 
     :returns: name of the host that must clean it
     """

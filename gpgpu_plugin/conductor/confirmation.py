@@ -66,7 +66,7 @@ def confirm(
 
 def _host_ids(db: api.Database,
               confirmation: objects.MigrationConfirmation) -> set[int]:
-    """Return ids of the hosts of source and destination.
+    """Return the ids of the source host and the destination host.
 
     They are read before the writing transaction, which must begin with its
     locks; an assignment's host never changes.
@@ -83,11 +83,11 @@ def _replaced(active: Sequence[models.Assignment],
               destination: Collection[models.Assignment],
               confirmation: objects.MigrationConfirmation,
               ) -> list[models.Assignment]:
-    """Return what the destination's devices replace.
+    """Return the assignments that the destination's devices replace.
 
-    Besides what the source names this is what a failed move left on the
-    destination's host in the role ``instance``: the guest there has just
-    been defined anew, without it.
+    These are the assignments that the source names, and those that a failed
+    move left on the destination's host in the role ``instance``: the guest
+    there has just been defined again, without them.
     """
     hosts = {assignment.host_id for assignment in destination}
     return [

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows that a claim gets: of a GPU, of a VF, or of an mdev."""
+"""Rows for the units of a claim: a GPU, a VF or an mdev each."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def take(session: orm.Session,
          ) -> list[models.Device]:
     """Return a row for each unit that a claim selected, no row twice.
 
-    A row for an mdev is made where its GPU has none that is free.
+    If a GPU has no free mdev row, one is created.
 
-    :param units: of groups that were loaded under the host's lock
+    :param units: units of groups that were loaded under the host's lock
     """
     taken: dict[str, models.Device] = {}
     for group, unit in units:
@@ -71,7 +71,7 @@ def _row(session: orm.Session, group: capacity.LoadedGroup,
 def free_number(gpu: group_rules.Device, stable_ids: Collection[str]) -> str:
     """Return the stable id of a new mdev row of a GPU.
 
-    :param stable_ids: those that exist
+    :param stable_ids: stable ids of the existing rows
     """
     return next(
         stable_id for number in itertools.count()

@@ -25,7 +25,7 @@ from gpgpu_plugin.objects import report as report_obj
 
 def store(session: orm.Session, host: models.Host,
           reported: report_obj.DriverCapacities | None) -> None:
-    """Store reports of the drivers of a (locked) host's GPUs."""
+    """Store reports of the drivers of GPUs of a (locked) host."""
     if not reported:
         return
     places = assignment_db.places(session, host.id, [

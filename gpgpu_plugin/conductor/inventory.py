@@ -28,10 +28,9 @@ from gpgpu_plugin.objects import inventory as objects
 def refresh(session: orm.Session, host: models.Host,
             groups: Sequence[capacity.LoadedGroup] | None = None,
             ) -> objects.HostInventory:
-    """Store the capacities of the (locked) host anew.
+    """Compute and store the capacities of the (locked) host.
 
-    :param groups: the host's groups as they are now, where the caller has
-        them
+    :param groups: the host's current groups, if the caller has loaded them
     :returns: the host's inventory after the transaction
     """
     session.flush()
@@ -42,7 +41,7 @@ def refresh(session: orm.Session, host: models.Host,
 
 
 def refresh_all(session: orm.Session, host_ids: Sequence[int]) -> None:
-    """Store the capacities of (locked) hosts anew."""
+    """Compute and store the capacities of (locked) hosts."""
     session.flush()
     for groups in capacity.load(session, host_ids).values():
         _store_capacities(groups)

@@ -11,9 +11,9 @@
 #    under the License.
 """The conductor's RPC endpoint: each method calls one function of a module.
 
-Meaning, results and errors of each method are in rpc.conductor_contract.
-The only decision made here is which hosts are told to refresh: those that an
-operator's or a migration's change concerns.
+Meaning, results and errors of each method are in rpc.conductor_contract. The
+only decision made here is which hosts to notify: those that a change by an
+operator or a migration concerns.
 """
 
 from __future__ import annotations

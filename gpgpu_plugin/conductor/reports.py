@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Reports of hosts: a scan becomes rows."""
+"""Reports of hosts, stored as rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(db: api.Database,
            scan: objects.HostReport) -> inventory_obj.HostInventory:
     """Store a scan (ConductorAPI.report).
 
-    A scan that found nothing new writes nothing.
+    A scan without any change writes nothing.
     """
     _check(scan)
     try:
@@ -172,7 +172,7 @@ def _store(session: orm.Session, host: models.Host,
 
 def _move_mdev_rows(devices: Iterable[models.Device],
                     seen: Iterable[models.Device]) -> None:
-    """Give mdev rows the present addresses of their GPUs."""
+    """Set the addresses of mdev rows to those of their GPUs."""
     addresses = {row.id: row.address for row in seen}
     for device in devices:
         if (device.kind == device_rules.DeviceKind.MDEV
@@ -182,7 +182,7 @@ def _move_mdev_rows(devices: Iterable[models.Device],
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What the conductor knows of a host beside the scan.
+    """Knowledge of the conductor about a host that its scan does not have.
 
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar used: types of devices that are not available, by stable id
@@ -240,9 +240,9 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
 
 def _foreign_type(function: pci.PCIFunction,
                   vgpus: capability.VGPUCapability | None) -> str | None:
-    """Return the driver's number of a type that the plugin did not set.
+    """Return the type id that a VF has and that the plugin did not set.
 
-    None for other functions than VFs.
+    Return None for functions that are not VFs.
     """
     if function.pf is None or vgpus is None or not vgpus.existing_vgpus:
         return None
@@ -252,9 +252,9 @@ def _foreign_type(function: pci.PCIFunction,
 def _check_identity(session: orm.Session, host: models.Host,
                     row: models.Device, before: pci.PCIFunction,
                     now: pci.PCIFunction) -> None:
-    """Quarantine an available device in whose place another one is.
+    """Quarantine an available device if another device is in its place.
 
-    Nothing is known of the new device. An assigned one stays assigned.
+    Nothing is known about the new device. An assigned device stays assigned.
     """
     reason = pci.swap_reason(before, now)
     if reason is None:

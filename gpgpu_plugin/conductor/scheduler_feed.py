@@ -9,12 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``changes_since``: exact, however late a change commits.
+"""``changes_since``: no change is skipped, however late it commits.
 
-A number that a writer takes may become visible after a greater one, and a
-reader that has seen the greater would skip it for ever. So writers only mark
-a host as changed; readers give numbers to what is visible, one reader at a
-time.
+If writers took numbers, a number could become visible after a greater one, and
+a reader that has seen the greater one would skip it for ever. Therefore
+writers only mark a host as changed, and readers number the visible changes,
+one reader at a time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _number(session: orm.Session) -> None:
 def host_masks(host: models.Host,
                groups: Sequence[group_rules.GroupCapacity],
                ) -> objects.HostMasks:
-    """Return the host as the scheduler needs it."""
+    """Return the masks of a host for schedulers."""
     offers = [(group, offered) for group in groups
               for offered in group.types if offered.listed]
     masks = feasibility.masks(

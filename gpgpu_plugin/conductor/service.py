@@ -55,7 +55,7 @@ class ConductorService:
              ping.PingEndpoint(self._transport)])
 
     def start(self) -> None:
-        """Begin to serve calls."""
+        """Start to serve calls."""
         self._server.start()
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Types of groups, brought to what the drivers of their GPUs list."""
+"""Synchronization of groups' types with those that drivers list."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',
 
 
 def sync(session: orm.Session, host_ids: Sequence[int]) -> None:
-    """Bring the types of (locked) hosts' groups to those of their GPUs.
+    """Make the types of (locked) hosts' groups those of their GPUs.
 
-    A type that no GPU has any more stays while Placement may know it.
+    A type that no GPU has any more stays as long as Placement may know it.
     """
     for groups in capacity.load(session, host_ids).values():
         for group in groups:

@@ -9,9 +9,9 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Variants applied to devices: plan the group of each, then apply the plan.
+"""Matching of variants and devices: plan each device's group, then apply it.
 
-All hosts of a cloud at once cost as many queries as one host.
+The number of queries does not depend on the number of hosts.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from gpgpu_plugin.domain.allocation import request
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Group that a device belongs in.
+    """Group to which a device belongs.
 
     :ivar variant: name of the group's variant; None: in no group
-    :ivar reason: why it is in no group
+    :ivar reason: reason why it is in no group
     """
 
     variant: str | None = None
@@ -53,11 +53,11 @@ class Place:
 def plan(variants: Sequence[rules.Variant],
          devices: Iterable[group_rules.Device],
          current: Mapping[str, str]) -> dict[str, Place]:
-    """Return where each device of a host belongs.
+    """Return to which group each device of a host belongs.
 
-    An assigned device keeps its group, and so does a GPU of which something
-    is assigned. VFs and mdev rows are in the group of their GPU; a VF of a
-    GPU without a variant may have a variant of its own.
+    An assigned device keeps its group, and so does a GPU that has an assigned
+    vGPU. VFs and mdev rows are in the group of their GPU; a VF of a GPU
+    without a variant may have a variant of its own.
 
     :param current: variants of the devices' present groups, by stable id
     :returns: by stable id
@@ -81,7 +81,7 @@ def plan(variants: Sequence[rules.Variant],
 
 def _place(variants: Sequence[rules.Variant], device: group_rules.Device,
            parent: group_rules.Device | None, of_parent: Place) -> Place:
-    """Return where a device belongs that nothing keeps in its group."""
+    """Return to which group a device belongs that need not keep its group."""
     if device.function is None:
         return of_parent if of_parent.variant else Place(
             reason='its GPU is unmanaged')
@@ -116,7 +116,7 @@ def _unassignable_reason(device: group_rules.Device) -> str | None:
 
 
 def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
-    """Bring the devices of (locked) hosts into the groups of the plan.
+    """Move the devices of (locked) hosts into the groups of the plan.
 
     Groups that lost their last device are deleted.
     """
@@ -147,9 +147,9 @@ def _apply(session: orm.Session, host: models.Host,
            variants: Mapping[str, models.Variant],
            groups: dict[str, models.Group],
            devices: Sequence[models.Device]) -> set[str | None]:
-    """Bring the devices of a host into their groups.
+    """Move the devices of a host into their groups.
 
-    :param groups: by variant; gets those that are created
+    :param groups: groups by variant; created ones are added
     :returns: variants whose groups have a device
     """
     ids = {device.id: device.stable_id for device in devices}

@@ -11,10 +11,10 @@
 #    under the License.
 """The engine, and the two kinds of transaction.
 
-Rules for every writer: the row that orders it (its host's, or a row of
-``locks``) is locked by the first statement, before anything is read, so that
-what is read is what the previous writer left, also where a transaction reads
-from one snapshot (MariaDB); hosts are locked in the order of their ids.
+Rules for every writer: its first statement locks the row that orders it (the
+row of its host, or a row of ``locks``). It then reads what the previous writer
+committed, even if a transaction reads from one snapshot (MariaDB). Hosts are
+locked in the order of their ids.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def is_missing_file(conf: cfg.ConfigOpts) -> bool:
-    """Whether ``[database]`` is a file of SQLite that is not there, which
-    merely to look at would create."""
+    """Return whether ``[database]`` names a SQLite file that does not exist.
+
+    Opening a connection would create it.
+    """
     url = sa.make_url(conf.database.connection)
     return (url.get_backend_name() == 'sqlite' and bool(url.database)
             and not os.path.exists(str(url.database)))
@@ -86,26 +88,29 @@ class Database:
 
     @property
     def engine(self) -> sa.Engine:
-        """The engine, for migrations and tests."""
+        """Return the engine, for migrations and tests."""
         engine: sa.Engine = self._context.writer.get_engine()
         return engine
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
-        """A transaction that only reads."""
+        """Return the context of a transaction that only reads."""
         with self._context.reader.using(_Scope()) as session:
             yield session
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[orm.Session]:
-        """A transaction that commits, or leaves nothing behind."""
+        """Return the context of a transaction that may write."""
         with self._sqlite_writer:
             with self._context.writer.using(_Scope()) as session:
                 yield session
 
     def write(self, work: Callable[[orm.Session], T]) -> T:
-        """Run work in a writing transaction, again after a deadlock or
-        after losing the insertion of the same row."""
+        """Run work in a writing transaction.
+
+        It runs again after a deadlock, and if another transaction inserted the
+        same row first.
+        """
         def attempt() -> T:
             with self.writer() as session:
                 return work(session)

@@ -30,7 +30,7 @@ def of_hosts(session: orm.Session,
 
 def of_instance(session: orm.Session,
                 instance_uuid: str) -> list[models.Assignment]:
-    """Return the active assignments of an instance, as of ``of_hosts``."""
+    """Return the active assignments of an instance, as ``of_hosts`` does."""
     return _active(session, models.Assignment.instance_uuid == instance_uuid)
 
 
@@ -63,7 +63,7 @@ def counts_by_type(session: orm.Session) -> dict[tuple[int | None, str], int]:
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
-    """Delete the assignments of a host, ended ones too."""
+    """Delete the assignments of a host, including ended ones."""
     session.execute(sa.delete(models.Assignment).where(
         models.Assignment.host_id == host_id))
 
@@ -77,7 +77,7 @@ def _active(session: orm.Session,
 
 
 def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
-    """Return the ids of the hosts of assignments, ended ones too."""
+    """Return the ids of the hosts of assignments, including ended ones."""
     return set(session.scalars(
         sa.select(models.Assignment.host_id)
         .where(models.Assignment.uuid.in_(list(uuids)))))
@@ -85,10 +85,11 @@ def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
 
 def places(session: orm.Session, host_id: int,
            names: Collection[str]) -> dict[str, str]:
-    """Return the stable ids of the devices of a host's assignments, ended
-    ones too.
+    """Return the stable ids of the devices of a host's assignments.
 
-    :param names: UUIDs, of which some may be assignments'
+    Ended assignments are included.
+
+    :param names: UUIDs; those that are not of assignments are ignored
     :returns: by the assignment's UUID
     """
     if not names:
@@ -113,7 +114,7 @@ def last_of(session: orm.Session,
 
 def by_uuid(session: orm.Session,
             uuids: Sequence[str]) -> list[models.Assignment]:
-    """Return assignments, ended ones too, in the order of their claims."""
+    """Return assignments in the order of their claims, also ended ones."""
     return list(session.scalars(
         sa.select(models.Assignment)
         .where(models.Assignment.uuid.in_(list(uuids)))

@@ -11,10 +11,10 @@
 #    under the License.
 """Steps of a migration that compare before they act.
 
-MariaDB commits each statement of DDL at once. A migration that was cut in the
-middle is run again from its beginning, and finds what its first run left.
-Each step here is done, already done (nothing happens), or contradicted by
-what is there (refused: that is no work of this migration).
+MariaDB commits each statement of DDL at once. A migration that was interrupted
+is run again from its beginning, and finds the changes of its first run. Each
+step here carries out its change, skips it if it was made before, or refuses if
+the database has something that this migration did not create.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpgpu_plugin import exception
 def create_table(name: str, *items: sa.schema.SchemaItem) -> None:
     """Create a table with columns and constraints, but without indexes.
 
-    :raises Conflict: there is a table of that name with another shape
+    :raises Conflict: the table exists with another shape
     """
     step = ops.CreateTableOp(name, items)
     if not sa.inspect(op.get_bind()).has_table(name):
@@ -45,7 +45,7 @@ def create_table(name: str, *items: sa.schema.SchemaItem) -> None:
 def create_index(name: str, table: str, columns: list[str]) -> None:
     """Create an index of a table.
 
-    :raises Conflict: there is an index of that name on other columns
+    :raises Conflict: the index exists on other columns
     """
     for index in sa.inspect(op.get_bind()).get_indexes(table):
         if index['name'] == name:
@@ -59,7 +59,7 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
 
 
 def insert_row(table: str, **values: str) -> None:
-    """Insert a row with these values, unless there is one."""
+    """Insert a row with these values, unless it exists."""
     rows = sa.table(table, *(sa.column(name) for name in values))
     same = [rows.c[name] == value for name, value in values.items()]
     if op.get_bind().scalar(
@@ -68,11 +68,11 @@ def insert_row(table: str, **values: str) -> None:
 
 
 def _differences(table: sa.Table) -> list[str]:
-    """Say how the database's table differs from the one that is wanted.
+    """Return how the database's table differs from the intended one.
 
-    Server defaults are left out: each server writes them in its own way, and
-    a table of somebody else's is told by its columns. Indexes too: later
-    steps add them.
+    Server defaults are not compared: each server writes them in its own way,
+    and the columns suffice to recognise another service's table. Indexes are
+    not compared either, since later steps add them.
     """
     context = migration.MigrationContext.configure(op.get_bind(), opts={
         'include_name': lambda name, kind, _: (

@@ -34,14 +34,14 @@ T = typing.TypeVar('T')
 
 
 def pci_function(device: models.Device) -> pci.PCIFunction:
-    """Return what the last scan that saw the device said about it."""
+    """Return the PCI function as the last scan of the device read it."""
     return _parsed(device, 'pci_function', device.pci_function,
                    pci.PCIFunction)
 
 
 def vgpu_capability(device: models.Device,
                     ) -> capability.VGPUCapability | None:
-    """Return what is known of the device's vGPUs."""
+    """Return the stored vGPU capability of the device."""
     if device.vgpu_capability is None:
         return None
     return _parsed(device, 'vgpu_capability', device.vgpu_capability,
@@ -50,7 +50,7 @@ def vgpu_capability(device: models.Device,
 
 def driver_capacity(device: models.Device,
                     ) -> driver_capacity_mod.DriverCapacity | None:
-    """Return the driver's report on the device that counts."""
+    """Return the driver report on the device that applies now."""
     if device.driver_capacity is None:
         return None
     return _parsed(device, 'driver_capacity', device.driver_capacity,
@@ -76,9 +76,9 @@ def dump(value: object) -> str:
 def set_observed(device: models.Device, function: pci.PCIFunction,
                  vgpus: capability.VGPUCapability | None,
                  driver: driver_capacity_mod.DriverCapacity | None) -> bool:
-    """Store what is known of a device after a scan.
+    """Store what is known about a device after a scan.
 
-    :returns: whether that differs from what was stored
+    :returns: whether it differs from what was stored
     """
     texts = {'pci_function': dump(function),
              'vgpu_capability': None if vgpus is None else dump(vgpus),
@@ -102,8 +102,10 @@ def of_hosts(session: orm.Session,
 
 def managed_or_partitioned(session: orm.Session,
                            host_ids: Iterable[int]) -> list[models.Device]:
-    """Return the devices of hosts that are in a group, or have a vGPU or may
-    have one, by host and stable id."""
+    """Return the devices of hosts that are in a group or may have a vGPU.
+
+    They are sorted by host and stable id.
+    """
     return list(session.scalars(
         sa.select(models.Device)
         .where(models.Device.host_id.in_(list(host_ids)),
@@ -133,8 +135,9 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
 
 def with_users(session: orm.Session, host: str | None, used_by: str | None,
                ) -> list[tuple[models.Device, str, str | None]]:
-    """Return devices, the names of their hosts, and the instances that they
-    are assigned to, by host and stable id.
+    """Return devices with the names of their hosts and their instances.
+
+    They are sorted by host and stable id.
 
     :param host: name of the only host
     :param used_by: UUID of the only instance
@@ -167,7 +170,7 @@ def uuids(session: orm.Session, ids: Iterable[int | None]) -> dict[int, str]:
 
 
 def leave_groups(session: orm.Session, group_ids: Iterable[int]) -> None:
-    """Take all devices out of groups."""
+    """Remove all devices from groups."""
     session.execute(
         sa.update(models.Device)
         .where(models.Device.group_id.in_(list(group_ids)))
@@ -246,7 +249,7 @@ def lock(session: orm.Session, host_id: int,
 
 def transition(session: orm.Session, device: models.Device,
                event: device_rules.DeviceEvent) -> None:
-    """Take the device through one event, unless another writer was faster.
+    """Apply one event to the device, unless another writer was faster.
 
     :raises InvalidTransition: the state has no such event
     :raises Conflict: another writer changed the row since it was read

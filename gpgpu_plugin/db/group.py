@@ -29,10 +29,10 @@ from gpgpu_plugin.db import models
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupRows:
-    """Rows of one group; their meaning is that of domain.group.GroupCapacity.
+    """Rows of one group; domain.group.GroupCapacity describes their meaning.
 
-    :ivar foreign_vgpus: VFs of its GPUs that are not in the group, and have a
-        vGPU or may have one
+    :ivar foreign_vgpus: VFs of its GPUs that are not in the group and may have
+        a vGPU
     :ivar assignments: active ones, in the order of their claims
     """
 
@@ -81,8 +81,8 @@ def load(session: orm.Session, host_ids: Collection[int],
          ) -> dict[int, list[GroupRows]]:
     """Return the groups of hosts with all their rows, in three queries.
 
-    :param active: all active assignments of the hosts, where the caller has
-        them already
+    :param active: all active assignments of the hosts, if the caller has
+        loaded them
     :returns: by the host's id
     """
     groups = of_hosts(session, host_ids)

@@ -45,8 +45,8 @@ def get(session: orm.Session, name: str) -> models.Host:
 def last_generation(session: orm.Session, name: str, node_uuid: str) -> int:
     """Return the highest generation of deleted hosts of a name or a node.
 
-    What a host's name or node once had, its tracker and the schedulers may
-    still have; they drop what has a lower generation.
+    The host's resource tracker and the schedulers may still have data of that
+    generation, and drop everything with a lower one.
     """
     return session.scalar(
         sa.select(sa.func.max(models.Host.generation)).where(
@@ -104,10 +104,10 @@ def has_unnumbered(session: orm.Session) -> bool:
 
 
 def lock_unnumbered(session: orm.Session) -> list[models.Host]:
-    """Return hosts whose change has no number, deleted ones too, locked.
+    """Return hosts whose change has no number, including deleted ones, locked.
 
-    A host that is being changed right now is passed over: its writer leaves
-    it without a number, and the next reader finds it.
+    A host that is being changed right now is skipped: its writer leaves it
+    without a number, and the next reader finds it.
     """
     return list(session.scalars(
         sa.select(models.Host).where(models.Host.change_number.is_(None))
@@ -116,7 +116,7 @@ def lock_unnumbered(session: orm.Session) -> list[models.Host]:
 
 
 def changed_since(session: orm.Session, number: int) -> list[models.Host]:
-    """Return hosts that changed after a number, deleted ones too, in order."""
+    """Return hosts, also deleted ones, that changed after a number."""
     return list(session.scalars(
         sa.select(models.Host).where(models.Host.change_number > number)
         .order_by(models.Host.change_number)))
@@ -129,7 +129,7 @@ def last_number(session: orm.Session) -> int:
 
 
 def changed(host: models.Host) -> None:
-    """Record that something of the (locked) host changes."""
+    """Mark the (locked) host as changed."""
     host.generation += 1
     host.change_number = None
 

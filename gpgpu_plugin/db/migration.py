@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The schema's version: which it is, and bringing it to the newest."""
+"""Migrations of the schema, and its revision."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _config(connection: sa.Connection | None = None) -> config.Config:
 
 
 def revisions() -> list[str]:
-    """All revisions, oldest first."""
+    """Return all revisions, oldest first."""
     walk = script.ScriptDirectory.from_config(_config()).walk_revisions()
     return [script.revision for script in walk][::-1]
 
 
 def version(engine: sa.Engine) -> str | None:
-    """The database's revision; None for an empty one."""
+    """Return the revision of the database; None for an empty one."""
     with engine.connect() as connection:
         return migration.MigrationContext.configure(
             connection).get_current_revision()
@@ -54,13 +54,13 @@ def is_current(engine: sa.Engine) -> bool:
 
 def sync(engine: sa.Engine, revision: str = 'head',
          timeout: float = sync_lock.TIMEOUT) -> bool:
-    """Bring the schema to a revision, one process at a time.
+    """Migrate the schema to a revision, one process at a time.
 
-    It may be cut anywhere, and is then run again from where it was.
+    It may be interrupted anywhere; the next run continues from there.
 
     :param timeout: seconds to wait for another process that does the same
-    :returns: whether there was anything to do
-    :raises Conflict: another process takes longer, or the database holds
+    :returns: whether the schema was changed
+    :raises Conflict: another process takes longer, or the database contains
         something else
     """
     target = revisions()[-1] if revision == 'head' else revision
@@ -91,8 +91,8 @@ def _check_known(engine: sa.Engine, revision: str | None) -> None:
 def _allow_remaking_tables(connection: sa.Connection) -> None:
     """Switch foreign keys off in this session of SQLite.
 
-    SQLite changes a column by making the table anew, which rows that refer
-    to it must not hinder.
+    SQLite changes a column by creating the table again, which foreign keys
+    that refer to it would prevent.
     """
     if connection.dialect.name == 'sqlite':
         # Below SQLAlchemy, which would begin a transaction; within one,

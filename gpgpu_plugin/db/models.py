@@ -9,13 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The tables. What one device's row says is DESIGN of the whole plugin:
+"""Tables of the database.
 
-``state`` (life cycle), ``enabled`` (operator) and ``present`` (scan) are
-three facts in three columns. At most one active assignment a device, and one
-set of devices an (instance, host, role, migration), are unique keys:
-``active`` is 1 while an assignment lasts and NULL afterwards, and NULLs never
-collide. For this reason ``migration_uuid`` is NOT NULL: it is '' for the role
+The row of a device has three independent facts in three columns: ``state``
+(life cycle), ``enabled`` (operator) and ``present`` (scan). Unique keys ensure
+that a device has at most one active assignment, and that each combination of
+instance, host, role and migration has at most one set of devices: ``active``
+is 1 while an assignment lasts and NULL afterwards, and NULLs never collide.
+For this reason ``migration_uuid`` is NOT NULL: it is '' for the role
 ``instance``, since PostgreSQL, MariaDB and SQLite would all accept a second
 set of devices in that role if it were NULL.
 
@@ -55,7 +56,7 @@ UNKNOWN_TIME = '1970-01-01 00:00:00'
 
 
 class Base(orm.DeclarativeBase):
-    """All tables, with named constraints."""
+    """Base class of all tables, which names constraints."""
 
     metadata = sa.MetaData(naming_convention=_CONVENTION)
 
@@ -275,7 +276,7 @@ class Device(Base):
 
 
 class Assignment(Base):
-    """One device assigned to one instance in one role; kept when it ended.
+    """One device assigned to one instance in one role; kept after it ended.
 
     ``uuid``: what nova-compute calls it. ``device_id``, ``host_id``: the
     device, and its host, which is part of the claim's key. ``instance_uuid``,
@@ -290,7 +291,7 @@ class Assignment(Base):
     ``lease_expires_at``: seconds since the epoch until which a claim that
     nobody activated lasts.
 
-    Unique keys: an assignment is found by UUID; a device is held once; a
+    Unique keys: an assignment is found by UUID; a device is assigned once; a
     claim is granted once. Index: a host's active assignments are read with
     each claim, inventory and reconciliation.
     """
@@ -330,12 +331,12 @@ class Assignment(Base):
 
 
 class Event(Base):
-    """The ledger: what happened to whom, in the transaction that did it.
+    """An entry of the history, written in the transaction of the change.
 
-    It refers to nothing by key, so that it outlives what it tells of.
-    ``at``: when (UTC). ``kind``: what. ``host``, ``device_uuid``,
-    ``assignment_uuid``, ``instance_uuid``: to whom, as far as it concerns
-    them. ``detail``: what a person should know besides.
+    It has no foreign keys, so that it outlives the objects that it names.
+    ``at``: when it happened (UTC). ``kind``: what happened. ``host``,
+    ``device_uuid``, ``assignment_uuid``, ``instance_uuid``: the objects that
+    it concerns, if any. ``detail``: further information for operators.
 
     Indexes: the history of a device and of an instance, in a table that only
     grows.

@@ -9,17 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The lock by which one ``db sync`` at a time changes a database.
+"""Lock that lets one ``db sync`` at a time change a database.
 
-Every server keeps it for a session: it ends with the session, also of a
-process that was killed, and nothing is left to be removed by hand. SQLite has
-no such lock. There, a transaction that may write (BEGIN IMMEDIATE) keeps all
-other writers out; a lock file would have to lie beside the database, where
-the process may not be able to write, and would not keep out a conductor.
+On servers the lock belongs to a session and ends with it, even if the process
+was killed, so nobody has to remove it by hand. SQLite has no such lock. There,
+a transaction that may write (BEGIN IMMEDIATE) keeps all other writers out. A
+lock file would have to be beside the database, where the process may not be
+able to write, and would not keep out a conductor.
 
-Every process asks again and again rather than wait in the server: a waiting
-statement would hold a snapshot, for which CREATE INDEX CONCURRENTLY of
-PostgreSQL waits in turn.
+Processes poll the lock instead of waiting in the server: a waiting statement
+would have a snapshot, and CREATE INDEX CONCURRENTLY of PostgreSQL waits until
+no snapshot is left.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class _Lock(abc.ABC):
 
     @abc.abstractmethod
     def lock_holder(self) -> str:
-        """Say which session has it, and what would end that session."""
+        """Return which session has the lock, and how to end that session."""
 
     def section(self) -> contextlib.AbstractContextManager[object]:
-        """Return the context in which the lock is held."""
+        """Return the context during which the lock is held."""
         return contextlib.nullcontext()
 
     def _row(self, statement: str, **values: object) -> list[typing.Any]:
@@ -121,7 +121,7 @@ class _MariaDB(_Lock):
 
 
 class _SQLite(_Lock):
-    """The one transaction that may write."""
+    """The write transaction, of which SQLite allows one at a time."""
 
     name = 'write lock (BEGIN IMMEDIATE)'
 

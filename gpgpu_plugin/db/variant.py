@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of ``variants``: from and to values of the domain."""
+"""Rows of ``variants``, and their conversion from and to domain values."""
 
 from __future__ import annotations
 

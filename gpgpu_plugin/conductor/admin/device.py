@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Devices: what operators see and set."""
+"""Devices, as operators see and set them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def children(devices: Iterable[models.Device],
 
 def shown_state(device: models.Device,
                 of_parent: Sequence[models.Device]) -> str:
-    """Return the one word that an operator reads.
+    """Return the state that operators see, as one word.
 
     :param of_parent: VFs and mdev rows of the device
     """
@@ -123,7 +123,7 @@ def _info(device: models.Device, host: str, used_by: str | None,
 
 def set_(db: api.Database, uuid: str, *,
          enabled: bool) -> objects.DeviceInfo:
-    """Let a device be claimed, or not (ConductorAPI.device_set)."""
+    """Enable or disable claims of a device (ConductorAPI.device_set)."""
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> objects.DeviceInfo:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Groups: what operators see and set."""
+"""GPU groups, as operators see and set them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Hosts: what operators see and delete."""
+"""Hosts, as operators see and delete them."""
 
 from __future__ import annotations
 
@@ -67,9 +67,10 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
 
 def check_not_running(db: api.Database, name: str,
                       answers: Callable[[], bool]) -> None:
-    """Refuse a host whose nova-compute runs, or may be running.
+    """Refuse to delete a host whose nova-compute is or may be running.
 
-    :param answers: asks nova-compute; raises where that is not known
+    :param answers: asks nova-compute whether it is running; raises if that is
+        unknown
     :raises NotFound: the host never reported
     :raises Conflict: nova-compute answered, or it could not be asked
     """
@@ -96,7 +97,7 @@ def check_not_running(db: api.Database, name: str,
 
 
 def delete(db: api.Database, name: str) -> None:
-    """Forget a host (ConductorAPI.host_delete)."""
+    """Delete a host (ConductorAPI.host_delete)."""
     def work(session: orm.Session) -> None:
         host = host_db.lock(session, name)
         if host is None:

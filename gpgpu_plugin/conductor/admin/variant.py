@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Variants: created, changed and deleted by operators at run time.
+"""Variants, as operators create, change and delete them at run time.
 
-One transaction changes a variant and applies it to every host it concerns,
-so that no crash leaves a host behind. It locks the row ``variants`` first,
-then the hosts in the order of their ids.
+One transaction changes a variant and applies it to all hosts concerned, so
+that a crash cannot leave out a host. It locks the row ``variants`` first, then
+the hosts in the order of their ids.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPU types of groups: what operators see and enable."""
+"""vGPU types of groups, as operators see and enable them."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def _info(host: str, group: models.Group, row: models.VGPUType,
 def set_enabled(db: api.Database, variant: str, vgpu_type: str,
                 host: str | None, *, enabled: bool,
                 ) -> tuple[tuple[objects.VGPUTypeInfo, ...], list[str]]:
-    """Let a type be claimed, or not (ConductorAPI.vgpu_type_set).
+    """Enable or disable claims of a type (ConductorAPI.vgpu_type_set).
 
-    :param host: None: on all hosts, also on those that report later
+    :param host: None for all hosts, including those that report later
     :returns: the types concerned, and the hosts that changed
     """
     def work(session: orm.Session,
@@ -139,7 +139,7 @@ def _check_class(session: orm.Session, row: models.Variant,
                  vgpu_type: str) -> None:
     """Refuse a type whose resource class belongs to something else.
 
-    :raises Conflict: naming the other
+    :raises Conflict: it names the owner of the class
     """
     if vgpu_type == naming.PASSTHROUGH:
         return

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Runs migrations on the connection that gpgpu_plugin.db.migration gives."""
+"""Environment of alembic: migrations on the connection of db.migration."""
 
 from alembic import context
 
