@@ -11,13 +11,18 @@
 #    under the License.
 """Claims: granted once, refused by name, undone whole."""
 
+import dataclasses
+
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import admin
 from tests.unit.conductor import base
 
 
@@ -94,6 +99,36 @@ class ClaimTest(base.ConductorTestCase):
                 demands=(request.Demand(
                     resource_class='CUSTOM_FPGA', count=1),))),
             lease=60).assignments)
+
+    def test_class_of_a_variant_that_the_host_does_not_have_is_denied(self):
+        # Nothing but the variant shows that such a class is the plugin's.
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='A100', vendor='10de', device='20b0',
+            resource_class='CUSTOM_ACCELERATOR'))
+        exc = self.assertRaises(
+            exception.ClaimDenied, claims.claim, self.db,
+            dataclasses.replace(self.request(), request=request.Request(
+                demands=(request.Demand(
+                    resource_class='CUSTOM_ACCELERATOR', count=1),))),
+            lease=60)
+        self.assertEqual('no_such_group', exc.reason)
+
+    def test_claim_for_a_guest_on_a_numa_node_gets_gpus_of_that_node(self):
+        for node, instance in ((1, 'i1'), (0, 'i2')):
+            granted = claims.claim(self.db, dataclasses.replace(
+                self.request(2, instance), numa_nodes=(node,)), lease=60)
+            found = {device.uuid: device.numa_node
+                     for device in device_admin.list_all(self.db)}
+            self.assertEqual([node, node], [
+                found[assignment.device_uuid]
+                for assignment in granted.assignments])
+
+    def test_assignments_of_a_claim_are_numbered_without_a_gap(self):
+        self.claim(3)
+        with self.db.reader() as session:
+            self.assertEqual([0, 1, 2], session.scalars(sa.select(
+                models.Assignment.ordinal).order_by(
+                    models.Assignment.id)).all())
 
     def test_unbacked_units_vanish_from_placement(self):
         granted = self.claim(2, allocated=1)
@@ -193,6 +228,31 @@ class EndTest(base.ConductorTestCase):
         self.assertEqual({'assigned': 8}, self.states())
         self.assertEqual(len(new.assignments),
                          len(claims.of_instance(self.db, 'i2')))
+
+    def test_assignment_that_ended_says_when(self):
+        granted = self.boot(1)
+        before = event_db.now()
+        claims.release(self.db, base.uuids(granted))
+        with self.db.reader() as session:
+            row = session.scalars(sa.select(models.Assignment)).one()
+            self.assertIsNone(row.active)
+            self.assertLessEqual(before, row.ended_at)
+            self.assertLessEqual(row.claimed_at, row.ended_at)
+
+    def test_assignments_of_two_hosts_are_refused_and_stay(self):
+        self.report_second_host()
+        both = [*base.uuids(self.claim(1)),
+                *base.uuids(self.claim(1, host='h2'))]
+        for refused in (
+                lambda: claims.activate(self.db, both),
+                lambda: claims.release(self.db, both),
+                lambda: claims.abort(
+                    self.db, both, touched=False, fault=None)):
+            exc = self.assertRaises(exception.Invalid, refused)
+            self.assertIn('one host', str(exc))
+        self.assertEqual({'provisioning'}, {
+            assignment.state
+            for assignment in claims.of_instance(self.db, 'i1')})
 
     def test_unknown_assignments(self):
         self.assertIsNone(claims.release(self.db, ['nobody']))

@@ -170,7 +170,8 @@ class FinishedTest(CleaningCase):
 
     def test_verdict_on_a_cleaning_that_did_not_start_is_refused(self):
         [task] = self.dirty()
-        self.assertRaises(exception.Conflict, self.finish, task)
+        exc = self.assertRaises(exception.Conflict, self.finish, task)
+        self.assertIn(f'it is dirty, cleaning {task.token}', str(exc))
         self.assertEqual({'dirty': 1, 'available': 7}, self.states())
 
     def test_verdict_with_another_token_is_refused(self):

@@ -11,6 +11,8 @@
 #    under the License.
 """What schedulers learn of changes."""
 
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -34,6 +36,36 @@ class ChangesTest(base.ConductorTestCase):
         self.assertEqual(6, host.groups[0].types[0].free.bit_count())
         self.assertEqual({'available': 6, 'provisioning': 2},
                          host.groups[0].states)
+
+    def test_each_step_of_an_assignments_life_is_a_change(self):
+        known = scheduler_feed.changes_since(self.db, 0)
+        generation = known.hosts[0].generation
+
+        def check_changed(state):
+            nonlocal known, generation
+            known = scheduler_feed.changes_since(self.db, known.generation)
+            [host] = known.hosts
+            self.assertGreater(host.generation, generation)
+            generation = host.generation
+            self.assertEqual(
+                {'available': 7, state: 1} if state != 'available'
+                else {'available': 8}, host.groups[0].states)
+        uuids = base.uuids(self.claim(1))
+        check_changed('provisioning')
+        claims.activate(self.db, uuids)
+        check_changed('assigned')
+        claims.release(self.db, uuids)
+        check_changed('dirty')
+        for passed, state in ((False, 'quarantined'), (True, 'available')):
+            [task] = cleaning.tasks(self.db, 'h1')
+            cleaning.started(self.db, task.device_uuid, task.token)
+            check_changed('cleaning')
+            cleaning.finished(self.db, task.device_uuid, task.token,
+                              passed=passed, evidence='')
+            check_changed(state)
+            if not passed:
+                cleaning.operator_release(self.db, task.device_uuid)
+                check_changed('dirty')
 
     def test_deleted_host_is_told(self):
         before = scheduler_feed.changes_since(self.db, 0).generation
