@@ -82,6 +82,11 @@ class ConfirmationTest(base.ConductorTestCase):
         self.confirm('m1', source)
         self.assertEqual({}, self.roles())
 
+    def test_destination_that_is_named_as_source_stays(self):
+        moved = self.move(2, 'm1')
+        self.confirm('m1', [*base.uuids(self.boot(1)), *moved])
+        self.assertEqual({('h2', 'instance', None): moved}, self.roles())
+
     def test_source_without_devices(self):
         moved = self.move(3, 'm1')
         self.confirm('m1', ())

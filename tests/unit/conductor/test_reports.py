@@ -18,6 +18,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import models
 from tests.unit.conductor import base
 
 
@@ -114,3 +115,29 @@ class ReportTest(base.ConductorTestCase):
             base.EIGHT, problems=('slot 1 cannot be read',)))
         self.assertEqual(('slot 1 cannot be read',),
                          host_admin.list_all(self.db)[0].problems)
+
+    def test_device_that_goes_and_returns_is_recorded(self):
+        for found in (base.EIGHT[1:], base.EIGHT):
+            reports.report(self.db, base.scan(found))
+        with self.db.reader() as session:
+            self.assertEqual(['missing', 'returned'], session.scalars(
+                sa.select(models.Event.kind).order_by(
+                    models.Event.id)).all()[-2:])
+
+    def test_report_that_changes_something_says_when_it_came(self):
+        self.set_reported_at(None)
+        reports.report(self.db, base.scan(base.EIGHT))
+        self.assertIsNone(host_admin.list_all(self.db)[0].reported_at)
+        reports.report(self.db, base.scan(base.EIGHT[1:]))
+        self.assertIsNotNone(host_admin.list_all(self.db)[0].reported_at)
+
+    def set_reported_at(self, value):
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).values(reported_at=value))
+
+    def test_host_without_devices_made_again_has_a_higher_generation(self):
+        before = reports.report(self.db, base.scan(())).generation
+        host_admin.delete(self.db, 'h1')
+        # The tombstone is a change, too.
+        self.assertGreater(reports.report(
+            self.db, base.scan(())).generation, before + 1)
