@@ -1,0 +1,76 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests mirror the package: a module's tests are where its name says."""
+
+from __future__ import annotations
+
+import pathlib
+
+from oslotest import base
+
+TOP = pathlib.Path(__file__).parents[2]
+PACKAGE = TOP / 'gpgpu_plugin'
+TESTS = TOP / 'tests' / 'unit'
+
+_OPTIONS = 'test_meta.py holds what every option keeps to'
+_VALUES = ('values without behaviour, which objects/test_codec.py and '
+           'conductor/test_manager.py take across RPC')
+_MIGRATION = 'db/test_migration.py runs it'
+
+# Modules without a test of their name, and where they are tested instead.
+ELSEWHERE = {
+    'conf/gpgpu.py': _OPTIONS,
+    'conf/opts.py': _OPTIONS,
+    'db/migrations/env.py': _MIGRATION,
+    'db/migrations/versions/v0001_initial_schema.py': _MIGRATION,
+    'objects/admin.py': _VALUES,
+    'objects/inventory.py': _VALUES,
+    'objects/report.py': _VALUES,
+    'objects/scheduling.py': _VALUES,
+    'rpc/conductor_contract.py':
+        'rpc/test_contract.py and rpc/test_conductor_api.py hold both ends '
+        'to it',
+    'version.py': 'a constant',
+    'virt/fake.py': 'an attribute; functional tests run nova-compute with it',
+    'virt/mixin.py': 'a class that joins three others, each with a test',
+}
+
+
+def modules() -> set[str]:
+    """Return the package's modules, by their path in it."""
+    return {str(path.relative_to(PACKAGE))
+            for path in PACKAGE.rglob('*.py') if path.name != '__init__.py'}
+
+
+def test_of(module: str) -> pathlib.Path:
+    """Return where the tests of a module belong."""
+    path = pathlib.Path(module)
+    return TESTS / path.parent / f'test_{path.name}'
+
+
+class MirrorTest(base.BaseTestCase):
+
+    def test_every_module_has_a_test_of_its_name(self) -> None:
+        self.assertIn('conductor/claims.py', modules())
+        self.assertEqual([], sorted(
+            module for module in modules() - ELSEWHERE.keys()
+            if not test_of(module).exists()))
+
+    def test_exception_is_a_module_without_a_test_of_its_name(self) -> None:
+        self.assertEqual(set(), ELSEWHERE.keys() - modules())
+        self.assertEqual([], [
+            module for module in ELSEWHERE if test_of(module).exists()])
+
+    def test_folder_of_tests_is_a_folder_of_the_package(self) -> None:
+        self.assertEqual([], sorted(
+            str(path.relative_to(TESTS)) for path in TESTS.rglob('__init__.py')
+            if not (PACKAGE / path.relative_to(TESTS)).exists()))
