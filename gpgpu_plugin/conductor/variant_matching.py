@@ -169,14 +169,16 @@ def _apply(session: orm.Session, host: models.Host,
 
 def _move(host: models.Host, device: models.Device, before: str | None,
           place: Place, groups: Mapping[str, models.Group]) -> None:
+    is_quarantined = device.state == device_rules.DeviceState.QUARANTINED
     if before != place.variant:
         # Joining or leaving a group clears the reason, but not the one why
         # the device is quarantined.
         device.group = groups[place.variant] if place.variant else None
-        if device.state != device_rules.DeviceState.QUARANTINED:
+        if not is_quarantined:
             device.reason = place.reason
         host_db.changed(host)
-    elif place.variant is None and device.reason != place.reason:
+    elif (place.variant is None and device.reason != place.reason
+            and not is_quarantined):
         device.reason = place.reason
         host_db.changed(host)
 

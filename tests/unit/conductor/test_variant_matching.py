@@ -9,16 +9,25 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The group of each device, planned without a database."""
+"""The group of each device: planned as values, then applied to rows."""
 
 import dataclasses
 
 from oslotest import base
 
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import variant
+from gpgpu_plugin.objects import admin
 from tests.fixtures import group as make
+from tests.unit.conductor import base as conductor_base
 
 VF = variant.check(variant.Variant(name='VF', vendor='10de', device='26b9'))
 
@@ -95,3 +104,55 @@ class PlanTest(base.BaseTestCase):
         gpu = make.gpu(state=device_rules.DeviceState.DIRTY)
         self.assertEqual(['T4'], self.variants_of(
             gpu, current={gpu.id: 'old'}))
+
+
+class ApplyTest(conductor_base.ConductorTestCase):
+
+    def device(self, **filters):
+        return device_admin.list_all(self.db, **filters)[0]
+
+    def generation(self):
+        [host] = host_admin.list_all(self.db)
+        return host.generation
+
+    def report(self, *functions):
+        return reports.report(self.db, conductor_base.scan(functions))
+
+    def test_group_that_lost_its_last_device_is_deleted(self):
+        self.report(*(conductor_base.replace(number, fault='dead')
+                      for number in range(8)))
+        self.assertEqual((), group_admin.list_all(self.db))
+
+    def test_device_that_joins_or_leaves_a_group_changes_its_host(self):
+        for change in (lambda: variant_admin.delete(self.db, 'H100'),
+                       self.create):
+            before = self.generation()
+            change()
+            self.assertGreaterEqual(self.generation(), before + 8)
+
+    def create(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='H100', vendor='10de', device='2330'))
+
+    def test_quarantined_device_keeps_the_reason_of_its_quarantine(self):
+        claims.release(self.db, conductor_base.uuids(self.boot(1)))
+        self.clean_all(passed=False)
+        before = self.device(state='quarantined').reason
+        self.assertIn('looked at', before)
+        variant_admin.delete(self.db, 'H100')
+        self.create()
+        self.assertEqual(
+            before, self.device(state='quarantined').reason)
+
+    def test_device_that_joins_a_group_loses_the_reason_why_it_had_none(self):
+        variant_admin.delete(self.db, 'H100')
+        self.assertIn('no variant', self.device().reason)
+        self.create()
+        self.assertIsNone(self.device().reason)
+
+    def test_new_group_offers_whole_gpus_unless_they_are_disabled(self):
+        vgpu_type_admin.set_enabled(
+            self.db, 'H100', 'passthrough', None, enabled=False)
+        self.report_second_host()
+        self.assertEqual([False, False], [
+            info.enabled for info in vgpu_type_admin.list_all(self.db)])
