@@ -80,10 +80,10 @@ class HostAssignments:
         except (OSError, exception.Invalid) as exc:
             LOG.error(
                 'Cannot read the assignments of this host from %(path)s: '
-                '%(reason)s. %(kept)s. The assignments are fetched from '
+                '%(reason)s. %(kept)s. The assignments will be fetched from '
                 'gpgpu-conductor. Releases that were only in this file are '
-                'not sent; of deleted instances they are found by the next '
-                'comparison with Nova', {
+                'lost; the next comparison with Nova releases the devices of '
+                'deleted instances', {
                     'path': self._path, 'reason': exc,
                     'kept': self._set_aside()})
 

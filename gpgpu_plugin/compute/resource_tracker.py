@@ -232,13 +232,13 @@ class ResourceTracker:
         try:
             self.flush_releases()
         except exception.ConductorUnavailable as exc:
-            LOG.warning('%s; %s of %s is sent again later', exc, what,
+            LOG.warning('%s; %s of %s will be sent again later', exc, what,
                         self.host)
         except Exception:
             # The conductor answers with trouble of its own, such as a
             # database that is away. The caller's delete goes on.
-            LOG.exception('Cannot send %s of %s; sent again later', what,
-                          self.host)
+            LOG.exception('Cannot send %s of %s; it will be sent again later',
+                          what, self.host)
         self._require(_T.CLEAN)
 
     def flush_releases(self) -> None:
@@ -286,7 +286,7 @@ class ResourceTracker:
                 if self._is_due(task):
                     self._run_task(task)
             except exception.ConductorUnavailable as exc:
-                LOG.warning('%s; task %s of %s is tried again later', exc,
+                LOG.warning('%s; task %s of %s will be retried later', exc,
                             task, self.host)
                 # The others would wait for it in vain, one after the other.
                 break
@@ -298,7 +298,7 @@ class ResourceTracker:
                 # Also what the conductor, Nova or the hypervisor did not
                 # foresee: nova-compute starts all the same.
                 failed.add(task)
-                LOG.exception('Task %s of %s failed; tried again later',
+                LOG.exception('Task %s of %s failed and will be retried later',
                               task, self.host)
         self.inventory.push()
         return _RETRY_INTERVAL if self.allocation_removal else None

@@ -38,29 +38,30 @@ OPTS = [
     cfg.IntOpt(
         'rpc_timeout', default=10, min=1,
         help='Seconds that nova-compute and gpgpu-manage wait for an answer '
-             'of gpgpu-conductor. Raise it if calls time out while '
-             'gpgpu-conductor and its database work, but are slow.'),
+             'from gpgpu-conductor. Raise it if calls time out although '
+             'gpgpu-conductor and its database are working, but slow.'),
     cfg.IntOpt(
         'scheduler_rpc_timeout', default=3, min=1,
-        help='Seconds that nova-scheduler waits for an answer of '
-             'gpgpu-conductor in one scheduling decision. If none comes in '
-             'this time, the request for GPUs is refused '
+        help='Seconds that nova-scheduler waits for an answer '
+             'from gpgpu-conductor in one scheduling decision. If none '
+             'arrives in time, the request for GPUs is refused '
              '(conductor_unavailable). The default is lower than '
              'rpc_timeout because other requests wait for the scheduler '
              'meanwhile.'),
     cfg.IntOpt(
         'claim_lease', default=600, min=10,
         help='Seconds for which a claim that was not activated is presumed '
-             'to belong to a running build, and between two comparisons of '
-             'a host\'s assignments with Nova\'s instances. A lower value '
-             'releases devices sooner after a failure, and makes '
-             'nova-compute call gpgpu-conductor and Placement more often.'),
+             'to belong to a running build. It is also the interval at which '
+             'nova-compute compares the assignments of its host with Nova\'s '
+             'instances. A lower value releases devices sooner after a '
+             'failure, but makes nova-compute call gpgpu-conductor and '
+             'Placement more often.'),
     cfg.IntOpt(
         'scan_interval', default=60, min=1,
         help='Seconds between two iterations in which nova-compute checks '
              'whether its devices changed. An iteration that finds no '
-             'change makes no call. A lower value reports changes of the '
-             'hardware sooner.'),
+             'change makes no call. With a lower value, hardware changes '
+             'are reported sooner.'),
     cfg.StrOpt(
         'sysfs_root', default='/sys',
         help='Folder from which nova-compute reads the host\'s devices. '
@@ -72,7 +73,7 @@ OPTS = [
             regex='^[0-9a-f]{4}:[0-9a-f]{4}=[1-9][0-9]*$', ignore_case=True),
         help='Number of VFs that nova-compute creates on each GPU that has '
              'none, for example after a reboot of the host. The format is '
-             'VENDOR:DEVICE=COUNT with PCI ids in hex, such as 8086:56c0=4; '
+             'VENDOR:DEVICE=COUNT with PCI IDs in hex, such as 8086:56c0=4; '
              'several entries are separated by commas. For NVIDIA\'s driver '
              'nova-compute runs sriov-manage, which creates all VFs that '
              'the GPU supports, whatever the number. By default no VFs are '
@@ -80,10 +81,9 @@ OPTS = [
     cfg.StrOpt(
         'state_path', default='/var/lib/nova/gpgpu',
         help='Folder in which nova-compute stores the assignments of the '
-             'host, releases that gpgpu-conductor did not get yet, the '
-             'configuration of devices before their guests, and, for the '
-             'fake driver, its machines. It must survive a reboot of the '
-             'host.'),
+             'host, releases and confirmations that gpgpu-conductor has not '
+             'received yet, the baselines of devices, and, for the fake '
+             'driver, its machines. It must survive a reboot of the host.'),
 ]
 
 FAKE_GROUP = cfg.OptGroup(
@@ -98,9 +98,9 @@ FAKE_OPTS = [
              '"gpgpu-manage pci record" wrote.'),
     cfg.DictOpt(
         'machines', default={},
-        help='Machines of single hosts, by the name of the nova-compute '
-             'service, as host1:MACHINE,host2:MACHINE. All other hosts are '
-             'the machine that the option machine names.'),
+        help='Machines of individual hosts, by the name of the nova-compute '
+             'service, as host1:MACHINE,host2:MACHINE. All other hosts use '
+             'the machine that the option "machine" names.'),
 ]
 
 

@@ -133,8 +133,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
         except (exception.ConductorUnavailable, exception.NotFound) as exc:
             # It starts all the same, and its groups offer nothing until the
             # conductor answers.
-            LOG.warning('The devices that Nova assigns itself on %s were not '
-                        'compared with its GPUs: %s', tracker.host, exc)
+            LOG.warning('Cannot check whether Nova itself assigns GPUs of '
+                        '%s: %s', tracker.host, exc)
         else:
             nova_managed.check(
                 devices, scan, tracker.inventory.resource_classes())
@@ -156,7 +156,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         try:
             rpc_transport.probe(CONF, transport)
         except exception.BrokerUnavailable as exc:
-            LOG.warning('%s; tried again later', exc)
+            LOG.warning('%s; will be retried later', exc)
             return
         server = rpc_transport.server(
             transport, rpc_transport.compute_topic(CONF),
