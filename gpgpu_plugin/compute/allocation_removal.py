@@ -15,8 +15,8 @@ If an inventory changes while Nova writes an allocation on the same provider,
 Placement answers 409 (placement.concurrent_update). Nova does not retry when
 it confirms a migration, deletes an instance under
 ``reclaim_instance_interval`` or cleans up after an evacuation: the instance
-goes to ERROR, or the allocation stays for ever. So the providers must not
-change until the allocation is gone.
+goes to ERROR, or the allocation stays for ever. Therefore the providers must
+not change until the allocation is gone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AllocationRemoval:
             self._expiry[consumer] = self._clock() + PATIENCE
 
     def __bool__(self) -> bool:
-        """Return whether Nova is removing any; makes no call."""
+        """Return whether Nova is removing any allocation; makes no call."""
         with self._lock:
             now = self._clock()
             self._expiry = {consumer: expiry for consumer, expiry

@@ -9,13 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The host's book: devices that instances have, and what is not yet sent.
+"""Assignments of one host, and the releases that are not sent yet, in a file.
 
-One small JSON file a host, replaced as a whole. With it guests can be
-destroyed and made again while no gpgpu-conductor answers, and a release or the
-confirmation of a migration that could not be sent survives a restart of
-nova-compute. The conductor's database is authoritative; the resource tracker
-brings the book in line with it.
+Each host has one small JSON file, which is replaced as a whole. With it,
+guests can be destroyed and created again while no gpgpu-conductor answers. A
+release, or the confirmation of a migration, that could not be sent survives a
+restart of nova-compute. The conductor's database is authoritative; the
+resource tracker brings the file in line with it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Book:
     """Content of the file.
 
     :ivar pending: UUIDs of assignments whose release is still to be sent
-    :ivar confirmations: of migrations, which are still to be sent
+    :ivar confirmations: confirmations of migrations that are still to be sent
     """
 
     assigned: ByInstance = dataclasses.field(default_factory=dict)
@@ -56,11 +56,11 @@ class _Book:
 
 
 class HostAssignments:
-    """Assignments of one host, and releases and confirmations to be sent.
+    """Assignments of one host, and pending releases and confirmations.
 
     Thread-safe. Every change is on disk when the method returns.
 
-    :param path: of the file; made by the first change
+    :param path: path of the file, which the first change creates
     :raises OSError: (every method that changes something) the file cannot
         be written
     """
@@ -153,7 +153,7 @@ class HostAssignments:
 
     def replace(self, listed: ByInstance, changes: int,
                 building: Collection[str] = ()) -> None:
-        """Take over the conductor's list of the whole host.
+        """Replace all assignments by the conductor's list of the whole host.
 
         What was released or confirmed here counts as such, although the
         conductor may not know it yet.
@@ -211,8 +211,8 @@ class HostAssignments:
     def confirm(self, confirmation: claim.MigrationConfirmation) -> None:
         """Apply a confirmed migration to the instance's assignments here.
 
-        It has what was claimed for the destination, if that is this host,
-        and nothing else.
+        Afterwards it has the devices that were claimed for the destination, if
+        this host is the destination, and no others.
         """
         with self._lock:
             self._save_assigned(confirmation.instance_uuid, tuple(
@@ -221,7 +221,7 @@ class HostAssignments:
                 if assignment.migration_uuid == confirmation.migration_uuid))
 
     def pending(self) -> list[str]:
-        """Return the UUIDs of assignments whose release is to be sent."""
+        """Return the UUIDs of assignments with a pending release."""
         with self._lock:
             return list(self._book.pending)
 
@@ -240,7 +240,7 @@ class HostAssignments:
                 uuid for uuid in self._book.pending if uuid not in sent)
 
     def confirmations(self) -> list[claim.MigrationConfirmation]:
-        """Return the confirmations that are to be sent."""
+        """Return the confirmations that are still to be sent."""
         with self._lock:
             return list(self._book.confirmations)
 

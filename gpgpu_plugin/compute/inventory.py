@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The inventory that the conductor answers, and its way to Placement."""
+"""The newest inventory from the conductor, and its way to Placement."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LOG = logging.getLogger(__name__)
 
 
 class OfferedInventory:
-    """The newest inventory of the host, and its way to Placement.
+    """The newest inventory of the host, which is written to Placement.
 
     :param host: name of the nova-compute service
     :param client: Nova's report client (``virtapi.reportclient``)
-    :param is_frozen: whether the providers must not change now
+    :param is_frozen: returns whether the providers must not change now
     """
 
     def __init__(self, host: str, client: nova_types.ReportClient,
@@ -47,19 +47,19 @@ class OfferedInventory:
 
     @property
     def newest(self) -> inventory_obj.HostInventory | None:
-        """The conductor's newest answer; None before the first one."""
+        """Return the conductor's newest answer; None before the first one."""
         return self._newest
 
     @property
     def groups(self) -> tuple[inventory_obj.GroupInventory, ...]:
-        """The host's groups, as far as they are known."""
+        """Return the host's groups, as far as they are known."""
         newest = self._newest
         return newest.groups if newest is not None else ()
 
     def accept(self, inventory: inventory_obj.HostInventory | None) -> None:
         """Store the newer of the known inventory and the conductor's answer.
 
-        An answer about another host, for which this one claimed, is dropped.
+        An answer about another host, for which this host claimed, is dropped.
         """
         if inventory is None or inventory.host != self._host:
             return
@@ -94,7 +94,7 @@ class OfferedInventory:
         self._in_tree = True
 
     def push(self) -> None:
-        """Write what Placement does not have yet; never raises.
+        """Write to Placement what differs from it; never raises.
 
         Nothing is written while the providers must not change, nor before
         Nova made the compute node's provider: its own update writes the

@@ -42,4 +42,4 @@ class ComputeManager(compute_api.Compute):
         self._assignments_changed()
 
     def ping(self, ctxt: gpgpu_context.RequestContext) -> None:
-        """Answer that this host is served."""
+        """Answer, which shows that this host is served."""

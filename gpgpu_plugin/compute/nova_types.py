@@ -134,7 +134,7 @@ class VirtAPI(typing.Protocol):
 class NUMACell(typing.Protocol):
     """One NUMA node of a guest.
 
-    :ivar id: the host's NUMA node that it is placed on, once it is
+    :ivar id: the host's NUMA node on which it is placed; None before
     """
 
     id: int
@@ -200,9 +200,9 @@ class AllocationCandidate(typing.TypedDict):
 
 
 class HostState(typing.Protocol):
-    """A host as the scheduler's filters see it.
+    """A host, as Nova passes it to the scheduler's filters.
 
-    :ivar uuid: of the compute node
+    :ivar uuid: UUID of the compute node
     """
 
     host: str

@@ -12,8 +12,8 @@
 """The host's groups as resource providers: Nova's tree, and Placement.
 
 ``apply`` changes Nova's copy of the tree and makes no call. ``push`` writes
-our providers alone, through nova-compute's report client, whose cache knows
-what Placement has: where nothing differs, nothing is sent. Callers of
+only the plugin's providers, through nova-compute's report client. Its cache
+knows what Placement has, so nothing is sent if nothing differs. Callers of
 ``push`` and ``withdraw`` hold Nova's own lock (``under_nova_lock``), since
 Nova compares its tree with that cache and writes under it.
 """
@@ -75,7 +75,7 @@ def _own_providers(tree: nova_types.ProviderTree, node: str) -> list[str]:
 
 def managed_by_cyborg(tree: nova_types.ProviderTree,
                       node: str) -> dict[str, str]:
-    """Return what manages a device instead of us, by PCI address.
+    """Return which devices Cyborg manages: a sentence by PCI address.
 
     Cyborg names a provider after host and device, ``compute1_0000:3b:00.0``
     (cyborg.conductor.manager, cyborg.accelerator.drivers).
@@ -152,7 +152,7 @@ def _push_group(context: nova_types.Context, client: nova_types.ReportClient,
 def allocations(context: nova_types.Context, client: nova_types.ReportClient,
                 providers: Iterable[str],
                 ) -> dict[str, dict[str, nova_types.Amounts]]:
-    """Return what Placement has allocated, by provider and consumer.
+    """Return the allocations in Placement, by provider and consumer.
 
     :param providers: UUIDs; one that Placement does not have is left out
     """
@@ -171,7 +171,7 @@ def allocations(context: nova_types.Context, client: nova_types.ReportClient,
 def withdraw(context: nova_types.Context, client: nova_types.ReportClient,
              inventory: inventory_obj.HostInventory,
              written: dict[str, str]) -> None:
-    """Reserve in full the groups that were written and no longer exist.
+    """Reserve in full the groups that no longer exist.
 
     :param written: names of the providers that were written before, by
         UUID; afterwards those of the inventory

@@ -9,12 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Keeps the conductor, Placement and this host's devices in step.
+"""Resource tracker, which keeps conductor, Placement and devices in step.
 
-Whatever happens makes tasks due (``gpgpu_plugin.compute.tasks``), and
-``run_once`` does those that are due: it is called by one worker thread, each
-interval and when that is woken. Where nothing is due it makes no call. Builds
-and deletes call the other methods from threads of Nova.
+Every event makes tasks due (``gpgpu_plugin.compute.tasks``), and ``run_once``
+runs the tasks that are due. One worker thread calls it at each interval and
+when it is woken. If no task is due, it makes no call. Builds and deletes call
+the other methods from Nova's threads.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ _ITERATION = (
 
 
 class ResourceTracker:
-    """Keep one host's groups, devices and assignments up to date.
+    """Resource tracker of one host's groups, devices and assignments.
 
     :param host: name of the nova-compute service
     :param client: Nova's report client (``virtapi.reportclient``)
-    :param is_orphaned: whether nobody uses an assignment any more; is not
-        asked while a build here has it; raises where that is unknown
+    :param is_orphaned: returns whether nobody uses an assignment any more; not
+        called while a build on this host has it; raises if that is unknown
     :param clock: seconds that only grow
     """
 
@@ -112,9 +112,9 @@ class ResourceTracker:
             self._due.update(due)
 
     def exclude(self, options: tasks.ManagedElsewhere) -> None:
-        """Leave to Nova what its own options cover, whatever variants come.
+        """Exclude devices that Nova's options cover from all variants.
 
-        :param options: Nova's options by the address of what they cover
+        :param options: Nova's options by the PCI address that they cover
         """
         self._managed_by_nova = options
         self._require(_T.REPORT)
@@ -124,7 +124,7 @@ class ResourceTracker:
         self._node = tasks.ComputeNode(name=name, uuid=uuid)
 
     def refresh(self) -> None:
-        """Note that the conductor changed something of the host.
+        """Record that the conductor changed something about the host.
 
         It may be a claim for a migration that never comes, which only a
         later comparison finds.
@@ -132,20 +132,20 @@ class ResourceTracker:
         self._require(_T.FETCH, _T.CLEAN, _T.RECONCILE_LATER)
 
     def assignments_changed(self) -> None:
-        """Note that the conductor changed assignments of the host."""
+        """Record that the conductor changed assignments of the host."""
         self.request_reconcile()
         self.refresh()
 
     def allocation_removed(self, consumer: str) -> None:
-        """Note that Nova removes an allocation whose devices stay assigned."""
+        """Record that Nova removes an allocation of devices that stay."""
         self.allocation_removal.add(consumer)
         self.request_reconcile()
 
     def request_reconcile(self) -> None:
-        """Compare with the conductor: the outcome of a call is unknown.
+        """Make a reconciliation due, since a call's outcome is unknown.
 
-        The call may still be under way when that is done, so another
-        comparison follows.
+        The call may still be running during the comparison, so another one
+        follows.
         """
         self._require(_T.RECONCILE, _T.RECONCILE_LATER)
 
@@ -170,7 +170,7 @@ class ResourceTracker:
                              node: str) -> bool:
         """Put the groups into Nova's tree: memory only, never raises.
 
-        :returns: whether something is to be reported now
+        :returns: whether the host is to be reported now
         """
         try:
             managed = placement.managed_by_cyborg(tree, node)
@@ -193,7 +193,7 @@ class ResourceTracker:
             self, instance_uuid: str,
             which: Callable[[claim_obj.Assignment], bool] | None = None,
             allocation_removal: str | None = None) -> None:
-        """Release devices of an instance; later if no conductor answers.
+        """Release devices of an instance, later if no conductor answers.
 
         :param which: selects some of its assignments; default all
         :param allocation_removal: the consumer whose allocation Nova removes
@@ -219,7 +219,7 @@ class ResourceTracker:
 
     def confirm_migration(
             self, confirmation: claim_obj.MigrationConfirmation) -> None:
-        """Confirm a migration from here now, or later without a conductor."""
+        """Confirm a migration from here, later if no conductor answers."""
         if confirmation.source_assignments:
             # Nova removes the migration's allocation next.
             self.allocation_removal.add(confirmation.migration_uuid)
@@ -328,7 +328,7 @@ class ResourceTracker:
         return task in self._due
 
     def _require_periodic_reconcile(self) -> None:
-        """Make it due after a lease, if there is something to compare."""
+        """Make a reconciliation due after a lease if anything is assigned."""
         assigned = bool(self.assignments.all())
         with self._lock:
             if (_T.RECONCILE not in self._due

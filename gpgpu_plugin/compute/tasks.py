@@ -11,8 +11,8 @@
 #    under the License.
 """The tasks of an iteration of the resource tracker, one function each.
 
-A function gets what it needs and returns what it learned; which tasks are due,
-and what follows from a result, is decided by the resource tracker.
+A function gets what it needs as arguments and returns its result. The resource
+tracker decides which tasks are due and what follows from a result.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Task(enum.StrEnum):
-    """Work for an iteration, by the name that the log gives it."""
+    """Task of an iteration; the value is its name in the log."""
 
     AWAIT_ALLOCATION_REMOVAL = 'await_allocation_removal'
     RELEASE = 'release'
@@ -58,9 +58,9 @@ class Task(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
-    """Whom the tasks of one host talk to.
+    """The host, and the services that its tasks call.
 
-    :ivar name: of the nova-compute service
+    :ivar name: name of the nova-compute service
     """
 
     name: str
@@ -82,7 +82,7 @@ class ComputeNode:
 class Reported:
     """Outcome of a report.
 
-    :ivar moved: an assigned device has another PCI address than before
+    :ivar moved: whether an assigned device has another PCI address than before
     """
 
     inventory: inventory_obj.HostInventory
@@ -94,7 +94,7 @@ class Reconciled:
     """Outcome of a comparison with the conductor.
 
     :ivar listed: all active assignments of the host
-    :ivar orphans: those among them that nobody uses any more
+    :ivar orphans: the assignments among them that nobody uses any more
     """
 
     listed: tuple[claim_obj.Assignment, ...]
@@ -148,7 +148,7 @@ def release(host: Host, accept: Callable[
     """Send pending releases, then pending confirmations of migrations.
 
     :param accept: called with the conductor's answers
-    :raises ConductorUnavailable: what was not sent stays pending
+    :raises ConductorUnavailable: whatever was not sent stays pending
     """
     pending = host.assignments.pending()
     if pending:
@@ -170,7 +170,7 @@ def fetch(host: Host) -> inventory_obj.HostInventory:
 
 
 def clean(host: Host) -> Iterator[inventory_obj.HostInventory | None]:
-    """Clean the host's dirty devices, one each step.
+    """Clean the host's dirty devices; each step of the generator cleans one.
 
     :returns: the host's inventory after each device
     :raises HostNotReady: the rest waits for the next iteration
@@ -184,8 +184,8 @@ def reconcile(host: Host, builds: Callable[[], Collection[str]],
               ) -> Reconciled:
     """Compare the conductor's assignments with the host's instances.
 
-    The host's book is the conductor's list afterwards, without orphans and
-    with what changed here meanwhile. In doubt an assignment stays.
+    Afterwards the host's state file has the conductor's list, without orphans
+    and with what changed here meanwhile. In doubt an assignment stays.
 
     :param builds: returns the UUIDs of instances that are being built
     :raises Exception: what ``is_orphaned`` raises; nothing was changed

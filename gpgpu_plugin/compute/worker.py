@@ -11,9 +11,9 @@
 #    under the License.
 """The plugin's only thread in nova-compute.
 
-It runs an iteration every interval, and at once when it is woken. Wakes that
-come while it works become one more iteration, so nothing queues up. futurist's
-periodic worker cannot be woken, so it is not used here.
+It runs an iteration every interval, and at once when it is woken. Any number
+of wakes during an iteration cause one more iteration, so they cannot queue up.
+futurist's periodic worker cannot be woken, so it is not used here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Worker:
-    """Thread that calls ``work`` again and again.
+    """Thread that calls ``work`` periodically and when it is woken.
 
     :param work: one iteration; returns the seconds until the next one, None:
         the interval
@@ -45,7 +45,7 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread; it begins to wait for the interval or a wake."""
+        """Start the thread, which waits for the interval or a wake."""
         self._thread = threading.Thread(
             target=self._loop, name=self._name, daemon=True)
         self._thread.start()
@@ -77,7 +77,7 @@ class Worker:
                               'after the interval', self._name)
 
     def stop(self, timeout: float = 10) -> None:
-        """End the thread after the iteration under way.
+        """End the thread after the current iteration.
 
         :param timeout: seconds to wait for it
         """

@@ -113,7 +113,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Read all values now; oslo.config checks a value when it is read.
+    """Read all values, since oslo.config checks a value when it is read.
 
     :raises oslo_config.cfg.Error: a value is not valid; it names the option
     """

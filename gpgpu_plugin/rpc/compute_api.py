@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The small RPC API that nova-compute serves for its host: contract, client.
+"""RPC API that nova-compute serves for its host: contract and client.
 
 ``compute.manager`` implements the contract.
 """
@@ -47,7 +47,7 @@ class Compute(typing.Protocol):
         """Fetch the host's assignments, then do what ``refresh`` does.
 
         The conductor casts it after it changed assignments for another host,
-        as when the source of a migration confirms it.
+        for example when the source of a migration confirms it.
         """
 
     def ping(self, ctxt: _Context) -> None:
@@ -65,7 +65,7 @@ class ComputeAPI:
             self._transport, rpc_transport.compute_topic(conf), VERSION)
 
     def refresh(self, ctxt: _Context, host: str) -> None:
-        """Tell a host that its data in the conductor changed, without waiting.
+        """Notify a host that its data in the conductor changed; do not wait.
 
         See Compute.refresh.
         """
@@ -73,7 +73,7 @@ class ComputeAPI:
             Compute.refresh, ctxt)
 
     def assignments_changed(self, ctxt: _Context, host: str) -> None:
-        """Tell a host that its assignments changed, without waiting.
+        """Notify a host that its assignments changed; do not wait.
 
         See Compute.assignments_changed.
         """
@@ -83,8 +83,8 @@ class ComputeAPI:
     def ping(self, ctxt: _Context, host: str) -> bool:
         """Return whether a nova-compute of the host answers in time.
 
-        :raises BrokerUnavailable: the broker cannot deliver the question or
-            the answer
+        :raises BrokerUnavailable: the broker cannot deliver the call or the
+            answer
         """
         rpc_transport.probe(self._conf, self._transport)
         client = contract.Client(

@@ -11,9 +11,9 @@
 #    under the License.
 """The conductor's RPC contract: its methods, arguments, results and errors.
 
-The compute side, the schedulers and the commands know nothing else of the
-conductor. ``rpc.conductor_api`` calls it and ``conductor.manager`` implements
-it. Version history:
+Hosts, schedulers and commands use nothing else of the conductor.
+``rpc.conductor_api`` calls it and ``conductor.manager`` implements it. Version
+history:
 
 * 1.0 - first version
 """

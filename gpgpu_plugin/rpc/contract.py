@@ -41,7 +41,7 @@ _Arguments = typing.ParamSpec('_Arguments')
 
 
 class Client:
-    """Calls the methods of a contract on a server."""
+    """Client that calls the methods of a contract on a server."""
 
     def __init__(self, client: rpc_transport.RPCClient) -> None:
         self._client = client
@@ -92,8 +92,8 @@ def serve(contract: type[object]) -> Callable[
     """Return a decorator that makes a class an endpoint of a contract.
 
     The class implements the contract with typed values; oslo.messaging hands
-    primitives to its methods and sends the primitives that they return. Our
-    own errors are answers, not failures that oslo.messaging logs.
+    primitives to its methods and sends the primitives that they return. The
+    plugin's own errors are answers, not failures that oslo.messaging logs.
     """
     def decorate(endpoint: type[_Endpoint]) -> type[_Endpoint]:
         for name, method in methods(contract).items():

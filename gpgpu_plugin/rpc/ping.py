@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Find the live conductors: ask all of them at once and collect answers.
+"""Search for live conductors: a call to all of them, and their answers.
 
 Nothing is registered, so nothing can be out of date: a conductor that answers
 is alive.

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The only place that creates oslo.messaging transports, clients, servers."""
+"""Creation of all oslo.messaging transports, clients and servers."""
 
 from __future__ import annotations
 
@@ -93,16 +93,16 @@ def conductor_topic(conf: cfg.ConfigOpts) -> str:
 
 
 def compute_topic(conf: cfg.ConfigOpts) -> str:
-    """Return the topic that nova-compute serves, one server a host."""
+    """Return the topic that nova-compute serves, one server per host."""
     return f'{conf.gpgpu.topic_prefix}-compute'
 
 
 def probe(conf: cfg.ConfigOpts, transport: Transport) -> None:
-    """Send one message that nobody reads, to see if the broker takes it.
+    """Send one message that nobody reads, to check that the broker takes it.
 
-    If the broker is down or refuses the password, a call or a server waits
-    for ever, whatever its timeout, because its queue does; a message without
-    retry fails at once.
+    If the broker is down or refuses the password, a call or a server waits for
+    ever, whatever its timeout, because its queue does. A message without retry
+    fails at once.
 
     :raises BrokerUnavailable: the broker does not take the message
     """
@@ -125,7 +125,7 @@ def _hosts(conf: cfg.ConfigOpts) -> str:
 def check_leaves_process(conf: cfg.ConfigOpts) -> None:
     """Refuse a transport that connects only threads of one process.
 
-    :raises ConfigInvalid: the transport is such a one
+    :raises ConfigInvalid: the transport reaches no other process
     """
     url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
     if str(url.transport) in ('fake', 'kombu+memory'):

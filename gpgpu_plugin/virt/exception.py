@@ -27,8 +27,8 @@ from gpgpu_plugin.domain.allocation import request
 class GPUClaimDenied(nova_exception.GroupAffinityViolation):
     """A build's claim was denied: Nova tries the next host.
 
-    A subclass of GroupAffinityViolation, since Nova reschedules on it without
-    counting a failed build of the host.
+    It is a subclass of GroupAffinityViolation, on which Nova reschedules
+    without counting a failed build of the host.
     """
 
     msg_fmt = _('%(reason)s')
@@ -50,7 +50,7 @@ class GPUOperationUnsupported(nova_exception.Invalid):
 
 
 class Build(enum.StrEnum):
-    """Why Nova makes a guest."""
+    """Operation for which Nova creates a guest."""
 
     NEW = 'new'
     REBUILD = 'rebuild'
@@ -59,11 +59,11 @@ class Build(enum.StrEnum):
 
 @contextlib.contextmanager
 def translated(build: Build) -> Iterator[None]:
-    """Raise the plugin's errors as those on which Nova acts as it should.
+    """Translate the plugin's errors to those that Nova handles correctly.
 
-    A denied build goes to the next host. Nothing else may be raised of a
-    rebuild in place on which Nova says that nothing has happened, since the
-    guest is gone already.
+    A denied build goes to the next host. A rebuild in place must not raise an
+    error after which Nova assumes that nothing has happened, since the guest
+    is gone already.
     """
     try:
         yield

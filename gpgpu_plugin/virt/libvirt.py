@@ -71,12 +71,12 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
 
     def unrescue(self, context: nova_types.Context,
                  instance: nova_types.Instance) -> None:
-        """Take the domain back that Nova saved at the rescue.
+        """Restore the domain that Nova saved at the rescue.
 
-        The host may have been rebooted since, and its buses numbered anew: a
-        saved address may be another instance's GPU.
+        The host may have been rebooted since and its buses renumbered, so that
+        a saved address may belong to another instance's GPU.
 
-        :raises GPUDomainStale: nothing was done
+        :raises GPUDomainStale: nothing was changed
         """
         assigned = {address for attachment in self.gpu_attachments(instance)
                     for address in attachment.functions}
@@ -107,7 +107,8 @@ class GpuLibvirtFakeDriver(GpuLibvirtDriver):
 class _HostdevMdev(libvirt_config.LibvirtConfigGuestHostdevMDEV):
     """Nova's mdev hostdev, which can be the guest's display, too.
 
-    :ivar display: needs a graphics device, such as ``[vnc] enabled`` gives
+    :ivar display: whether it is the display; it needs a graphics device
+        (``[vnc] enabled``)
     """
 
     display = False
@@ -126,10 +127,10 @@ def _wants_display(flavor: nova_types.Flavor) -> bool:
 
 
 def show(devices: Iterable[object]) -> None:
-    """Make the first of the plugin's mdevs the guest's display.
+    """Make the first of the plugin's mdevs the display of the guest.
 
     :param devices: of a domain
-    :raises Invalid: none of them is such an mdev
+    :raises Invalid: none of them is an mdev of the plugin
     """
     mdev = next((device for device in devices
                  if isinstance(device, _HostdevMdev)), None)
@@ -175,11 +176,11 @@ def _functions(addresses: Sequence[str], number: int,
 
     Several of them go into one slot of the guest, as its driver expects.
     libvirt places devices without an address around those with one, and adds
-    the root ports that it needs. So the number of the GPU is enough to find a
-    slot that nothing else has: a bus of its own below PCIe, else the upper
-    half of bus 0.
+    the root ports that it needs. Therefore the number of the GPU suffices to
+    find a free slot: a bus of its own below PCIe, otherwise the upper half of
+    bus 0.
 
-    :param number: of the GPU among the instance's GPUs
+    :param number: number of the GPU among the instance's GPUs
     """
     for function, address in enumerate(addresses):
         host = pci.PCIAddress.parse(address)

@@ -36,7 +36,7 @@ CONF = nova.conf.CONF
 
 
 def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
-    """Return whether a flavor has GPUs, or extra specs that may mean some."""
+    """Return whether a flavor may request GPUs."""
     try:
         return bool(request_mod.from_extra_specs(flavor.extra_specs))
     except exception.Invalid:
@@ -44,7 +44,7 @@ def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
 
 
 class LifecycleMixin(service.ServiceMixin):
-    """Claims before a guest is made, releases after it is destroyed."""
+    """Mixin that claims before a guest is created and releases after it."""
 
     def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
                  **kwargs: object) -> None:
@@ -56,9 +56,9 @@ class LifecycleMixin(service.ServiceMixin):
     def _gpu_working(self, instance: nova_types.Instance,
                      selector: roles.Selector = roles.any_role,
                      ) -> Iterator[None]:
-        """Make or end a guest on our own behalf.
+        """Mark that the plugin itself creates or destroys a guest.
 
-        Nova's own calls of spawn and destroy within neither claim nor
+        Calls of spawn and destroy within this context neither claim nor
         release.
 
         :param selector: which of the instance's assignments the guest gets
@@ -83,7 +83,7 @@ class LifecycleMixin(service.ServiceMixin):
               injected_files: object, admin_password: object,
               allocations: nova_types.Allocations | None, *args: object,
               **kwargs: object) -> None:
-        """Make a guest, between claim and activation if it has GPUs."""
+        """Create a guest; if it has GPUs, claim before and activate after."""
         nova_spawn = functools.partial(
             super().spawn, context, instance, image_meta, injected_files,
             admin_password, allocations, *args, **kwargs)
@@ -136,9 +136,9 @@ class LifecycleMixin(service.ServiceMixin):
             topology: nova_types.NUMATopology | None,
             migration: nova_types.Migration | None = None,
             ) -> claim_obj.ClaimRequest:
-        """Return what to claim.
+        """Return the claim to send.
 
-        :param migration: the claim is for its destination; None: for here
+        :param migration: claim for its destination; None: claim for this host
         """
         role, migration_uuid, host = (
             (claim_obj.ClaimRole.INSTANCE, None, self.gpu_tracker.host)
@@ -186,17 +186,16 @@ class LifecycleMixin(service.ServiceMixin):
     def resume_state_on_host_boot(
             self, context: nova_types.Context, instance: nova_types.Instance,
             *args: object, **kwargs: object) -> None:
-        """Start a guest again; init_host has made its devices ready."""
+        """Start a guest again; init_host has prepared its devices."""
         with self._gpu_working(
                 instance, roles.current(instance, self.gpu_tracker)):
             super().resume_state_on_host_boot(
                 context, instance, *args, **kwargs)
 
     def _gpu_restore(self, instance: nova_types.Instance) -> None:
-        """Make ready again what was lost, as when a driver was reloaded.
+        """Prepare devices again, for example after a driver was reloaded.
 
-        :raises HostError: a device is still missing; the guest, if it runs,
-            is as it was
+        :raises HostError: a device is still missing; the guest was not changed
         """
         self.gpu_tracker.restore(filter(
             self._gpu_at_work[instance.uuid],
@@ -205,7 +204,7 @@ class LifecycleMixin(service.ServiceMixin):
 
     def gpu_attachments(
             self, instance: nova_types.Instance) -> list[base.Attachment]:
-        """Return what the guest gets, in an order that never changes.
+        """Return the attachments of the guest, in an order that never changes.
 
         :raises HostError: a device is missing
         """
@@ -226,7 +225,7 @@ class LifecycleMixin(service.ServiceMixin):
     def destroy(self, context: nova_types.Context,
                 instance: nova_types.Instance, *args: object,
                 **kwargs: object) -> None:
-        """End the guest, then release the devices that Nova gives up."""
+        """Destroy the guest, then release devices that it does not keep."""
         super().destroy(context, instance, *args, **kwargs)
         tracker = self._gpu_tracker
         if tracker is None or instance.uuid in self._gpu_at_work:

@@ -11,11 +11,12 @@
 #    under the License.
 """Resize, cold and live migration of an instance with GPUs.
 
-Source and destination have devices until Nova decides. The source claims
-those of the destination before the guest is stopped, so that a denial changes
-nothing. After that nothing is undone here: Nova leaves the instance in ERROR
-where it is, with the devices that it has, to be rebooted hard, reverted or
-deleted. A hard reboot releases what the guest then does not use on its host.
+Source and destination have devices until Nova confirms or reverts. The source
+claims those of the destination before the guest is stopped, so that a denial
+changes nothing. After that nothing is undone here: Nova leaves the instance in
+ERROR on its host, with its devices, until it is hard rebooted, reverted or
+deleted. A hard reboot releases the devices on this host that the guest does
+not use.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ LOG = logging.getLogger(__name__)
 
 
 class MigrationMixin(lifecycle.LifecycleMixin):
-    """Devices on the source and on the destination, until Nova decides."""
+    """Mixin for devices on source and destination during a migration."""
 
     # -- on the source ------------------------------------------------------
 
@@ -49,7 +50,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             self, context: nova_types.Context, instance: nova_types.Instance,
             dest: str, flavor: nova_types.Flavor, *args: object,
             **kwargs: object) -> object:
-        """Claim for the destination, then stop the guest and copy it.
+        """Claim for the destination, then stop the guest and copy its disk.
 
         :raises nova.exception.InstanceFaultRollback: the claim was denied;
             the guest runs on where it is
@@ -88,10 +89,10 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             self, context: nova_types.Context,
             migration: nova_types.Migration, instance: nova_types.Instance,
             network_info: object) -> None:
-        """Remove the guest here, then confirm to the conductor.
+        """Remove the guest on the source, then confirm to the conductor.
 
-        The instance has its destination's devices from then on, and those
-        that it had here are released.
+        From then on the instance has its devices on the destination, and those
+        on the source are released.
         """
         with self._gpu_working(instance):
             try:
@@ -119,7 +120,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             self, context: nova_types.Context, instance: nova_types.Instance,
             network_info: object, migration: nova_types.Migration,
             *args: object, **kwargs: object) -> None:
-        """Make the guest here again, with the devices kept for it."""
+        """Create the guest on the source again, with the devices kept."""
         selector = roles.source_of(migration)
         with self._gpu_working(instance, selector):
             prepare(self.gpu_tracker, filter(
@@ -151,7 +152,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             resize_instance: object,
             allocations: nova_types.Allocations | None, *args: object,
             **kwargs: object) -> None:
-        """Make the guest with the devices that were claimed for it."""
+        """Create the guest with the devices that were claimed for it."""
         nova_finish = functools.partial(
             super().finish_migration, context, migration, instance,
             disk_info, network_info, image_meta, resize_instance,
@@ -168,7 +169,7 @@ def unclaim(tracker: resource_tracker.ResourceTracker,
             granted: claim_obj.Claim) -> None:
     """End a claim for a destination; never raises.
 
-    What is left over is ended by the destination.
+    The destination ends whatever is left over.
     """
     uuids = [assignment.uuid for assignment in granted.assignments]
     if not uuids:
@@ -187,7 +188,7 @@ def unclaim(tracker: resource_tracker.ResourceTracker,
 def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
            migration: nova_types.Migration, providers: Iterable[str],
            nova_finish: Callable[[], None]) -> None:
-    """Make the guest on the destination with what was claimed for it.
+    """Create the guest on the destination with the devices claimed for it.
 
     :param providers: UUIDs of the providers on which Placement allocated
     :raises NotFound: nothing was claimed although Placement allocated
@@ -218,6 +219,6 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
 
 def prepare(tracker: resource_tracker.ResourceTracker,
             assignments: Iterable[claim_obj.Assignment]) -> None:
-    """Make devices ready for a guest; those that are ready stay so."""
+    """Prepare devices for a guest; skip those that are ready."""
     for assignment in assignments:
         tracker.backend.prepare(base.HostDevice.of(assignment))

@@ -11,8 +11,8 @@
 #    under the License.
 """GPUs for any virt driver of Nova: ``class X(GPUMixin, SomeDriver)``.
 
-The mixin does not ask which driver it extends. What differs between hosts is
-the backend, which the final class names.
+The mixin does not depend on the driver that it extends. Differences between
+hosts are in the host class, which the final class names.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpgpu_plugin.virt import migration
 
 
 class GPUMixin(migration.MigrationMixin):
-    """Claims before spawn, releases after destroy, reports in between.
+    """Mixin that claims before spawn, releases after destroy, and reports.
 
-    It is the last of three: ``service.ServiceMixin`` (start and end of
+    It combines three mixins: ``service.ServiceMixin`` (start and end of
     nova-compute), ``lifecycle.LifecycleMixin`` (one guest on one host) and
     ``migration.MigrationMixin`` (from one host to another).
     """

@@ -60,13 +60,13 @@ class DeclaredDriver:
               injected_files: object, admin_password: object,
               allocations: nova_types.Allocations | None, *args: object,
               **kwargs: object) -> None:
-        """Make and start a guest."""
+        """Create and start a guest."""
         raise NotImplementedError
 
     def destroy(self, context: nova_types.Context,
                 instance: nova_types.Instance, *args: object,
                 **kwargs: object) -> None:
-        """End a guest and remove what it had."""
+        """Destroy a guest and remove its resources."""
         raise NotImplementedError
 
     def reboot(self, context: nova_types.Context,
@@ -112,21 +112,21 @@ class DeclaredDriver:
             resize_instance: object,
             allocations: nova_types.Allocations | None, *args: object,
             **kwargs: object) -> None:
-        """Make the guest on the destination."""
+        """Create the guest on the destination."""
         raise NotImplementedError
 
     def confirm_migration(
             self, context: nova_types.Context,
             migration: nova_types.Migration, instance: nova_types.Instance,
             network_info: object) -> None:
-        """Remove what the source still has of the instance."""
+        """Remove what is left of the instance on the source."""
         raise NotImplementedError
 
     def finish_revert_migration(
             self, context: nova_types.Context, instance: nova_types.Instance,
             network_info: object, migration: nova_types.Migration,
             *args: object, **kwargs: object) -> None:
-        """Make the guest on the source again."""
+        """Create the guest on the source again."""
         raise NotImplementedError
 
 

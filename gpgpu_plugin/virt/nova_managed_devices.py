@@ -32,10 +32,10 @@ _MDEV_TYPES = '[devices] enabled_mdev_types'
 
 
 class NovaManagedDevices:
-    """Devices that the configuration of this nova-compute gives to Nova.
+    """Devices that Nova manages by the configuration of this nova-compute.
 
     :param conf: Nova's
-    :raises nova.exception.PciConfigInvalidSpec: Nova cannot read it either
+    :raises nova.exception.PciConfigInvalidSpec: Nova's own option is malformed
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -86,12 +86,13 @@ class NovaManagedDevices:
     def check(self, devices: Iterable[admin.DeviceInfo],
               scan: scanner.Scan,
               resource_classes: Iterable[str]) -> None:
-        """Refuse devices that both Nova and the plugin would assign.
+        """Refuse to start if both Nova and the plugin would assign a device.
 
         :param devices: of this host, as the conductor knows them
         :param scan: of this host
         :param resource_classes: of the host's groups
-        :raises ConfigInvalid: naming the option, the device and its variant
+        :raises ConfigInvalid: the message names the option, the device and its
+            variant
         """
         options = self.options(scan)
         for device in devices:
@@ -114,8 +115,8 @@ class NovaManagedDevices:
 def _is_known(address: str) -> bool:
     """Return whether Nova can assign a device with such an address.
 
-    It cannot with a wider PCI domain, nor a parent of mdevs that is no PCI
-    function.
+    It can assign neither a device with a wider PCI domain nor a parent of
+    mdevs that is not a PCI function.
     """
     try:
         return pci.PCIAddress.parse(address).domain <= int(

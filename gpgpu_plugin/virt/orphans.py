@@ -11,8 +11,8 @@
 #    under the License.
 """Assignments that nobody uses any more.
 
-Nova and the hypervisor are asked. In doubt an assignment is used: a device
-that is cleaned under a running guest is worse than one that waits.
+Nova and the hypervisor decide. In case of doubt an assignment counts as used:
+cleaning a device under a running guest is worse than waiting.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def is_orphaned(assignment: claim.Assignment,
                 guests: Callable[[], Collection[str]]) -> bool:
     """Return whether nobody uses an assignment on this host any more.
 
-    It is not asked for assignments of an instance that is being built here.
+    It is not called for assignments of an instance that is being built here.
 
     :param guests: UUIDs of the instances whose guests are on this host
-    :raises Exception: Nova or the hypervisor cannot be asked
+    :raises Exception: Nova or the hypervisor does not answer
     """
     if assignment.instance_uuid in guests():
         return False

@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which assignments end when Nova calls ``destroy``; in doubt none.
+"""Assignments that end when Nova calls ``destroy``; none in case of doubt.
 
-Nova destroys a guest also to reboot, rebuild or move it. What it is about to
-do follows from the instance, not from the method's name (Nova 34,
+Nova also destroys a guest to reboot, rebuild or move it. The operation follows
+from the instance, not from the method's name (Nova 34,
 nova/compute/manager.py).
 """
 

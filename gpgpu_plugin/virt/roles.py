@@ -11,9 +11,9 @@
 #    under the License.
 """Roles of an instance's assignments on one host.
 
-During a resize or cold migration an instance has devices on both hosts, or
-twice on one host: those it had before, and those claimed for the destination
-under the migration's UUID.
+During a resize or cold migration an instance has two sets of devices, on two
+hosts or on one: those that it had before, and those claimed for the
+destination under the migration's UUID.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def any_role(_assignment: claim.Assignment) -> bool:
 
 
 def destination_of(migration: nova_types.Migration) -> Selector:
-    """Select what was claimed for the destination of a migration."""
+    """Select the assignments claimed for the destination of a migration."""
     uuid = migration.uuid
     return lambda assignment: bool(
         assignment.role is claim.ClaimRole.DESTINATION
@@ -46,14 +46,14 @@ def destination_of(migration: nova_types.Migration) -> Selector:
 
 
 def source_of(migration: nova_types.Migration) -> Selector:
-    """Select what the instance had before a migration."""
+    """Select the assignments that the instance had before a migration."""
     is_destination = destination_of(migration)
     return lambda assignment: not is_destination(assignment)
 
 
 def current(instance: nova_types.Instance,
             tracker: resource_tracker.ResourceTracker) -> Selector:
-    """Select what the instance uses here while Nova does not migrate it.
+    """Select the assignments that the instance uses here between migrations.
 
     Both roles may be on one host, until a resize is decided or after it
     failed, or where an earlier move failed.
@@ -76,10 +76,11 @@ def current(instance: nova_types.Instance,
 
 def settle(tracker: resource_tracker.ResourceTracker,
            instance: nova_types.Instance) -> None:
-    """End what a failed migration left here, after the guest was made anew.
+    """Release what a failed migration left here, after the guest's creation.
 
-    What the guest has becomes the instance's. All else that the instance has
-    on this host is released, so that it does not block the next migration.
+    The devices of the guest get the role ``instance``. All other devices of
+    the instance on this host are released, so that they do not block the next
+    migration.
     """
     if (instance.migration_context is None
             or instance.vm_state == vm_states.RESIZED):

@@ -40,9 +40,9 @@ SUPPORTED_NOVA = 34
 
 
 def check_nova_version(found: str) -> None:
-    """Refuse a Nova that the plugin was not written for.
+    """Refuse a version of Nova that the plugin does not support.
 
-    :raises ConfigInvalid: naming both versions
+    :raises ConfigInvalid: the message names both versions
     """
     if found.partition('.')[0] != str(SUPPORTED_NOVA):
         raise exception.ConfigInvalid(
@@ -52,7 +52,7 @@ def check_nova_version(found: str) -> None:
 
 
 class ServiceMixin(nova_driver.ComputeDriver):
-    """The host's resource tracker, its worker thread and its RPC server.
+    """Mixin for the resource tracker, its worker thread and its RPC server.
 
     :cvar gpu_host: entry in the namespace ``gpgpu_plugin.hosts``
     """
@@ -74,7 +74,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
     @property
     def gpu_tracker(self) -> resource_tracker.ResourceTracker:
-        """The host's resource tracker; made by init_host."""
+        """Return the host's resource tracker, which init_host creates."""
         if self._gpu_tracker is None:
             raise RuntimeError('init_host was not called')
         return self._gpu_tracker
@@ -82,7 +82,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
     # -- start --------------------------------------------------------------
 
     def init_host(self, host: str) -> None:
-        """Start the GPUs' part, then Nova's, then what needs both.
+        """Start the plugin's part, then Nova's, then the parts that need both.
 
         Nova may destroy guests before its first inventory, so the resource
         tracker is there first.
@@ -183,7 +183,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
     def update_provider_tree(
             self, provider_tree: nova_types.ProviderTree, nodename: str,
             allocations: object = None) -> None:
-        """Put in Nova's own resources, then our groups below the node."""
+        """Update Nova's resources, then the plugin's groups below the node."""
         super().update_provider_tree(provider_tree, nodename, allocations)
         if self._gpu_tracker is not None and (
                 self._gpu_tracker.update_provider_tree(

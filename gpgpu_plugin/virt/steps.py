@@ -12,9 +12,8 @@
 """Spawning an instance with GPUs: a table of steps, each with its undo.
 
 The claim is in the database before hardware is touched. If a step fails, the
-steps done so far are undone in reverse order. An undo that fails is logged
-and does not stop the others; what it leaves is found when assignments are
-compared with instances.
+steps done so far are undone in reverse order. An undo that fails is logged and
+does not stop the others; reconciliation finds what it leaves.
 """
 
 from __future__ import annotations
@@ -37,17 +36,19 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(kw_only=True)
 class Spawn:
-    """One spawn under way.
+    """State of one spawn.
 
     :ivar spawn: Nova's own spawn; ``destroy`` its undo
-    :ivar keeps: a rebuild in place: the instance keeps its devices
-    :ivar allocation_removal: an evacuation: if it fails, Nova removes the
-        allocation here, without a retry
-    :ivar was_assigned: the devices were the instance's before
+    :ivar keeps: whether this is a rebuild in place, in which the instance
+        keeps its devices
+    :ivar allocation_removal: whether this is an evacuation: if it fails, Nova
+        removes the allocation on this host without a retry
+    :ivar was_assigned: whether the devices were assigned to the instance
+        before
     :ivar touched: UUIDs of assignments whose hardware may have been changed
-    :ivar faults: what is wrong with the hardware, by assignment UUID
-    :ivar driver_capacities: reports of drivers that had no capacity left,
-        from before anything was undone
+    :ivar faults: faults of the hardware, by assignment UUID
+    :ivar driver_capacities: reports of drivers that had no capacity left, read
+        before anything was undone
     """
 
     tracker: resource_tracker.ResourceTracker
@@ -64,13 +65,13 @@ class Spawn:
 
     @property
     def uuids(self) -> list[str]:
-        """UUIDs of the assignments."""
+        """Return the UUIDs of the assignments."""
         return [assignment.uuid for assignment in self.assignments]
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step: ``do`` may be half done when it raises; ``undo`` copes."""
+    """One step; ``undo`` also handles a ``do`` that failed half way."""
 
     name: str
     do: Callable[[Spawn], None]
@@ -191,7 +192,7 @@ def _activate(run: Spawn) -> None:
 
 
 def _nothing(run: Spawn) -> None:
-    """Do nothing: _unclaim, which comes later, ends active claims, too."""
+    """Do nothing: _unclaim, which comes later, also ends active claims."""
 
 
 def _push(run: Spawn) -> None:
@@ -208,7 +209,7 @@ STEPS = (
 
 
 def execute(run: Spawn, steps: tuple[Step, ...] = STEPS) -> None:
-    """Do all steps, or undo those that were begun and raise what failed.
+    """Run all steps; if one fails, undo those that were begun and raise.
 
     A BaseException that is no Exception ends the process: nothing is undone,
     as nothing would be after a kill.

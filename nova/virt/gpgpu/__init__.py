@@ -13,8 +13,8 @@
 
 Nova imports ``nova.virt.<compute_driver>`` and has no entry points for
 drivers. The classes are those of the entry points
-``gpgpu_plugin.virt_drivers``. Each one is loaded when it is asked for, since
-each one needs the libraries of another hypervisor.
+``gpgpu_plugin.virt_drivers``. Each class is loaded when it is first used,
+since each one needs the libraries of its hypervisor.
 """
 
 from __future__ import annotations
