@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The lab's machine: when it runs all once more, and what its guest sees."""
+"""The lab's machine: repetition after crashes, and folders of its guest."""
 
 import contextlib
 import io
@@ -23,31 +23,37 @@ from oslotest import base
 from tests.vfio_lab import machine
 
 
-class CrashTest(base.BaseTestCase):
+class EmulatorCrashTest(base.BaseTestCase):
 
     def run_with(self, *outcomes):
-        """:returns: the exit code, and how many crashes were told"""
+        """Run the machine.
+
+        :returns: the exit code, and how many crashes were reported
+        """
         said = io.StringIO()
         with (fixtures.MockPatchObject(
                 machine, '_run_once', side_effect=outcomes),
               contextlib.redirect_stdout(said)):
             return machine.run([['x']]), said.getvalue().count('SIGSEGV')
 
-    def test_crash(self):
+    def test_crash_of_the_emulator_is_repeated(self):
         crash = machine.EmulatorCrashed('QEMU itself ended by SIGSEGV')
         self.assertEqual((0, 2), self.run_with(crash, crash, 0))
         self.assertEqual((124, 3), self.run_with(crash, crash, crash))
 
-    def test_failure(self):
+    def test_failure_of_the_guest_is_not_repeated(self):
         for code in (1, 124):
             self.assertEqual((code, 0), self.run_with(code))
 
 
-class HiddenTest(base.BaseTestCase):
-    """A folder that the guest mounts something over is not the machine's."""
+class CheckoutTest(base.BaseTestCase):
+    """Checkouts in folders over which the guest mounts something."""
 
     def run_in(self, folder, command='python'):
-        """:returns: the exit code, what was said, whether QEMU was started"""
+        """Run the machine in a folder.
+
+        :returns: the exit code, the output, whether QEMU was started
+        """
         said = io.StringIO()
         with (fixtures.MockPatchObject(
                 machine, '_run_once', return_value=0) as once,
@@ -58,8 +64,7 @@ class HiddenTest(base.BaseTestCase):
                     once.mock.called)
 
     def mounted(self):
-        """Folders over which the guest mounts something before it runs a
-        command."""
+        """Return the folders over which the guest mounts something."""
         script = (machine.HERE / 'guest_init.bash').read_text()
         text = script.replace('\\\n', '').partition('bash /out/command')[0]
         return {line.split()[-1] for line in re.findall(
@@ -67,7 +72,7 @@ class HiddenTest(base.BaseTestCase):
                 re.findall(r'^mount --move \S+ /root(\S+)$',
                            machine.INIT, re.MULTILINE))
 
-    def test_what_the_guest_mounts_is_known(self):
+    def test_folders_that_the_guest_hides_are_known(self):
         self.assertEqual(set(machine.HIDDEN), {
             each for each in self.mounted()
             # Else it is in another one.
@@ -79,7 +84,7 @@ class HiddenTest(base.BaseTestCase):
         self.assertEqual((0, '', True), self.run_in(
             '/tmp/checkout', '/tmp/checkout/.tox/shared/bin/python'))
 
-    def test_checkout_that_the_guest_does_not_see_is_named_at_once(self):
+    def test_checkout_that_the_guest_hides_is_refused(self):
         for folder, command in (
                 ('/run/user/1000/checkout', 'python'), ('/dev/shm/x', 'x'),
                 ('/srv/checkout', '/run/user/1000/venv/bin/python')):

@@ -174,7 +174,7 @@ class ConflictTest(ServiceTestCase):
             self.tracker.reset_mock()
             self.tracker.api.device_list.side_effect = exc
             self.driver.init_host('h1')
-            self.assertIn('were not compared', self.log.output)
+            self.assertIn('Cannot check whether', self.log.output)
             self.assertFalse(self.conflicts.check.called)
             self.tracker.exclude.assert_called_once_with(
                 self.conflicts.options)
