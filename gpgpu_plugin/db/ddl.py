@@ -19,11 +19,14 @@ the database has something that this migration did not create.
 
 from __future__ import annotations
 
+import typing
+
 import sqlalchemy as sa
 from alembic import autogenerate
 from alembic import op
 from alembic.operations import ops
 from alembic.runtime import migration
+from sqlalchemy.engine import interfaces
 
 from gpgpu_plugin import exception
 
@@ -40,6 +43,30 @@ def create_table(name: str, *items: sa.schema.SchemaItem) -> None:
     found = _differences(step.to_table(op.get_context()))
     if found:
         raise _conflict('table', name, '; '.join(found))
+
+
+def add_column(table: str, column: sa.Column[typing.Any]) -> None:
+    """Add a column to a table.
+
+    :raises Conflict: there is a column of that name with another type
+    """
+    for found in sa.inspect(op.get_bind()).get_columns(table):
+        if found['name'] == column.name:
+            _check_column(table, column, found)
+            return
+    op.add_column(table, column)
+
+
+def _check_column(table: str, column: sa.Column[typing.Any],
+                  found: interfaces.ReflectedColumn) -> None:
+    impl = op.get_context().impl
+    reflected: sa.Column[typing.Any] = sa.Column(
+        column.name, found['type'], nullable=found['nullable'])
+    if (impl.compare_type(reflected, column)
+            or bool(found['nullable']) != bool(column.nullable)):
+        raise _conflict(
+            'column', f'{table}.{column.name}',
+            f'it is {found["type"]}, nullable={found["nullable"]}')
 
 
 def create_index(name: str, table: str, columns: list[str]) -> None:

@@ -87,6 +87,15 @@ class Host(Base):
     schedulers learn of the deletion from the row, and its name and node can
     be reported anew. ``problems``: JSON list of what the last scan could not
     read, for ``host show``. ``reported_at``: when that scan arrived, in UTC.
+    ``session``: number of the start of nova-compute that speaks for the host,
+    0 before the first. ``start_uuid``: that start; NULL after a restore of
+    the database, when the host must begin a new session. ``machine``: JSON of
+    the identity of its machine. ``heard_at``: seconds since the epoch when it
+    last called. ``takeover``: the operator allows the next start, whichever
+    machine it is on. ``restored``: the host knows more than the database, and
+    offers nothing until it has reported it. ``report_number``: the last scan
+    of the session that was stored, 0 before the first. ``comparison_number``:
+    the last comparison with Placement that was stored.
 
     Unique keys: a live host is found by name and by node. Index
     ``change_number``: ``changes_since`` reads only hosts that changed.
@@ -109,6 +118,20 @@ class Host(Base):
     problems: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='[]', server_default=EMPTY_LIST)
     reported_at: orm.Mapped[datetime.datetime | None]
+    session: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
+    start_uuid: orm.Mapped[str | None] = orm.mapped_column(UUID)
+    machine: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, default='{}', server_default=EMPTY_OBJECT)
+    heard_at: orm.Mapped[float | None] = orm.mapped_column(sa.Double)
+    takeover: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
+    restored: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
+    report_number: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
+    comparison_number: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
 
 
 class Variant(Base):
@@ -292,8 +315,9 @@ class Assignment(Base):
     nobody activated lasts.
 
     Unique keys: an assignment is found by UUID; a device is assigned once; a
-    claim is granted once. Index: a host's active assignments are read with
-    each claim, inventory and reconciliation.
+    claim is granted once. Indexes: a host's active assignments are read with
+    each claim, inventory and reconciliation; expired leases are looked for
+    every minute.
     """
 
     __tablename__ = 'assignments'
@@ -303,7 +327,8 @@ class Assignment(Base):
         sa.UniqueConstraint('instance_uuid', 'host_id', 'role',
                             'migration_uuid', 'ordinal', 'active',
                             name='uq_assignments_claim_key'),
-        sa.Index(None, 'host_id', 'active'))
+        sa.Index(None, 'host_id', 'active'),
+        sa.Index(None, 'lease_expires_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     uuid: orm.Mapped[str] = orm.mapped_column(UUID)
     device_id: orm.Mapped[int] = orm.mapped_column(

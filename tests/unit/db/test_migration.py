@@ -166,15 +166,41 @@ class MigrationMixin:
 
     def test_index_on_other_columns_is_refused(self):
         database.empty(self.db.engine)
-        models.Base.metadata.tables['hosts'].create(self.db.engine)
+        migration.sync(self.db.engine, '0001')
         with self.db.engine.begin() as connection:
-            index, = models.Base.metadata.tables['hosts'].indexes
-            index.drop(connection)
             connection.exec_driver_sql(
-                f'CREATE INDEX {index.name} ON hosts (generation)')
+                'CREATE INDEX ix_assignments_lease_expires_at '
+                'ON assignments (ordinal)')
         exc = self.assertRaises(
             exception.Conflict, migration.sync, self.db.engine)
-        self.assertRegex(str(exc), f'index {index.name}: .*generation')
+        self.assertRegex(
+            str(exc), 'index ix_assignments_lease_expires_at: .*ordinal')
+
+    def test_column_of_another_type_is_refused(self):
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0001')
+        with self.db.engine.begin() as connection:
+            connection.exec_driver_sql(
+                'ALTER TABLE hosts ADD COLUMN session VARCHAR(7)')
+        exc = self.assertRaises(
+            exception.Conflict, migration.sync, self.db.engine)
+        self.assertRegex(str(exc), 'column hosts.session: .*VARCHAR')
+
+    def test_host_of_the_first_revision_has_no_session(self):
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0001')
+        with self.db.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "INSERT INTO hosts (id, name, node, node_uuid) "
+                "VALUES (77, 'h77', 'n77', 'u77')")
+        migration.sync(self.db.engine)
+        with self.db.reader() as session:
+            host = session.get_one(models.Host, 77)
+            self.assertEqual(
+                (0, None, '{}', None, False, False, 0, 0),
+                (host.session, host.start_uuid, host.machine, host.heard_at,
+                 host.takeover, host.restored, host.report_number,
+                 host.comparison_number))
 
     def test_revision_of_another_service_is_refused(self):
         with self.db.engine.begin() as connection:
