@@ -88,6 +88,40 @@ class ClaimDenied(GPUPluginException):
         return str(self.kwargs.get('reason', 'unknown'))
 
 
+class Fenced(GPUPluginException):
+    """Another nova-compute speaks for the host; this call changed nothing."""
+
+    msg_fmt = ('nova-compute of host %(host)s is fenced: %(reason)s')
+
+
+class SessionOutdated(GPUPluginException):
+    """A newer session of the host began since the one that was expected.
+
+    ``kwargs['current']`` is its number.
+    """
+
+    msg_fmt = ('Host %(host)s has session %(current)s, not %(expected)s: '
+               'another start of nova-compute was faster')
+
+
+class SessionLost(GPUPluginException):
+    """The conductor's database does not know the session.
+
+    The host was deleted in it, or it was restored from a backup. The host
+    begins a new session and reports what it has.
+    """
+
+    msg_fmt = ('The conductor does not know session %(session)s of host '
+               '%(host)s: %(reason)s')
+
+
+class RequestExpired(GPUPluginException):
+    """A call was handled when its caller had given up; nothing was done."""
+
+    msg_fmt = ('%(method)s for %(subject)s was wanted for %(wanted)s s and '
+               'handled after %(waited)s s: nobody waits for it any more')
+
+
 class ConductorUnavailable(GPUPluginException):
     """No gpgpu-conductor answered in time.
 

@@ -22,6 +22,7 @@ from oslo_config import cfg
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import arrival
 
 # Named in every target: [DEFAULT] control_exchange is "nova" in Nova's
 # processes and "openstack" in ours, and a client on one exchange does not
@@ -153,10 +154,11 @@ def client(transport: Transport, topic: str, version: str) -> RPCClient:
 def server(transport: Transport, topic: str, name: str,
            endpoints: Sequence[object]) -> RPCServer:
     """Return an RPC server that is not started yet."""
-    rpc_server: RPCServer = oslo_messaging.get_rpc_server(
+    dispatcher = arrival.Dispatcher(
+        list(endpoints), context.ContextSerializer(),
+        oslo_messaging.DefaultRPCAccessPolicy)
+    rpc_server: RPCServer = arrival.Server(
         transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, server=name),
-        list(endpoints), executor='threading',
-        serializer=context.ContextSerializer(),
-        access_policy=oslo_messaging.DefaultRPCAccessPolicy)
+        dispatcher, executor='threading')
     return rpc_server
