@@ -40,7 +40,6 @@ from bench import crowd
 from bench import outcome
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -61,6 +60,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import hosts
 
 VARIANT = 'BENCH'
 TYPES = {'T4-1Q': 16, 'T4-4Q': 4, 'T4-16Q': 1}
@@ -126,9 +126,9 @@ def set_up(setting: Setting) -> api.Database:
             device='2330', numa_node=gpu * 2 // setting.devices)
         for gpu in range(setting.devices))
     for number in range(setting.hosts):
-        reports.report(db, report_obj.HostReport(
+        hosts.store(db, report_obj.HostReport(
             host=f'h{number}', node=f'h{number}',
-            node_uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, f'h{number}')),
+            node_uuid=_node_uuid(f'h{number}'),
             functions=functions,
             vgpu_capabilities=_capabilities(setting, functions)))
     variant_admin.create(db, admin.VariantInfo(
@@ -139,6 +139,10 @@ def set_up(setting: Setting) -> api.Database:
     if setting.unsafe:
         _drop_unique_key(db)
     return db
+
+
+def _node_uuid(host: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
 
 
 def _capabilities(setting: Setting, functions: Iterable[pci.PCIFunction],
@@ -204,25 +208,27 @@ def _claim_all(
     grants: list[outcome.Grant],
     errors: list[str],
 ) -> None:
-    hosts = list(range(setting.hosts))
-    random.shuffle(hosts)
+    every = list(range(setting.hosts))
+    random.shuffle(every)
     # Hosts that have not refused yet, by resource class.
     open_: dict[str, list[int]] = {
-        name: list(hosts) for name in setting.classes}
+        name: list(every) for name in setting.classes}
     number = 0
     began = time.perf_counter()
     while open_:
         number += 1
         name = random.choice(sorted(open_))
-        hosts = open_[name]
+        hosts_left = open_[name]
         names = {name}
         if setting.mixed and random.random() < _PAIRS:
             names.add(random.choice(setting.classes))
         try:
+            host = f'h{hosts_left[0]}'
             granted = calls.claim(
-                gpgpu_context.admin(), claim_obj.ClaimRequest(
+                gpgpu_context.admin(), hosts.origin(host, _node_uuid(host)),
+                claim_obj.ClaimRequest(
                     instance_uuid=f'{claimer}-{number}',
-                    host=f'h{hosts[0]}',
+                    host=host,
                     request=request.Request(demands=tuple(
                         request.Demand(resource_class=asked, count=1)
                         for asked in sorted(names)))))
@@ -243,7 +249,7 @@ def _claim_all(
             seconds=now - began, at=now)
             for assignment in granted.assignments]
         began = now
-        hosts.append(hosts.pop(0))
+        hosts_left.append(hosts_left.pop(0))
 
 
 # Share of requests for two types.

@@ -53,6 +53,17 @@ class DBSync(_Command, command.Command):
             f'schema is at revision {migration.version(engine)}{already}\n')
 
 
+class DBRestored(_Command, command.Command):
+    """Have all hosts report what they have after a restore of a backup."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        # Only this command needs the conductor's rules.
+        from gpgpu_plugin.conductor import sessions  # noqa: PLC0415
+        hosts = sessions.mark_restored(api.Database(self.database_conf))
+        self.app.stdout.write(
+            f'{len(hosts)} hosts will report what they have\n')
+
+
 class DBVersion(_Command, show.ShowOne):
     """Show the revision of the schema, and the newest one."""
 

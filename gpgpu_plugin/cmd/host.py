@@ -46,6 +46,18 @@ class HostShow(reach.Command, show.ShowOne):
             gpgpu_context.admin(), parsed_args.host))
 
 
+class HostTakeover(reach.Command, command.Command):
+    """Let nova-compute on another machine speak for a host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('host', help='name of the nova-compute service')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.api.host_takeover(gpgpu_context.admin(), parsed_args.host)
+
+
 class HostDelete(reach.Command, command.Command):
     """Delete a host if none of its devices is assigned."""
 

@@ -48,11 +48,19 @@ class _Book:
 
     :ivar pending: UUIDs of assignments whose release is still to be sent
     :ivar confirmations: confirmations of migrations that are still to be sent
+    :ivar unclean: stable ids of devices that left the book and have not been
+        cleaned since
+    :ivar session: number of the newest session that a conductor gave
+    :ivar generation: highest generation that a conductor acknowledged when
+        the file was written
     """
 
     assigned: ByInstance = dataclasses.field(default_factory=dict)
     pending: tuple[str, ...] = ()
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
+    unclean: frozenset[str] = frozenset()
+    session: int = 0
+    generation: int = 0
 
 
 class HostAssignments:
@@ -106,15 +114,31 @@ class HostAssignments:
         versioned_file.write(self._path, book, VERSION)
         self._book = book
 
+    def _with_assigned(self, assigned: ByInstance,
+                       untouched: Collection[str] = ()) -> _Book:
+        """Return the book with other assignments.
+
+        :param untouched: UUIDs of assignments whose devices were not used
+        """
+        before, after = (
+            {assignment.stable_id for assignments in by_instance.values()
+             for assignment in assignments
+             if assignment.uuid not in untouched}
+            for by_instance in (self._book.assigned, assigned))
+        return dataclasses.replace(
+            self._book, assigned=assigned,
+            unclean=(self._book.unclean | before) - after)
+
     def _save_assigned(
             self, instance_uuid: str,
-            assignments: tuple[claim.Assignment, ...]) -> None:
+            assignments: tuple[claim.Assignment, ...],
+            untouched: Collection[str] = ()) -> None:
         """Replace the assignments of one instance."""
         assigned = dict(self._book.assigned)
         assigned.pop(instance_uuid, None)
         if assignments:
             assigned[instance_uuid] = assignments
-        self._save(dataclasses.replace(self._book, assigned=assigned))
+        self._save(self._with_assigned(assigned, untouched))
         self._changes += 1
         self._changed[instance_uuid] = self._changes
 
@@ -174,8 +198,7 @@ class HostAssignments:
                         left := self._after_pending(assignments)):
                     assigned[uuid] = left
             if assigned != self._book.assigned:
-                self._save(dataclasses.replace(
-                    self._book, assigned=assigned))
+                self._save(self._with_assigned(assigned))
             self._changed = later
 
     def _after_pending(self, listed: Iterable[claim.Assignment],
@@ -199,14 +222,74 @@ class HostAssignments:
                 *self._book.assigned.get(instance_uuid, ()), *assignments)}
             self._save_assigned(instance_uuid, tuple(by_uuid.values()))
 
-    def remove(self, instance_uuid: str, uuids: Iterable[str]) -> None:
-        """Remove assignments of an instance by their UUIDs."""
+    def contradictions(self, granted: Iterable[claim.Assignment],
+                       ) -> list[str]:
+        """Return why granted devices cannot be free, one sentence each.
+
+        The book knows better than a database that was restored from a
+        backup.
+        """
+        with self._lock:
+            users = {
+                assignment.stable_id: assignment
+                for assignments in self._book.assigned.values()
+                for assignment in assignments}
+            found = []
+            for assignment in granted:
+                user = users.get(assignment.stable_id)
+                if user is not None and user.uuid != assignment.uuid:
+                    found.append(
+                        f'{assignment.address} is assigned to instance '
+                        f'{user.instance_uuid}')
+                elif user is None and (
+                        assignment.stable_id in self._book.unclean):
+                    found.append(f'{assignment.address} was not cleaned '
+                                 f'after its last assignment')
+            return found
+
+    def cleaned(self, stable_id: str) -> None:
+        """Note that a device was cleaned and is free."""
+        with self._lock:
+            if stable_id in self._book.unclean:
+                self._save(dataclasses.replace(
+                    self._book, unclean=self._book.unclean - {stable_id}))
+
+    def session(self) -> int:
+        """Return the number of the newest session that a conductor gave."""
+        with self._lock:
+            return self._book.session
+
+    def generation(self) -> int:
+        """Return the highest generation that a conductor acknowledged."""
+        with self._lock:
+            return self._book.generation
+
+    def begin(self, session: int, generation: int) -> None:
+        """Store a session that has begun."""
+        with self._lock:
+            self._save(dataclasses.replace(
+                self._book, session=session,
+                generation=max(self._book.generation, generation)))
+
+    def acknowledge(self, generation: int) -> None:
+        """Keep a generation; it is on disk with the next other change."""
+        with self._lock:
+            self._book = dataclasses.replace(
+                self._book,
+                generation=max(self._book.generation, generation))
+
+    def remove(self, instance_uuid: str, uuids: Iterable[str],
+               untouched: Collection[str] = ()) -> None:
+        """Remove assignments of an instance by their UUIDs.
+
+        :param untouched: those of them whose devices were not used
+        """
         removed = set(uuids)
         with self._lock:
             self._save_assigned(instance_uuid, tuple(
                 assignment for assignment
                 in self._book.assigned.get(instance_uuid, ())
-                if assignment.uuid not in removed))
+                if assignment.uuid not in removed), untouched)
 
     def confirm(self, confirmation: claim.MigrationConfirmation) -> None:
         """Apply a confirmed migration to the instance's assignments here.

@@ -13,20 +13,20 @@
 
 from __future__ import annotations
 
+import uuid
+
 from oslo_log import log as logging
 
-from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
-from gpgpu_plugin.rpc import conductor_api
 
 LOG = logging.getLogger(__name__)
 
 
-def clean(api: conductor_api.ConductorAPI, backend: base.Host,
-          task: claim_obj.CleanTask,
+def clean(host: host_mod.Host, task: claim_obj.CleanTask,
           ) -> inventory_obj.HostInventory | None:
     """Clean a dirty device; in doubt it is quarantined.
 
@@ -35,22 +35,26 @@ def clean(api: conductor_api.ConductorAPI, backend: base.Host,
     :raises HostNotReady: the device waits for the next iteration
     :raises ConductorUnavailable: the next iteration begins again
     """
-    context = gpgpu_context.admin()
+    attempt = str(uuid.uuid4())
     try:
-        api.clean_started(context, task.device_uuid, task.token)
+        host.session.call(host.api.clean_started, task.device_uuid,
+                          task.token, attempt)
     except exception.Conflict as exc:
         LOG.info('%s', exc)
         return None
-    verdict = _verdict(backend, task)
-    if not verdict.passed:
+    verdict = _verdict(host.backend, task)
+    if verdict.passed:
+        # Before the conductor may give it to the next instance.
+        host.assignments.cleaned(task.stable_id)
+    else:
         LOG.error('Device %s (%s) was quarantined, as its cleaning failed: '
                   '%s. Repair it, then run "gpgpu-manage device release %s"',
                   task.device_uuid, task.address, verdict.evidence,
                   task.device_uuid)
-    return api.clean_finished(
-        context, task.device_uuid, task.token, passed=verdict.passed,
-        evidence=verdict.evidence,
-        driver_capacities=backend.driver_capacity(
+    return host.session.call(
+        host.api.clean_finished, task.device_uuid, attempt,
+        passed=verdict.passed, evidence=verdict.evidence,
+        driver_capacities=host.backend.driver_capacity(
             [base.HostDevice.to_clean(task)]))
 
 

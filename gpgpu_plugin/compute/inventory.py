@@ -33,10 +33,14 @@ class OfferedInventory:
     :param host: name of the nova-compute service
     :param client: Nova's report client (``virtapi.reportclient``)
     :param is_frozen: returns whether the providers must not change now
+    :param acknowledge: keeps the generation of an answer
     """
 
     def __init__(self, host: str, client: nova_types.ReportClient,
-                 is_frozen: Callable[[], bool]) -> None:
+                 is_frozen: Callable[[], bool],
+                 acknowledge: Callable[[int], None] = lambda generation: None,
+                 ) -> None:
+        self._acknowledge = acknowledge
         self._host = host
         self._client = client
         self._is_frozen = is_frozen
@@ -67,6 +71,7 @@ class OfferedInventory:
             if (self._newest is None
                     or inventory.generation >= self._newest.generation):
                 self._newest = inventory
+                self._acknowledge(inventory.generation)
 
     def resource_classes(self) -> set[str]:
         """Return the resource classes of the host's groups."""

@@ -34,9 +34,12 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import allocation_removal
 from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import inventory
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import placement
+from gpgpu_plugin.compute import schedule
+from gpgpu_plugin.compute import session
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
@@ -49,18 +52,6 @@ _T = tasks.Task
 
 _RETRY_INTERVAL = 0.5
 """Seconds until Nova is asked again whether an allocation is gone."""
-
-_ITERATION = (
-    _T.AWAIT_ALLOCATION_REMOVAL,
-    _T.RELEASE,
-    _T.RECONCILE,
-    _T.REPORT,
-    # The report may have found assigned devices at other addresses.
-    _T.RECONCILE,
-    _T.FETCH,
-    _T.CLEAN,
-)
-
 
 class ResourceTracker:
     """Resource tracker of one host's groups, devices and assignments.
@@ -84,19 +75,22 @@ class ResourceTracker:
             os.path.join(conf.gpgpu.state_path, f'{host}.json'))
         self.allocation_removal = allocation_removal.AllocationRemoval(clock)
         self.inventory = inventory.OfferedInventory(
-            host, client, lambda: bool(self.allocation_removal))
+            host, client, lambda: bool(self.allocation_removal),
+            self.assignments.acknowledge)
         self._client = client
         self._is_orphaned = is_orphaned
-        self._clock = clock
-        self._reconcile_interval: float = conf.gpgpu.claim_lease
-        self._reconcile_at = 0.0
+        self.session = session.HostSession(
+            host, api, self.assignments, self.inventory)
+        self._schedule = schedule.Schedule(
+            clock, conf.gpgpu.claim_lease, conf.gpgpu.digest_interval)
         self._lock = threading.Lock()
-        self._due = {_T.REPORT, _T.CLEAN, _T.RECONCILE, _T.RECONCILE_LATER}
         self._builds: set[str] = set()
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
         self._managed_by_nova: tasks.ManagedElsewhere = lambda scan: {}
         self._run = {
+            _T.BEGIN: self._begin,
+            _T.DIGEST: self._compare_digest,
             _T.AWAIT_ALLOCATION_REMOVAL: self._await_allocation_removal,
             _T.RELEASE: self.flush_releases,
             _T.RECONCILE: self._reconcile,
@@ -107,29 +101,21 @@ class ResourceTracker:
 
     # -- what happened -> which tasks are due -------------------------------
 
-    def _require(self, *due: tasks.Task) -> None:
-        with self._lock:
-            self._due.update(due)
-
     def exclude(self, options: tasks.ManagedElsewhere) -> None:
         """Exclude devices that Nova's options cover from all variants.
 
         :param options: Nova's options by the PCI address that they cover
         """
         self._managed_by_nova = options
-        self._require(_T.REPORT)
+        self._schedule.require(_T.REPORT)
 
     def set_node(self, name: str, uuid: str) -> None:
         """Set the compute node below which the groups are."""
         self._node = tasks.ComputeNode(name=name, uuid=uuid)
 
     def refresh(self) -> None:
-        """Record that the conductor changed something about the host.
-
-        It may be a claim for a migration that never comes, which only a
-        later comparison finds.
-        """
-        self._require(_T.FETCH, _T.CLEAN, _T.RECONCILE_LATER)
+        """Record that the conductor changed something about the host."""
+        self._schedule.require(_T.FETCH, _T.CLEAN)
 
     def assignments_changed(self) -> None:
         """Record that the conductor changed assignments of the host."""
@@ -147,7 +133,7 @@ class ResourceTracker:
         The call may still be running during the comparison, so another one
         follows.
         """
-        self._require(_T.RECONCILE, _T.RECONCILE_LATER)
+        self._schedule.require(_T.RECONCILE, _T.RECONCILE_LATER)
 
     @contextlib.contextmanager
     def building(self, instance_uuid: str) -> Iterator[None]:
@@ -178,7 +164,7 @@ class ResourceTracker:
                 # What the conductor offers may be Cyborg's: Placement keeps
                 # what it has until the conductor answered.
                 self._managed_by_cyborg = managed
-                self._require(_T.REPORT)
+                self._schedule.require(_T.REPORT)
                 return True
             self.inventory.apply(tree, node)
         except Exception:
@@ -239,7 +225,7 @@ class ResourceTracker:
             # database that is away. The caller's delete goes on.
             LOG.exception('Cannot send %s of %s; it will be sent again later',
                           what, self.host)
-        self._require(_T.CLEAN)
+        self._schedule.require(_T.CLEAN)
 
     def flush_releases(self) -> None:
         """Send pending releases and confirmations.
@@ -248,7 +234,7 @@ class ResourceTracker:
         """
         if self._is_due(_T.RELEASE):
             # What is released is dirty, also if the answer gets lost.
-            self._require(_T.CLEAN)
+            self._schedule.require(_T.CLEAN)
             tasks.release(self._host(), self.inventory.accept)
 
     def restore(
@@ -256,20 +242,12 @@ class ResourceTracker:
             ) -> None:
         """Prepare assigned devices again, as after a reboot of the host.
 
-        Devices that are ready stay as they are. Never raises.
+        See tasks.restore.
 
         :param assignments: only these
         """
-        for assignment in (
-                self.assignments.all() if assignments is None
-                else assignments):
-            try:
-                self.backend.prepare(base.HostDevice.of(assignment))
-            except exception.HostError:
-                # Its guest does not start, and says why; the others do.
-                LOG.exception(
-                    'Cannot prepare device %s on %s for instance %s',
-                    assignment.address, self.host, assignment.instance_uuid)
+        tasks.restore(self._host(), self.assignments.all()
+                      if assignments is None else assignments)
 
     # -- tasks that are due -> done -----------------------------------------
 
@@ -278,13 +256,33 @@ class ResourceTracker:
 
         :returns: seconds until the next iteration, None: the usual interval
         """
+        try:
+            self._run_due()
+        except exception.SessionLost as exc:
+            # The database was restored, or the host was deleted in it.
+            LOG.warning('%s. A new session begins', exc.msg_fmt % exc.kwargs)
+            with contextlib.suppress(exception.SessionLost):
+                self._run_due()
+        self.inventory.push()
+        return _RETRY_INTERVAL if self.allocation_removal else None
+
+    def _run_due(self) -> None:
+        """Run the tasks that are due.
+
+        :raises SessionLost: a new session must begin
+        """
         failed: set[tasks.Task] = set()
-        for task in _ITERATION:
+        for task in schedule.ITERATION:
             if task in failed:
                 continue
             try:
                 if self._is_due(task):
                     self._run_task(task)
+            except exception.SessionLost:
+                raise
+            except exception.Fenced:
+                # It was said once; nothing else may be done.
+                break
             except exception.ConductorUnavailable as exc:
                 LOG.warning('%s; task %s of %s will be retried later', exc,
                             task, self.host)
@@ -300,47 +298,49 @@ class ResourceTracker:
                 failed.add(task)
                 LOG.exception('Task %s of %s failed and will be retried later',
                               task, self.host)
-        self.inventory.push()
-        return _RETRY_INTERVAL if self.allocation_removal else None
 
     def _run_task(self, task: tasks.Task) -> None:
         # Taken out first: what happens meanwhile makes it due again.
-        with self._lock:
-            self._due.discard(task)
+        self._schedule.take(task)
         try:
             self._run[task]()
         except Exception:
-            self._require(task)
+            self._schedule.require(task)
             raise
 
     def _is_due(self, task: tasks.Task) -> bool:
+        if task is _T.BEGIN:
+            return self._node is not None and not self.session.is_active
         if task is _T.AWAIT_ALLOCATION_REMOVAL:
             return bool(self.allocation_removal)
+        if not self.session.is_active or (
+                task in schedule.AFTER_REPORT
+                and not self.session.is_reported):
+            return False
         if task is _T.RELEASE:
             return bool(self.assignments.pending()
                         or self.assignments.confirmations())
-        if task is _T.RECONCILE:
-            self._require_periodic_reconcile()
-            return task in self._due and not self.allocation_removal
-        if task is _T.REPORT:
-            return self._node is not None and (
-                task in self._due or self.backend.changed())
-        return task in self._due
+        if task is _T.RECONCILE and self.allocation_removal:
+            return False
+        return self._schedule.is_due(task) or (
+            task is _T.REPORT and self.backend.changed())
 
-    def _require_periodic_reconcile(self) -> None:
-        """Make a reconciliation due after a lease if anything is assigned."""
-        assigned = bool(self.assignments.all())
-        with self._lock:
-            if (_T.RECONCILE not in self._due
-                    and self._clock() >= self._reconcile_at
-                    and (assigned or _T.RECONCILE_LATER in self._due)):
-                self._due.add(_T.RECONCILE)
-                self._due.discard(_T.RECONCILE_LATER)
-
-    def _host(self) -> tasks.Host:
-        return tasks.Host(
+    def _host(self) -> host_mod.Host:
+        return host_mod.Host(
             name=self.host, backend=self.backend, api=self.api,
-            client=self._client, assignments=self.assignments)
+            client=self._client, assignments=self.assignments,
+            session=self.session)
+
+    def _begin(self) -> None:
+        assert self._node is not None
+        tasks.begin(self._host(), self._node)
+        self._schedule.begin()
+
+    def _compare_digest(self) -> None:
+        if not tasks.is_digest_equal(self._host(), self.inventory.newest):
+            LOG.info('The data of %s in the conductor changed without a '
+                     'message; fetching it', self.host)
+            self._schedule.require(_T.FETCH, _T.CLEAN, _T.RECONCILE)
 
     def _await_allocation_removal(self) -> None:
         self.allocation_removal.forget_removed(
@@ -358,17 +358,18 @@ class ResourceTracker:
             self._host(), self._node, self._managed_elsewhere)
         self.inventory.accept(reported.inventory)
         if reported.moved:
-            self._require(_T.RECONCILE)
+            self._schedule.require(_T.RECONCILE)
 
     def _fetch(self) -> None:
         try:
             self.inventory.accept(tasks.fetch(self._host()))
         except exception.NotFound:
-            # The host was deleted in the conductor. It reports anew in this
-            # iteration: nothing of it can be claimed until then.
-            self._require(_T.REPORT)
-            if self._is_due(_T.REPORT):
-                self._run_task(_T.REPORT)
+            # The host was deleted in the conductor, or the database was
+            # restored: nothing of it can be claimed until it reports anew.
+            self.session.lose()
+            raise exception.SessionLost(
+                host=self.host, session=self.assignments.session(),
+                reason='it does not know the host') from None
 
     def _clean(self) -> None:
         for answer in tasks.clean(self._host()):
@@ -387,4 +388,4 @@ class ResourceTracker:
             self.release(orphan.uuid for orphan in done.orphans)
         self.inventory.accept(tasks.compare_allocations(
             self._host(), self.inventory.newest, done.listed))
-        self._reconcile_at = self._clock() + self._reconcile_interval
+        self._schedule.reconciled()

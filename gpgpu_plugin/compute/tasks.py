@@ -29,9 +29,10 @@ from nova import context as nova_context
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import cleaner
-from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
@@ -39,7 +40,7 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.objects import session as session_obj
 
 LOG = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ LOG = logging.getLogger(__name__)
 class Task(enum.StrEnum):
     """Task of an iteration; the value is its name in the log."""
 
+    BEGIN = 'begin'
     AWAIT_ALLOCATION_REMOVAL = 'await_allocation_removal'
     RELEASE = 'release'
     RECONCILE = 'reconcile'
@@ -54,20 +56,7 @@ class Task(enum.StrEnum):
     REPORT = 'report'
     FETCH = 'fetch'
     CLEAN = 'clean'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Host:
-    """The host, and the services that its tasks call.
-
-    :ivar name: name of the nova-compute service
-    """
-
-    name: str
-    backend: base.Host
-    api: conductor_api.ConductorAPI
-    client: nova_types.ReportClient
-    assignments: assignments.HostAssignments
+    DIGEST = 'digest'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,20 +94,47 @@ ManagedElsewhere = Callable[[scanner.Scan], dict[str, str]]
 """Given a scan of the host, what manages them instead of us, by address."""
 
 
-def report(host: Host, node: ComputeNode,
+def begin(host: host_mod.Host, node: ComputeNode) -> None:
+    """Begin a session of this start of nova-compute.
+
+    :raises Fenced: another machine may speak for the host
+    :raises HostError: the host cannot be scanned
+    """
+    host.session.begin(node.name, node.uuid, host.backend.identity(
+        host.backend.scan()))
+
+
+def is_digest_equal(host: host_mod.Host,
+                    inventory: inventory_obj.HostInventory | None) -> bool:
+    """Return whether the conductor's data is what the host knows.
+
+    :param inventory: the newest that the host has
+    """
+    # Before the call: what changes meanwhile is a difference.
+    expected = session_obj.digest(
+        inventory.generation if inventory is not None else 0, (
+            (assignment.uuid, assignment.instance_uuid, assignment.role,
+             assignment.migration_uuid or '')
+            for assignment in host.assignments.all()))
+    return host.session.call(host.api.digest) == expected
+
+
+def report(host: host_mod.Host, node: ComputeNode,
            managed_elsewhere: ManagedElsewhere) -> Reported:
     """Scan the host and send the scan to the conductor.
 
     :raises HostError: the host cannot be scanned
     """
+    # Counted before the scan: one that began later knows more.
+    number = host.session.next_report()
     assigned = host.assignments.all()
     host.backend.make_vfs({assignment.stable_id for assignment in assigned})
     scan = host.backend.scan()
     for problem in scan.problems:
         LOG.warning('%s: %s', host.name, problem)
     owners = managed_elsewhere(scan)
-    inventory = host.api.report(
-        gpgpu_context.admin(), report_obj.HostReport(
+    inventory = host.session.call(
+        host.api.report, report_obj.HostReport(
             host=host.name, node=node.name, node_uuid=node.uuid,
             functions=tuple(
                 dataclasses.replace(
@@ -126,7 +142,10 @@ def report(host: Host, node: ComputeNode,
                 for function in host.backend.discover(scan)),
             vgpu_capabilities=dict(scan.vgpu_capabilities),
             driver_capacities=dict(scan.driver_capacities),
-            problems=scan.problems))
+            problems=scan.problems, number=number,
+            assignments=None if host.session.is_reported
+            else tuple(assigned)))
+    host.session.accept_report()
     return Reported(inventory=inventory, moved=_moved(scan, assigned))
 
 
@@ -143,7 +162,7 @@ def _moved(scan: scanner.Scan,
         for assignment in assigned)
 
 
-def release(host: Host, accept: Callable[
+def release(host: host_mod.Host, accept: Callable[
         [inventory_obj.HostInventory | None], None]) -> None:
     """Send pending releases, then pending confirmations of migrations.
 
@@ -152,16 +171,16 @@ def release(host: Host, accept: Callable[
     """
     pending = host.assignments.pending()
     if pending:
-        accept(host.api.release(gpgpu_context.admin(), pending))
+        accept(host.session.call(host.api.release, pending))
         host.assignments.remove_pending(pending)
     for confirmation in host.assignments.confirmations():
-        for inventory in host.api.confirm_migration(
-                gpgpu_context.admin(), confirmation):
+        for inventory in host.session.call(
+                host.api.confirm_migration, confirmation):
             accept(inventory)
         host.assignments.remove_confirmation(confirmation)
 
 
-def fetch(host: Host) -> inventory_obj.HostInventory:
+def fetch(host: host_mod.Host) -> inventory_obj.HostInventory:
     """Return the host's inventory as the conductor has it now.
 
     :raises NotFound: the host was deleted in the conductor
@@ -169,17 +188,17 @@ def fetch(host: Host) -> inventory_obj.HostInventory:
     return host.api.host_inventory(gpgpu_context.admin(), host.name)
 
 
-def clean(host: Host) -> Iterator[inventory_obj.HostInventory | None]:
+def clean(host: host_mod.Host) -> Iterator[inventory_obj.HostInventory | None]:
     """Clean the host's dirty devices; each step of the generator cleans one.
 
     :returns: the host's inventory after each device
     :raises HostNotReady: the rest waits for the next iteration
     """
     for task in host.api.clean_tasks(gpgpu_context.admin(), host.name):
-        yield cleaner.clean(host.api, host.backend, task)
+        yield cleaner.clean(host, task)
 
 
-def reconcile(host: Host, builds: Callable[[], Collection[str]],
+def reconcile(host: host_mod.Host, builds: Callable[[], Collection[str]],
               is_orphaned: Callable[[claim_obj.Assignment], bool],
               ) -> Reconciled:
     """Compare the conductor's assignments with the host's instances.
@@ -191,7 +210,8 @@ def reconcile(host: Host, builds: Callable[[], Collection[str]],
     :raises Exception: what ``is_orphaned`` raises; nothing was changed
     """
     changes = host.assignments.changes()
-    listed = host.api.host_assignments(gpgpu_context.admin(), host.name)
+    listed = host.session.call(host.api.host_assignments, [
+        assignment.uuid for assignment in host.assignments.all()])
     # Read after the list: a claim in the list was made by a build that is in
     # the set, or that is over.
     building = builds()
@@ -217,7 +237,7 @@ def _by_instance(
 
 
 def compare_allocations(
-        host: Host, inventory: inventory_obj.HostInventory | None,
+        host: host_mod.Host, inventory: inventory_obj.HostInventory | None,
         listed: Sequence[claim_obj.Assignment],
         ) -> inventory_obj.HostInventory | None:
     """Send the conductor the allocations that Placement has for the host.
@@ -229,10 +249,27 @@ def compare_allocations(
     variants = {assignment.variant for assignment in listed}
     if inventory is None or not variants:
         return None
+    number = host.session.next_comparison()
     allocated = placement.allocations(
         nova_context.get_admin_context(), host.client, [
             group.provider_uuid for group in inventory.groups
             if group.variant in variants])
-    return host.api.compare_allocations(
-        gpgpu_context.admin(), host.name, allocated,
+    return host.session.call(
+        host.api.compare_allocations, number, allocated,
         [assignment.uuid for assignment in listed])
+
+
+def restore(host: host_mod.Host,
+            assigned: Iterable[claim_obj.Assignment]) -> None:
+    """Prepare assigned devices again, as after a reboot of the host.
+
+    Devices that are ready stay as they are. Never raises.
+    """
+    for assignment in assigned:
+        try:
+            host.backend.prepare(base.HostDevice.of(assignment))
+        except exception.HostError:
+            # Its guest does not start, and says why; the others do.
+            LOG.exception(
+                'Cannot prepare device %s on %s for instance %s',
+                assignment.address, host.name, assignment.instance_uuid)

@@ -27,25 +27,38 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import session as session_obj
 
 Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Units by provider UUID, consumer UUID and resource class."""
 
 
 def compare(db: api.Database, host_name: str, allocations: Allocations,
-            assignments: Iterable[str]) -> inventory_obj.HostInventory:
-    """Store which assignments are allocated (see ConductorAPI)."""
+            assignments: Iterable[str], number: int = 0,
+            origin: session_obj.Origin | None = None,
+            ) -> inventory_obj.HostInventory:
+    """Store what Placement says (ConductorAPI.compare_allocations).
+
+    :param number: counts the comparisons of the origin's session; one that
+        was overtaken by a newer one is not stored
+    """
     known = set(assignments)
     with db.reader() as session:
         host_id = host_db.get(session, host_name).id
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(session, [host_id])
+        sessions.check(host, origin)
+        if origin is not None:
+            if number <= host.comparison_number:
+                return inventory.of_host(session, host)
+            host.comparison_number = number
         for group in capacity.load(session, [host.id])[host.id]:
             found = allocations.get(group.value.provider_uuid)
             if found is None:

@@ -23,6 +23,7 @@ import dataclasses
 import json
 import time
 import uuid
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -50,29 +53,23 @@ from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import session as session_obj
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 _Reason = request_mod.Reason
-_Events = Mapping[device_rules.DeviceState, device_rules.DeviceEvent]
-
-_RELEASE: _Events = {
-    _State.PROVISIONING: _Event.ABORT_TOUCHED,
-    _State.ASSIGNED: _Event.RELEASE}
-
 
 def claim(db: api.Database, request: objects.ClaimRequest,
-          lease: float) -> objects.Claim:
+          lease: float, origin: session_obj.Origin | None = None,
+          is_wanted: Callable[[], None] = lambda: None) -> objects.Claim:
     """Assign devices to an instance, all or none (ConductorAPI.claim).
 
     :param lease: seconds until a claim that nobody activated may be aborted
+    :param is_wanted: raises if the caller has given up
     :raises ClaimDenied: with the reason's name
     """
     def work(session: orm.Session) -> objects.Claim:
-        host = host_db.lock(session, request.host)
-        if host is None:
-            raise _denied(request, _Reason.HOST_UNKNOWN,
-                          'the host never reported its devices')
+        host = _lock_host(session, request, origin)
         active = assignment_db.of_hosts(session, [host.id])
         groups = capacity.load(session, [host.id], active)[host.id]
         assigned = _assigned_before(request, active)
@@ -86,10 +83,30 @@ def claim(db: api.Database, request: objects.ClaimRequest,
                 host_db.changed(host)
                 groups = [group.with_assignments(assigned)
                           for group in groups]
-        return objects.Claim(
+        granted = objects.Claim(
             assignments=tuple(view(row, host) for row in assigned),
             inventory=inventory.refresh(session, host, groups))
+        # Last of all: the transaction may have waited for the lock.
+        is_wanted()
+        return granted
     return db.write(work)
+
+
+def _lock_host(session: orm.Session, request: objects.ClaimRequest,
+               origin: session_obj.Origin | None) -> models.Host:
+    """Return the host, locked.
+
+    :raises ClaimDenied: it has not reported its devices
+    """
+    host = host_db.lock(session, request.host)
+    if origin is not None and origin.host != request.host:
+        # The source of a migration, which has no say about the other host.
+        origin = None
+    sessions.check(host, origin, reported=False)
+    if host is None or (origin is not None and not host.report_number):
+        raise _denied(request, _Reason.HOST_UNKNOWN,
+                      'the host has not reported its devices')
+    return host
 
 
 def _denied(request: objects.ClaimRequest, reason: request_mod.Reason,
@@ -114,7 +131,9 @@ def _assigned_before(request: objects.ClaimRequest,
              if (row.instance_uuid, row.role, row.migration_uuid) == (
                  request.instance_uuid, request.role,
                  request.migration_uuid or '')]
-    if found and found[0].request != _fingerprint(request):
+    # That of an adopted assignment is not known.
+    if found and found[0].request not in (
+            assignment_db.UNKNOWN_REQUEST, _fingerprint(request)):
         raise _denied(
             request, _Reason.REQUEST_CHANGED,
             f'the instance has devices on this host that were claimed for '
@@ -233,32 +252,17 @@ def view(row: models.Assignment, host: models.Host) -> objects.Assignment:
         lease_expires_at=row.lease_expires_at)
 
 
-def _host_id(db: api.Database, uuids: Sequence[str]) -> int | None:
-    """Return the id of the assignments' host; None if none ever existed.
-
-    Read before the writing transaction, whose first statement must lock the
-    host; an assignment's host never changes.
-
-    :raises Invalid: they are on several hosts
-    """
-    with db.reader() as session:
-        ids = assignment_db.host_ids(session, uuids)
-    if len(ids) > 1:
-        raise exception.Invalid(
-            field='assignments', value=list(uuids),
-            expected='assignments of one host')
-    return next(iter(ids), None)
-
-
 def activate(db: api.Database, uuids: Sequence[str],
              driver_capacities: report_obj.DriverCapacities | None = None,
+             origin: session_obj.Origin | None = None,
              ) -> inventory_obj.HostInventory:
     """Record that the guest runs (ConductorAPI.activate)."""
-    host_id = _host_id(db, uuids)
+    host_id = releases.host_id_of(db, uuids)
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(
             session, [host_id] if host_id is not None else [])
+        sessions.check(host, origin)
         rows = [row for row in assignment_db.by_uuid(session, uuids)
                 if row.active]
         missing = set(uuids) - {row.uuid for row in rows}
@@ -282,89 +286,6 @@ def _not_active(uuids: Iterable[str]) -> exception.NotFound:
         kind='active assignment', name=', '.join(sorted(uuids)))
 
 
-def abort(
-    db: api.Database,
-    uuids: Sequence[str],
-    *,
-    touched: bool,
-    fault: str | None,
-    driver_capacities: report_obj.DriverCapacities | None = None,
-) -> inventory_obj.HostInventory | None:
-    """End claims that were not activated (ConductorAPI.abort)."""
-    if fault is not None:
-        event = _Event.FAULT
-    else:
-        event = _Event.ABORT_TOUCHED if touched else _Event.ABORT_UNTOUCHED
-    return _end(db, uuids, 'abort', {_State.PROVISIONING: event}, fault,
-                driver_capacities)
-
-
-def release(db: api.Database,
-            uuids: Sequence[str]) -> inventory_obj.HostInventory | None:
-    """End assignments (ConductorAPI.release)."""
-    return _end(db, uuids, 'release', _RELEASE, None)
-
-
-def _end(
-    db: api.Database,
-    uuids: Sequence[str],
-    kind: str,
-    events: _Events,
-    fault: str | None,
-    driver_capacities: report_obj.DriverCapacities | None = None,
-) -> inventory_obj.HostInventory | None:
-    """End assignments; skip those that have ended already.
-
-    :param kind: kind of the events that record it
-    :param events: events for the device, by its state
-    :returns: None if no such assignment ever existed
-    :raises Conflict: a device is in another state
-    """
-    host_id = _host_id(db, uuids)
-    if host_id is None:
-        return None
-
-    def work(session: orm.Session) -> inventory_obj.HostInventory:
-        [host] = host_db.lock_ids(session, [host_id])
-        for row in assignment_db.by_uuid(session, uuids):
-            # The device of one that ended may be another instance's now.
-            if row.active:
-                _end_one(session, host, row, kind, events, fault)
-        driver_capacity.store(session, host, driver_capacities)
-        return inventory.refresh(session, host)
-    return db.write(work)
-
-
-def _end_one(session: orm.Session, host: models.Host,
-             row: models.Assignment, kind: str, events: _Events,
-             fault: str | None) -> None:
-    device = row.device
-    state = device_rules.DeviceState(device.state)
-    if state not in events:
-        raise exception.Conflict(
-            kind='assignment', name=row.uuid,
-            reason=f'{kind} is not possible for a device in state {state}')
-    device_db.transition(session, device, events[state])
-    if device.state == _State.DIRTY:
-        device.clean_token = row.uuid
-    if fault is not None:
-        device.reason = fault
-    row.active = None
-    row.lease_expires_at = None
-    row.ended_at = event_db.now()
-    event_db.add(session, kind, host.name, device, row, fault)
-    host_db.changed(host)
-
-
-def release_active(session: orm.Session, host: models.Host,
-                   row: models.Assignment) -> None:
-    """Release an active assignment in a transaction that locked its host.
-
-    :raises Conflict: the device is neither provisioning nor assigned
-    """
-    _end_one(session, host, row, 'release', _RELEASE, None)
-
-
 def of_host(db: api.Database,
             host_name: str) -> tuple[objects.Assignment, ...]:
     """Return all active assignments on a host."""
@@ -374,6 +295,25 @@ def of_host(db: api.Database,
             return ()
         return tuple(view(row, host)
                      for row in assignment_db.of_hosts(session, [host.id]))
+
+
+def of_origin(db: api.Database, origin: session_obj.Origin,
+              known: Sequence[str]) -> tuple[objects.Assignment, ...]:
+    """Return a host's active assignments (Conductor.host_assignments)."""
+    with db.reader() as session:
+        host = host_db.find(session, origin.host)
+        sessions.check(host, origin, hear=False)
+        assert host is not None
+        rows = assignment_db.of_hosts(session, [host.id])
+        missing = set(known) - {row.uuid for row in rows}
+        unknown = missing - assignment_db.known(session, missing)
+        if unknown:
+            raise exception.SessionLost(
+                host=host.name, session=origin.session,
+                reason=f'it does not have assignments '
+                       f'{", ".join(sorted(unknown))} in the book of the '
+                       f'host')
+        return tuple(view(row, host) for row in rows)
 
 
 def of_instance(db: api.Database,

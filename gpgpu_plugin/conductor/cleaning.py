@@ -20,6 +20,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -30,6 +31,7 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.objects import session as session_obj
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
@@ -63,34 +65,40 @@ def _check(device: models.Device, token: str,
                    f'not in cleaning {token}')
 
 
-def started(db: api.Database, device_uuid: str, token: str) -> None:
+def started(db: api.Database, device_uuid: str, token: str, attempt: str,
+            origin: session_obj.Origin | None = None) -> None:
     """Record that a cleaning began (ConductorAPI.clean_started)."""
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, device_uuid)
+        sessions.check(host, origin)
         _check(device, token, (_State.DIRTY, _State.CLEANING))
         if device.state == _State.CLEANING:
             # The host was restarted meanwhile; all steps begin anew.
             device_db.transition(session, device, _Event.CLEAN_INTERRUPTED)
             event_db.add(session, 'clean_interrupted', host.name, device)
         device_db.transition(session, device, _Event.CLEAN)
+        # A verdict on an earlier attempt is refused from now on.
+        device.clean_token = attempt
         event_db.add(session, 'clean_started', host.name, device)
         host_db.changed(host)
         inventory.refresh(session, host)
     db.write(work)
 
 
-def finished(db: api.Database, device_uuid: str, token: str, *,
+def finished(db: api.Database, device_uuid: str, attempt: str, *,
              passed: bool, evidence: str,
              driver_capacities: report_obj.DriverCapacities | None = None,
+             origin: session_obj.Origin | None = None,
              ) -> inventory_obj.HostInventory:
     """Record how a cleaning ended (ConductorAPI.clean_finished)."""
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         host, device = device_db.lock(session, host_id, device_uuid)
-        _check(device, token, (_State.CLEANING,))
+        sessions.check(host, origin)
+        _check(device, attempt, (_State.CLEANING,))
         device_db.transition(
             session, device,
             _Event.CLEAN_PASSED if passed else _Event.CLEAN_FAILED)

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import orm
 
-from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
@@ -28,22 +29,25 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import session as session_obj
 
 
 def confirm(
     db: api.Database, confirmation: objects.MigrationConfirmation,
+    origin: session_obj.Origin | None = None,
 ) -> tuple[tuple[inventory_obj.HostInventory, ...], tuple[str, ...]]:
     """Confirm a migration (ConductorAPI.confirm_migration).
 
     :returns: what source and destination offer now, and the hosts on which
         roles changed
     """
-    host_ids = _host_ids(db, confirmation)
+    host_ids, origin_id = _host_ids(db, confirmation, origin)
 
     def work(session: orm.Session) -> tuple[
             tuple[inventory_obj.HostInventory, ...], tuple[str, ...]]:
         hosts = {host.id: host
                  for host in host_db.lock_ids(session, sorted(host_ids))}
+        sessions.check(hosts.get(origin_id), origin, reported=False)
         active = [assignment for assignment in assignment_db.of_instance(
             session, confirmation.instance_uuid)
             if assignment.host_id in hosts]
@@ -51,7 +55,7 @@ def confirm(
                        if assignment.migration_uuid
                        == confirmation.migration_uuid]
         for assignment in _replaced(active, destination, confirmation):
-            claims.release_active(
+            releases.release_active(
                 session, hosts[assignment.host_id], assignment)
         # The unique key is checked by each statement: what is replaced must
         # have left it first.
@@ -64,19 +68,24 @@ def confirm(
     return db.write(work) if host_ids else ((), ())
 
 
-def _host_ids(db: api.Database,
-              confirmation: objects.MigrationConfirmation) -> set[int]:
-    """Return the ids of the source host and the destination host.
+def _host_ids(db: api.Database, confirmation: objects.MigrationConfirmation,
+              origin: session_obj.Origin | None) -> tuple[set[int], int]:
+    """Return ids of the hosts of source and destination, and the speaker's.
 
     They are read before the writing transaction, which must begin with its
     locks; an assignment's host never changes.
     """
     with db.reader() as session:
-        return assignment_db.host_ids(
+        speaker = (None if origin is None
+                   else host_db.find(session, origin.host))
+        host_ids = assignment_db.host_ids(
             session, confirmation.source_assignments) | {
                 assignment.host_id for assignment in assignment_db.of_instance(
                     session, confirmation.instance_uuid)
                 if assignment.migration_uuid == confirmation.migration_uuid}
+    if speaker is None:
+        return host_ids, 0
+    return host_ids | {speaker.id}, speaker.id
 
 
 def _replaced(active: Sequence[models.Assignment],

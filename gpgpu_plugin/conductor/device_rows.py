@@ -64,7 +64,7 @@ def _row(session: orm.Session, group: capacity.LoadedGroup,
     for device in free:
         if device.id not in taken:
             return rows[device.id]
-    return _new_mdev_row(session, gpu_row, free_number(gpu, {
+    return new_mdev_row(session, gpu_row, free_number(gpu, {
         *taken, *(child.id for child in group.value.children[gpu.id])}))
 
 
@@ -78,8 +78,9 @@ def free_number(gpu: group_rules.Device, stable_ids: Collection[str]) -> str:
         if (stable_id := pci.mdev_row_id(gpu.id, number)) not in stable_ids)
 
 
-def _new_mdev_row(session: orm.Session, gpu: models.Device,
-                  stable_id: str) -> models.Device:
+def new_mdev_row(session: orm.Session, gpu: models.Device,
+                 stable_id: str) -> models.Device:
+    """Add an mdev row of a GPU and return it."""
     row = models.Device(
         uuid=str(uuid.uuid4()), host_id=gpu.host_id, parent_id=gpu.id,
         group_id=gpu.group_id, kind=str(device_rules.DeviceKind.MDEV),

@@ -18,6 +18,8 @@ operator or a migration concerns.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -32,8 +34,10 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -46,6 +50,8 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.rpc import arrival
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
@@ -57,7 +63,7 @@ _Context = gpgpu_context.RequestContext
 
 @contract.serve(conductor_contract.Conductor)
 class ConductorManager(conductor_contract.Conductor):
-    """Version 1.0 of the conductor's API."""
+    """Version 2.0 of the conductor's API."""
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
@@ -69,25 +75,52 @@ class ConductorManager(conductor_contract.Conductor):
 
     def _refresh(self, ctxt: _Context, hosts: Iterable[str]) -> None:
         for host in hosts:
-            self._compute_api.refresh(ctxt, host)
+            self._tell(self._compute_api.refresh, ctxt, host)
+
+    def _tell(self, cast: Callable[[_Context, str], None], ctxt: _Context,
+              host: str) -> None:
+        """Send a host a message; one that is lost is made up for.
+
+        The host finds the difference by its next digest. The caller's
+        change is done, and other hosts wait for their messages.
+        """
+        try:
+            cast(ctxt, host)
+        except Exception:
+            LOG.exception('Cannot tell %s that its data changed; it finds '
+                          'the difference itself later', host)
 
     # -- compute hosts ------------------------------------------------------
 
-    def report(self, ctxt: _Context, *, report: report_obj.HostReport,
+    def begin_session(self, ctxt: _Context, *,
+                      request: session_obj.SessionRequest,
+                      ) -> session_obj.Session:
+        return sessions.begin(
+            self._db, request, self._conf.gpgpu.session_timeout)
+
+    def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
+        return sessions.digest(self._db, origin)
+
+    def report(self, ctxt: _Context, *, origin: session_obj.Origin,
+               report: report_obj.HostReport,
                ) -> inventory_obj.HostInventory:
-        return reports.report(self._db, report)
+        return reports.report(self._db, report, origin)
 
     def host_inventory(self, ctxt: _Context, *, host: str,
                        ) -> inventory_obj.HostInventory:
         with self._db.reader() as session:
             return inventory.of_host(session, host_db.get(session, host))
 
-    def claim(self, ctxt: _Context, *, request: claim_obj.ClaimRequest,
+    def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
+              request: claim_obj.ClaimRequest, wanted: float,
               ) -> claim_obj.Claim:
         try:
             claim = claims.claim(
-                self._db, request, lease=self._conf.gpgpu.claim_lease)
-        except exception.ClaimDenied as exc:
+                self._db, request, self._conf.gpgpu.claim_lease, origin,
+                functools.partial(
+                    arrival.check_wanted, 'claim',
+                    f'instance {request.instance_uuid}', wanted))
+        except (exception.ClaimDenied, exception.RequestExpired) as exc:
             LOG.info('%s', exc)
             raise
         if request.role is claim_obj.ClaimRole.DESTINATION:
@@ -97,50 +130,55 @@ class ConductorManager(conductor_contract.Conductor):
         return claim
 
     def activate(
-        self, ctxt: _Context, *, assignments: Sequence[str],
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
-        return claims.activate(self._db, assignments, driver_capacities)
+        return claims.activate(
+            self._db, assignments, driver_capacities, origin)
 
     def abort(
-        self, ctxt: _Context, *, assignments: Sequence[str], touched: bool,
-        fault: str | None,
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        assignments: Sequence[str], touched: bool, fault: str | None,
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory | None:
-        changed = claims.abort(
+        changed = releases.abort(
             self._db, assignments, touched=touched, fault=fault,
-            driver_capacities=driver_capacities)
+            driver_capacities=driver_capacities, origin=origin)
         if touched and changed is not None:
             # The source of a migration aborts the destination's claim; the
             # destination has to clean the devices.
             self._refresh(ctxt, [changed.host])
         return changed
 
-    def release(self, ctxt: _Context, *, assignments: Sequence[str],
+    def release(self, ctxt: _Context, *, origin: session_obj.Origin,
+                assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
-        return claims.release(self._db, assignments)
+        return releases.release(self._db, assignments, origin)
 
     def confirm_migration(
-        self, ctxt: _Context, *,
+        self, ctxt: _Context, *, origin: session_obj.Origin,
         confirmation: claim_obj.MigrationConfirmation,
     ) -> tuple[inventory_obj.HostInventory, ...]:
-        offered, changed = confirmation_mod.confirm(self._db, confirmation)
+        offered, changed = confirmation_mod.confirm(
+            self._db, confirmation, origin)
         for host in changed:
             # The source confirms for the destination.
-            self._compute_api.assignments_changed(ctxt, host)
+            self._tell(self._compute_api.assignments_changed, ctxt, host)
         return offered
 
-    def host_assignments(self, ctxt: _Context, *, host: str,
+    def host_assignments(self, ctxt: _Context, *,
+                         origin: session_obj.Origin, known: Sequence[str],
                          ) -> tuple[claim_obj.Assignment, ...]:
-        return claims.of_host(self._db, host)
+        return claims.of_origin(self._db, origin, known)
 
     def compare_allocations(
-        self, ctxt: _Context, *, host: str,
+        self, ctxt: _Context, *, origin: session_obj.Origin, number: int,
         allocations: conductor_contract.Allocations,
         assignments: Sequence[str],
     ) -> inventory_obj.HostInventory:
         return allocation_sync.compare(
-            self._db, host, allocations, assignments)
+            self._db, origin.host, allocations, assignments, number, origin)
 
     def instance_assignments(self, ctxt: _Context, *, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:
@@ -150,18 +188,19 @@ class ConductorManager(conductor_contract.Conductor):
                     ) -> tuple[claim_obj.CleanTask, ...]:
         return cleaning.tasks(self._db, host)
 
-    def clean_started(self, ctxt: _Context, *, device_uuid: str, token: str,
-                      ) -> None:
-        cleaning.started(self._db, device_uuid, token)
+    def clean_started(self, ctxt: _Context, *, origin: session_obj.Origin,
+                      device_uuid: str, token: str, attempt: str) -> None:
+        cleaning.started(self._db, device_uuid, token, attempt, origin)
 
     def clean_finished(
-        self, ctxt: _Context, *, device_uuid: str, token: str, passed: bool,
-        evidence: str,
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        device_uuid: str, attempt: str, passed: bool, evidence: str,
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         return cleaning.finished(
-            self._db, device_uuid, token, passed=passed, evidence=evidence,
-            driver_capacities=driver_capacities)
+            self._db, device_uuid, attempt, passed=passed,
+            evidence=evidence, driver_capacities=driver_capacities,
+            origin=origin)
 
     # -- schedulers ---------------------------------------------------------
 
@@ -220,6 +259,9 @@ class ConductorManager(conductor_contract.Conductor):
         host_admin.delete(self._db, host)
         # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
+
+    def host_takeover(self, ctxt: _Context, *, host: str) -> None:
+        sessions.allow_takeover(self._db, host)
 
     def group_list(self, ctxt: _Context, *, host: str | None,
                    variant: str | None) -> tuple[admin.GroupInfo, ...]:

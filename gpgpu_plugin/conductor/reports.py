@@ -22,7 +22,9 @@ from collections.abc import Mapping
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import adoption
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
@@ -37,43 +39,38 @@ from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as objects
+from gpgpu_plugin.objects import session as session_obj
 
 
-class _HostUnknown(Exception):
-    """The host reports the first time."""
+def report(db: api.Database, scan: objects.HostReport,
+           origin: session_obj.Origin | None = None,
+           ) -> inventory_obj.HostInventory:
+    """Store a scan (Conductor.report).
 
-
-def report(db: api.Database,
-           scan: objects.HostReport) -> inventory_obj.HostInventory:
-    """Store a scan (ConductorAPI.report).
-
-    A scan without any change writes nothing.
+    A scan without any change changes nothing but its number.
     """
     _check(scan)
-    try:
-        return db.write(lambda session: _report(
-            session, scan, _known_host(session, scan)))
-    except _HostUnknown:
-        # In a transaction of its own: MariaDB locks a host also where there
-        # is none yet, and the variants are locked before hosts.
-        return db.write(lambda session: _report(
-            session, scan, _first_host(session, scan)))
 
-
-def _report(session: orm.Session, scan: objects.HostReport,
-            host: models.Host) -> inventory_obj.HostInventory:
-    before = host.generation
-    problems = json.dumps(scan.problems)
-    if (host.node, host.problems) != (scan.node, problems):
-        host.node, host.problems = scan.node, problems
-        host_db.changed(host)
-    _store(session, host, scan)
-    variant_matching.apply(session, [host])
-    if host.generation == before:
-        return inventory.of_host(session, host)
-    type_sync.sync(session, [host.id])
-    host.reported_at = event_db.now()
-    return inventory.refresh(session, host)
+    def work(session: orm.Session) -> inventory_obj.HostInventory:
+        host = _host(session, scan, origin)
+        if origin is not None and scan.number <= host.report_number:
+            # A newer scan was faster.
+            return inventory.of_host(session, host)
+        before = host.generation
+        problems = json.dumps(scan.problems)
+        if (host.node, host.problems) != (scan.node, problems):
+            host.node, host.problems = scan.node, problems
+            host_db.changed(host)
+        host.report_number = scan.number
+        _store(session, host, scan)
+        adoption.adopt(session, host, scan.assignments)
+        variant_matching.apply(session, [host])
+        if host.generation == before:
+            return inventory.of_host(session, host)
+        type_sync.sync(session, [host.id])
+        host.reported_at = event_db.now()
+        return inventory.refresh(session, host)
+    return db.write(work)
 
 
 def _check(scan: objects.HostReport) -> None:
@@ -86,56 +83,16 @@ def _check(scan: objects.HostReport) -> None:
         seen.add(function.id)
 
 
-def _known_host(session: orm.Session,
-                scan: objects.HostReport) -> models.Host:
+def _host(session: orm.Session, scan: objects.HostReport,
+          origin: session_obj.Origin | None) -> models.Host:
     """Return the host, locked.
 
-    :raises _HostUnknown: it never reported
-    :raises Conflict: the host and the node UUID do not belong together
+    :raises NotFound: it never began a session
     """
     host = host_db.lock(session, scan.host)
+    sessions.check(host, origin, reported=False)
     if host is None:
-        raise _HostUnknown
-    if host.node_uuid != scan.node_uuid:
-        raise exception.Conflict(
-            kind='host', name=scan.host,
-            reason=f'it reported node {host.node_uuid} before and '
-                   f'{scan.node_uuid} now; delete the host if it was '
-                   f'set up anew')
-    return host
-
-
-def _first_host(session: orm.Session,
-                scan: objects.HostReport) -> models.Host:
-    """Return the host, made unless another report made it meanwhile.
-
-    Variants do not change until the transaction ends: who changes one applies
-    it to all hosts that exist, and would not see this one.
-
-    :raises Conflict: as of _known_host, or the node has another host
-    """
-    host_db.lock_row(session, 'variants')
-    try:
-        return _known_host(session, scan)
-    except _HostUnknown:
-        return _insert_host(session, scan)
-
-
-def _insert_host(session: orm.Session,
-                 scan: objects.HostReport) -> models.Host:
-    other = host_db.by_node_uuid(session, scan.node_uuid)
-    if other is not None:
-        raise exception.Conflict(
-            kind='host', name=scan.host,
-            reason=f'node {scan.node_uuid} is reported by host '
-                   f'{other.name} already')
-    host = models.Host(
-        name=scan.host, node=scan.node, node_uuid=scan.node_uuid,
-        generation=1 + host_db.last_generation(
-            session, scan.host, scan.node_uuid),
-        deleted=0, problems='[]')
-    session.add(host)
-    session.flush()
+        raise exception.NotFound(kind='host', name=scan.host)
     return host
 
 

@@ -20,6 +20,7 @@ import uuid
 from oslo_config import cfg
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
@@ -46,19 +47,21 @@ class ConductorService:
                        f'{migration.version(self.database.engine)} instead '
                        f'of {migration.revisions()[-1]}; run '
                        '"gpgpu-manage db sync"')
+        compute = compute_api.ComputeAPI(conf, self._transport)
+        self._leases = leases.LeaseWatch(self.database, compute)
         self._server = rpc_transport.server(
             self._transport, rpc_transport.conductor_topic(conf),
             f'{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}',
-            [manager.ConductorManager(
-                conf, self.database,
-                compute_api.ComputeAPI(conf, self._transport)),
+            [manager.ConductorManager(conf, self.database, compute),
              ping.PingEndpoint(self._transport)])
 
     def start(self) -> None:
-        """Start to serve calls."""
+        """Begin to serve calls, and to tell hosts of expired leases."""
         self._server.start()
+        self._leases.start()
 
     def stop(self) -> None:
         """Accept no new call, and wait until all running ones have ended."""
+        self._leases.stop()
         self._server.stop()
         self._server.wait()

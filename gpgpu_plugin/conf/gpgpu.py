@@ -57,6 +57,19 @@ OPTS = [
              'failure, but makes nova-compute call gpgpu-conductor and '
              'Placement more often.'),
     cfg.IntOpt(
+        'session_timeout', default=900, min=60,
+        help='Seconds without a call after which nova-compute on another '
+             'machine may speak for a host. Until then it is fenced: '
+             'its calls change nothing, and it does no GPU work. '
+             '"gpgpu-manage host takeover" allows it at once. It must be '
+             'longer than digest_interval.'),
+    cfg.IntOpt(
+        'digest_interval', default=300, min=10,
+        help='Seconds, on average, between two calls in which nova-compute '
+             'asks gpgpu-conductor whether anything differs from what it '
+             'knows. This makes up for lost messages. A lower value finds a '
+             'difference sooner, and makes more calls.'),
+    cfg.IntOpt(
         'scan_interval', default=60, min=1,
         help='Seconds between two iterations in which nova-compute checks '
              'whether its devices changed. An iteration that finds no '

@@ -21,6 +21,9 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import models
 
+UNKNOWN_REQUEST = ''
+"""``request`` of an assignment that was adopted from its host."""
+
 
 def of_hosts(session: orm.Session,
              host_ids: Collection[int]) -> list[models.Assignment]:
@@ -80,6 +83,29 @@ def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
     """Return the ids of the hosts of assignments, including ended ones."""
     return set(session.scalars(
         sa.select(models.Assignment.host_id)
+        .where(models.Assignment.uuid.in_(list(uuids)))))
+
+
+def hosts_with_expired_lease(session: orm.Session, now: float) -> list[str]:
+    """Return the names of hosts with an active assignment whose lease is over.
+
+    :param now: seconds since the epoch
+    """
+    return list(session.scalars(
+        sa.select(models.Host.name).distinct()
+        .join(models.Assignment,
+              models.Assignment.host_id == models.Host.id)
+        .where(models.Assignment.active == 1,
+               models.Assignment.lease_expires_at < now)
+        .order_by(models.Host.name)))
+
+
+def known(session: orm.Session, uuids: Collection[str]) -> set[str]:
+    """Return those UUIDs that are assignments', ended ones too."""
+    if not uuids:
+        return set()
+    return set(session.scalars(
+        sa.select(models.Assignment.uuid)
         .where(models.Assignment.uuid.in_(list(uuids)))))
 
 

@@ -139,3 +139,10 @@ def lock_row(session: orm.Session, name: str) -> models.Lock:
     return session.scalars(
         sa.select(models.Lock).where(models.Lock.name == name)
         .with_for_update()).one()
+
+
+def heard(session: orm.Session, host_id: int, at: float) -> None:
+    """Record when a host called, without a lock beforehand."""
+    session.execute(
+        sa.update(models.Host).where(models.Host.id == host_id)
+        .values(heard_at=at).execution_options(synchronize_session=False))

@@ -26,6 +26,10 @@
       +---------------+--------------------------------- cleaning -----+
                                                      clean_interrupted
 
+Two events follow a restore of the database from a backup: ``adopt`` takes a
+device in any state to assigned, since its host knows who uses it;
+``distrust`` takes an available one to dirty.
+
 ``enabled`` (set by the operator) and ``present`` (seen by the last scan) are
 separate facts, not states: disabling or losing an assigned device changes
 neither its state nor its assignment.
@@ -92,6 +96,8 @@ class DeviceEvent(enum.StrEnum):
     CLEAN_FAILED = 'clean_failed'
     CLEAN_INTERRUPTED = 'clean_interrupted'
     OPERATOR_RELEASE = 'operator_release'
+    ADOPT = 'adopt'
+    DISTRUST = 'distrust'
 
 
 _S, _E = DeviceState, DeviceEvent
@@ -110,6 +116,9 @@ TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
         (_S.CLEANING, _E.CLEAN_FAILED): _S.QUARANTINED,
         (_S.CLEANING, _E.CLEAN_INTERRUPTED): _S.DIRTY,
         (_S.QUARANTINED, _E.OPERATOR_RELEASE): _S.DIRTY,
+        (_S.AVAILABLE, _E.DISTRUST): _S.DIRTY,
+        **{(state, _E.ADOPT): _S.ASSIGNED for state in _S
+           if state not in (_S.PROVISIONING, _S.ASSIGNED)},
     }))
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 
 from oslo_config import cfg
 
+from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -210,6 +211,10 @@ class Host(Devices):
     @abc.abstractmethod
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
         """Return the functions to report: GPUs and parents of vGPUs."""
+
+    @abc.abstractmethod
+    def identity(self, scan: scanner.Scan) -> machine.MachineIdentity:
+        """Return what tells this machine from others. Never raises."""
 
     @abc.abstractmethod
     def changed(self) -> bool:

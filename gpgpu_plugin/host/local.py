@@ -31,6 +31,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host import base
@@ -38,6 +39,7 @@ from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
 from gpgpu_plugin.host.backends import passthrough
 from gpgpu_plugin.host.backends import sriov_vf
+from gpgpu_plugin.host.discovery import identity as identity_mod
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -144,6 +146,9 @@ class LocalHost(base.Host):
         return tuple(function for function in scan.functions
                      if pci.can_be_gpu(function.class_code)
                      or function.id in scan.vgpu_capabilities)
+
+    def identity(self, scan: scanner.Scan) -> machine.MachineIdentity:
+        return identity_mod.read(scan.functions)
 
     def changed(self) -> bool:
         return (self._watch is None or self._failed

@@ -39,6 +39,10 @@ class HostInfo:
 
     :ivar reported_at: ISO 8601, UTC
     :ivar problems: what its scan could not read, one sentence each
+    :ivar session: number of the start of nova-compute that speaks for it
+    :ivar heard_at: when it last called, ISO 8601, UTC
+    :ivar restored: the host has to report what it has, since the database was
+        restored from a backup
     """
 
     host: str
@@ -48,6 +52,9 @@ class HostInfo:
     reported_at: str | None
     devices: dict[str, int]
     problems: tuple[str, ...] = ()
+    session: int = 0
+    heard_at: str | None = None
+    restored: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

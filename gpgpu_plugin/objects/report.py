@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.objects import claim
 
 DriverCapacities = Mapping[str, driver_capacity.DriverCapacity]
 """Reports of the drivers of a host's GPUs, by the GPUs' stable ids; what is
@@ -40,6 +41,10 @@ class HostReport:
     :ivar driver_capacities: capacities of GPUs whose driver reports them, by
         stable id
     :ivar problems: what could not be read, one sentence each
+    :ivar number: counts the scans of one session, so that one that was
+        overtaken by a newer one is not stored
+    :ivar assignments: with the first scan of a session, those in the host's
+        book; None with later ones
     """
 
     host: str
@@ -51,3 +56,5 @@ class HostReport:
     driver_capacities: dict[str, driver_capacity.DriverCapacity] = (
         dataclasses.field(default_factory=dict))
     problems: tuple[str, ...] = ()
+    number: int = 0
+    assignments: tuple[claim.Assignment, ...] | None = None

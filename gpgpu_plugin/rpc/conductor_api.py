@@ -30,6 +30,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
@@ -98,58 +99,83 @@ class ConductorAPI(_Conductor):
 
     # -- compute hosts ------------------------------------------------------
 
-    def report(self, ctxt: _Context, report: report_obj.HostReport,
+    def begin_session(self, ctxt: _Context,
+                      request: session_obj.SessionRequest,
+                      ) -> session_obj.Session:
+        return self._call(_Conductor.begin_session, ctxt, request=request)
+
+    def digest(self, ctxt: _Context, origin: session_obj.Origin) -> int:
+        return self._call(_Conductor.digest, ctxt, origin=origin)
+
+    def report(self, ctxt: _Context, origin: session_obj.Origin,
+               report: report_obj.HostReport,
                ) -> inventory_obj.HostInventory:
-        return self._call(_Conductor.report, ctxt, report=report)
+        return self._call(
+            _Conductor.report, ctxt, origin=origin, report=report)
 
     def host_inventory(self, ctxt: _Context, host: str,
                        ) -> inventory_obj.HostInventory:
         return self._call(_Conductor.host_inventory, ctxt, host=host)
 
-    def claim(self, ctxt: _Context, request: claim_obj.ClaimRequest,
+    def claim(self, ctxt: _Context, origin: session_obj.Origin,
+              request: claim_obj.ClaimRequest, wanted: float | None = None,
               ) -> claim_obj.Claim:
-        return self._call(_Conductor.claim, ctxt, request=request)
+        """Claim devices; see Conductor.claim.
+
+        :param wanted: None: as long as this client waits
+        """
+        return self._call(
+            _Conductor.claim, ctxt, origin=origin, request=request,
+            wanted=self._timeout if wanted is None else wanted)
 
     def activate(
-        self, ctxt: _Context, assignments: Sequence[str],
+        self, ctxt: _Context, origin: session_obj.Origin,
+        assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None = None,
     ) -> inventory_obj.HostInventory:
         return self._call(
-            _Conductor.activate, ctxt, assignments=assignments,
-            driver_capacities=driver_capacities)
+            _Conductor.activate, ctxt, origin=origin,
+            assignments=assignments, driver_capacities=driver_capacities)
 
     def abort(
-        self, ctxt: _Context, assignments: Sequence[str], *, touched: bool,
+        self, ctxt: _Context, origin: session_obj.Origin,
+        assignments: Sequence[str], *, touched: bool,
         fault: str | None = None,
         driver_capacities: report_obj.DriverCapacities | None = None,
     ) -> inventory_obj.HostInventory | None:
         return self._call(
-            _Conductor.abort, ctxt, assignments=assignments, touched=touched,
-            fault=fault, driver_capacities=driver_capacities)
+            _Conductor.abort, ctxt, origin=origin, assignments=assignments,
+            touched=touched, fault=fault,
+            driver_capacities=driver_capacities)
 
-    def release(self, ctxt: _Context, assignments: Sequence[str],
+    def release(self, ctxt: _Context, origin: session_obj.Origin,
+                assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
         return self._call(
-            _Conductor.release, ctxt, assignments=assignments)
+            _Conductor.release, ctxt, origin=origin, assignments=assignments)
 
     def confirm_migration(
-        self, ctxt: _Context, confirmation: claim_obj.MigrationConfirmation,
+        self, ctxt: _Context, origin: session_obj.Origin,
+        confirmation: claim_obj.MigrationConfirmation,
     ) -> tuple[inventory_obj.HostInventory, ...]:
         return self._call(
-            _Conductor.confirm_migration, ctxt, confirmation=confirmation)
+            _Conductor.confirm_migration, ctxt, origin=origin,
+            confirmation=confirmation)
 
-    def host_assignments(self, ctxt: _Context, host: str,
+    def host_assignments(self, ctxt: _Context, origin: session_obj.Origin,
+                         known: Sequence[str] = (),
                          ) -> tuple[claim_obj.Assignment, ...]:
-        return self._call(_Conductor.host_assignments, ctxt, host=host)
+        return self._call(
+            _Conductor.host_assignments, ctxt, origin=origin, known=known)
 
     def compare_allocations(
-        self, ctxt: _Context, host: str,
+        self, ctxt: _Context, origin: session_obj.Origin, number: int,
         allocations: conductor_contract.Allocations,
         assignments: Sequence[str],
     ) -> inventory_obj.HostInventory:
         return self._call(
-            _Conductor.compare_allocations, ctxt, host=host,
-            allocations=allocations, assignments=assignments)
+            _Conductor.compare_allocations, ctxt, origin=origin,
+            number=number, allocations=allocations, assignments=assignments)
 
     def instance_assignments(self, ctxt: _Context, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:
@@ -161,20 +187,21 @@ class ConductorAPI(_Conductor):
                     ) -> tuple[claim_obj.CleanTask, ...]:
         return self._call(_Conductor.clean_tasks, ctxt, host=host)
 
-    def clean_started(self, ctxt: _Context, device_uuid: str, token: str,
-                      ) -> None:
-        self._call(_Conductor.clean_started, ctxt, device_uuid=device_uuid,
-                   token=token)
+    def clean_started(self, ctxt: _Context, origin: session_obj.Origin,
+                      device_uuid: str, token: str, attempt: str) -> None:
+        self._call(
+            _Conductor.clean_started, ctxt, origin=origin,
+            device_uuid=device_uuid, token=token, attempt=attempt)
 
     def clean_finished(
-        self, ctxt: _Context, device_uuid: str, token: str, *, passed: bool,
-        evidence: str,
+        self, ctxt: _Context, origin: session_obj.Origin, device_uuid: str,
+        attempt: str, *, passed: bool, evidence: str,
         driver_capacities: report_obj.DriverCapacities | None = None,
     ) -> inventory_obj.HostInventory:
         return self._call(
-            _Conductor.clean_finished, ctxt, device_uuid=device_uuid,
-            token=token, passed=passed, evidence=evidence,
-            driver_capacities=driver_capacities)
+            _Conductor.clean_finished, ctxt, origin=origin,
+            device_uuid=device_uuid, attempt=attempt, passed=passed,
+            evidence=evidence, driver_capacities=driver_capacities)
 
     # -- schedulers ---------------------------------------------------------
 
@@ -228,6 +255,9 @@ class ConductorAPI(_Conductor):
         self._call_within(
             self._timeout + longer, _Conductor.host_delete, ctxt, host=host,
             force=force)
+
+    def host_takeover(self, ctxt: _Context, host: str) -> None:
+        self._call(_Conductor.host_takeover, ctxt, host=host)
 
     def group_list(self, ctxt: _Context, host: str | None = None,
                    variant: str | None = None,

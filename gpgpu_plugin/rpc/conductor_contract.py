@@ -16,6 +16,7 @@ Hosts, schedulers and commands use nothing else of the conductor.
 history:
 
 * 1.0 - first version
+* 2.0 - sessions: each call of a host names its origin
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.objects import session as session_obj
 
-VERSION = '1.0'
+VERSION = '2.0'
 
 _Context = gpgpu_context.RequestContext
 
@@ -43,17 +45,44 @@ class Conductor(typing.Protocol):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 
     Every method may raise the errors that it names, which are classes of
-    gpgpu_plugin.exception and keep their values on the wire.
+    gpgpu_plugin.exception and keep their values on the wire. A method with
+    an ``origin`` raises Fenced if another session speaks for the host,
+    SessionLost if the database does not know the session, and all but
+    ``report`` raise Conflict if the session has not reported yet.
     """
 
     # -- compute hosts ------------------------------------------------------
 
-    def report(self, ctxt: _Context, *, report: report_obj.HostReport,
-               ) -> inventory_obj.HostInventory:
-        """Store the devices that a host found. Idempotent.
+    def begin_session(self, ctxt: _Context, *,
+                      request: session_obj.SessionRequest,
+                      ) -> session_obj.Session:
+        """Let a start of nova-compute speak for its host.
+
+        The same request again returns the same session.
 
         :raises Conflict: the host is known with another node UUID, or the
             node UUID under another host
+        :raises Fenced: a nova-compute on another machine may be alive
+        :raises SessionOutdated: another session began since the one that is
+            expected
+        """
+
+    def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
+        """Return the digest of a host's generation and assignments.
+
+        It also shows that the host's nova-compute is alive.
+        See objects.session.digest.
+        """
+
+    def report(self, ctxt: _Context, *, origin: session_obj.Origin,
+               report: report_obj.HostReport,
+               ) -> inventory_obj.HostInventory:
+        """Store the devices that a host found. Idempotent.
+
+        A scan that was overtaken by a newer one of its session is dropped.
+
+        :raises Invalid: the first report after a restore of the database
+            does not have the host's assignments
         """
 
     def host_inventory(self, ctxt: _Context, *, host: str,
@@ -63,18 +92,23 @@ class Conductor(typing.Protocol):
         :raises NotFound: the host never reported
         """
 
-    def claim(self, ctxt: _Context, *, request: claim_obj.ClaimRequest,
+    def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
+              request: claim_obj.ClaimRequest, wanted: float,
               ) -> claim_obj.Claim:
         """Claim devices for an instance: all of them or none.
 
         The same request under the same key returns the same devices.
 
+        :param wanted: seconds that the caller waits; a claim that takes
+            longer is not granted
+        :raises RequestExpired: it took longer
         :raises ClaimDenied: with a ``reason`` of
             domain.allocation.request.Reason
         """
 
     def activate(
-        self, ctxt: _Context, *, assignments: Sequence[str],
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         """Mark assignments as active: the guest runs and the lease ends.
@@ -87,8 +121,8 @@ class Conductor(typing.Protocol):
         """
 
     def abort(
-        self, ctxt: _Context, *, assignments: Sequence[str], touched: bool,
-        fault: str | None,
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        assignments: Sequence[str], touched: bool, fault: str | None,
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory | None:
         """End claims that were not activated; skip those that have ended.
@@ -101,7 +135,8 @@ class Conductor(typing.Protocol):
         :returns: None if no such assignment ever existed
         """
 
-    def release(self, ctxt: _Context, *, assignments: Sequence[str],
+    def release(self, ctxt: _Context, *, origin: session_obj.Origin,
+                assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
         """End provisioning or active assignments; their devices become dirty.
 
@@ -112,7 +147,7 @@ class Conductor(typing.Protocol):
         """
 
     def confirm_migration(
-        self, ctxt: _Context, *,
+        self, ctxt: _Context, *, origin: session_obj.Origin,
         confirmation: claim_obj.MigrationConfirmation,
     ) -> tuple[inventory_obj.HostInventory, ...]:
         """Give the devices of a migration's destination the role
@@ -125,19 +160,27 @@ class Conductor(typing.Protocol):
             has or had devices there
         """
 
-    def host_assignments(self, ctxt: _Context, *, host: str,
+    def host_assignments(self, ctxt: _Context, *,
+                         origin: session_obj.Origin, known: Sequence[str],
                          ) -> tuple[claim_obj.Assignment, ...]:
-        """Return all active assignments on a host."""
+        """Return all active assignments on the host.
+
+        :param known: UUIDs of the assignments in the host's book
+        :raises SessionLost: the database does not know one of them, not even
+            as one that has ended
+        """
 
     def compare_allocations(
-        self, ctxt: _Context, *, host: str, allocations: Allocations,
-        assignments: Sequence[str],
+        self, ctxt: _Context, *, origin: session_obj.Origin, number: int,
+        allocations: Allocations, assignments: Sequence[str],
     ) -> inventory_obj.HostInventory:
         """Record which assignments a Placement allocation still covers.
 
         A device that is assigned without an allocation is reserved in the
-        inventory.
+        inventory. A comparison that was overtaken by a newer one of its
+        session is dropped.
 
+        :param number: counts the comparisons of the session
         :param allocations: of providers of the host; providers that are left
             out stay as they are
         :param assignments: UUIDs of the assignments known before Placement
@@ -157,24 +200,25 @@ class Conductor(typing.Protocol):
         cleaning a restart of the host may have interrupted.
         """
 
-    def clean_started(self, ctxt: _Context, *, device_uuid: str, token: str,
-                      ) -> None:
+    def clean_started(self, ctxt: _Context, *, origin: session_obj.Origin,
+                      device_uuid: str, token: str, attempt: str) -> None:
         """Change a device from dirty to cleaning.
 
-        A cleaning that already has this token starts again.
-
+        :param token: of the CleanTask, which names the last attempt or, if
+            there was none, what made the device dirty
+        :param attempt: UUID of this attempt, the device's token from now on
         :raises Conflict: the device is in another state or cleaning
         """
 
     def clean_finished(
-        self, ctxt: _Context, *, device_uuid: str, token: str, passed: bool,
-        evidence: str,
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        device_uuid: str, attempt: str, passed: bool, evidence: str,
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         """Change a device from cleaning to available or quarantined.
 
         :param driver_capacities: of the parent GPU, if the device is a vGPU
-        :raises Conflict: the device is not in this cleaning
+        :raises Conflict: the device is not in this attempt
         """
 
     # -- schedulers ---------------------------------------------------------
@@ -263,6 +307,14 @@ class Conductor(typing.Protocol):
         :raises NotFound: the host never reported
         :raises Conflict: a device of the host is assigned, or without
             ``force`` its nova-compute runs or cannot be asked
+        """
+
+    def host_takeover(self, ctxt: _Context, *, host: str) -> None:
+        """Let the next start of nova-compute speak for a host.
+
+        It may be on another machine than the present one.
+
+        :raises NotFound: the host never reported
         """
 
     def group_list(self, ctxt: _Context, *, host: str | None,

@@ -79,8 +79,8 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         # The instance's own allocations are the destination's by now.
         allocations = self._gpu_client.get_allocs_for_consumer(
             context, instance.uuid)['allocations']
-        return self.gpu_tracker.api.claim(
-            gpgpu_context.admin(), self._gpu_claim_request(
+        return self.gpu_tracker.session.call(
+            self.gpu_tracker.api.claim, self._gpu_claim_request(
                 instance, request, allocations,
                 instance.migration_context.new_numa_topology,
                 roles.migration_of(instance)))
@@ -177,7 +177,7 @@ def unclaim(tracker: resource_tracker.ResourceTracker,
     try:
         # A destination that was restarted meanwhile has prepared all that is
         # assigned there, this claim, too.
-        tracker.api.abort(gpgpu_context.admin(), uuids, touched=True)
+        tracker.session.call(tracker.api.abort, uuids, touched=True)
     except Exception:
         LOG.exception(
             'Cannot end assignments %s on %s of a migration that failed; '
@@ -208,8 +208,8 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
     prepare(tracker, assignments)
     # Before the guest is made: whatever happens from here on, the devices
     # are the instance's, which is not built a second time.
-    tracker.inventory.accept(tracker.api.activate(
-        gpgpu_context.admin(),
+    tracker.inventory.accept(tracker.session.call(
+        tracker.api.activate,
         [assignment.uuid for assignment in assignments],
         tracker.backend.driver_capacity(
             map(base.HostDevice.of, assignments))))

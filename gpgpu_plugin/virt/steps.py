@@ -23,7 +23,6 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain import device as device_rules
@@ -89,6 +88,7 @@ def _claim(run: Spawn) -> None:
     # shelved, would end what is granted now.
     run.tracker.flush_releases()
     claim = _request_claim(run)
+    _check_against_book(run, claim)
     run.assignments = claim.assignments
     # Claimed and activated before: they are the instance's already.
     run.was_assigned = bool(claim.assignments) and all(
@@ -100,13 +100,32 @@ def _claim(run: Spawn) -> None:
 
 def _request_claim(run: Spawn) -> claim_obj.Claim:
     try:
-        return run.tracker.api.claim(gpgpu_context.admin(), run.request)
-    except exception.ClaimDenied:
+        return run.tracker.session.call(run.tracker.api.claim, run.request)
+    except (exception.ClaimDenied, exception.Fenced, exception.HostNotReady):
         raise
     except Exception:
         # It may have been granted all the same.
         run.tracker.request_reconcile()
         raise
+
+
+def _check_against_book(run: Spawn, claim: claim_obj.Claim) -> None:
+    """Refuse devices that this host knows to be used.
+
+    :raises HostNotReady: the claim was aborted
+    """
+    found = run.tracker.assignments.contradictions(claim.assignments)
+    if not found:
+        return
+    run.tracker.session.call(
+        run.tracker.api.abort,
+        [assignment.uuid for assignment in claim.assignments], touched=True)
+    run.tracker.session.lose(doubted=True)
+    raise exception.HostNotReady(
+        path=run.tracker.host,
+        reason=f'gpgpu-conductor granted devices that this host knows to be '
+               f'used: {"; ".join(found)}. Its database may have been '
+               f'restored from a backup')
 
 
 def _unclaim(run: Spawn) -> None:
@@ -115,7 +134,9 @@ def _unclaim(run: Spawn) -> None:
     tracker = run.tracker
     if run.allocation_removal:
         tracker.allocation_removal.add(run.request.instance_uuid)
-    tracker.assignments.remove(run.request.instance_uuid, run.uuids)
+    tracker.assignments.remove(
+        run.request.instance_uuid, run.uuids,
+        set(run.uuids) - run.touched)
     try:
         _abort(run)
     except exception.Conflict:
@@ -134,8 +155,8 @@ def _abort(run: Spawn) -> None:
             (uuid in run.touched, run.faults.get(uuid)), []).append(uuid)
     driver_capacities = run.driver_capacities or _driver_capacities(run)
     for (touched, fault), uuids in outcomes.items():
-        run.tracker.inventory.accept(run.tracker.api.abort(
-            gpgpu_context.admin(), uuids, touched=touched, fault=fault,
+        run.tracker.inventory.accept(run.tracker.session.call(
+            run.tracker.api.abort, uuids, touched=touched, fault=fault,
             driver_capacities=driver_capacities))
 
 
@@ -187,8 +208,8 @@ def _unspawn(run: Spawn) -> None:
 def _activate(run: Spawn) -> None:
     if run.was_assigned:
         return
-    run.tracker.inventory.accept(run.tracker.api.activate(
-        gpgpu_context.admin(), run.uuids, _driver_capacities(run)))
+    run.tracker.inventory.accept(run.tracker.session.call(
+        run.tracker.api.activate, run.uuids, _driver_capacities(run)))
 
 
 def _nothing(run: Spawn) -> None:

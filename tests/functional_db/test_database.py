@@ -29,12 +29,15 @@ from gpgpu_plugin.objects import admin
 from tests.fixtures import database
 from tests.fixtures import services
 from tests.unit.conductor import base
+from tests.unit.conductor import test_adoption
 from tests.unit.conductor import test_claims
 from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
+from tests.unit.conductor import test_releases
 from tests.unit.conductor import test_reports
 from tests.unit.conductor import test_scheduler_feed
+from tests.unit.conductor import test_sessions
 from tests.unit.conductor import test_vgpu_capacity
 from tests.unit.conductor import test_vgpu_claims
 from tests.unit.conductor.admin import test_device
@@ -68,7 +71,7 @@ class LateCommit(base.ConductorTestCase):
 
     def test_late_commit_is_not_skipped(self):
         second = '22222222-2222-2222-2222-222222222222'
-        base.reports.report(
+        base.hosts.store(
             self.db, base.scan((), host='h2', node_uuid=second))
         known = scheduler_feed.changes_since(self.db, 0).generation
         begun, commit = threading.Event(), threading.Event()
@@ -169,7 +172,10 @@ def _on(mixin, *cases):
 
 for _mixin in (PostgreSQLMixin, MariaDBMixin):
     globals().update(_on(
-        _mixin, test_claims.ClaimTest, test_claims.EndTest,
+        _mixin, test_sessions.BeginTest, test_sessions.CheckTest,
+        test_sessions.ReportOrderTest, test_sessions.RestoreTest,
+        test_adoption.AdoptionTest, test_claims.ClaimTest,
+        test_releases.EndTest,
         test_assignment.UniqueKeyTest,
         test_cleaning.TasksTest, test_cleaning.StartedTest,
         test_cleaning.FinishedTest, test_cleaning.OperatorReleaseTest,

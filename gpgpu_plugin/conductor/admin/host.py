@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import json
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -62,7 +63,11 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
         generation=host.generation, devices=dict(sorted(states.items())),
         reported_at=(host.reported_at.isoformat(timespec='seconds') + 'Z'
                      if host.reported_at else None),
-        problems=tuple(json.loads(host.problems)))
+        problems=tuple(json.loads(host.problems)), session=host.session,
+        heard_at=None if host.heard_at is None else
+        datetime.datetime.fromtimestamp(
+            host.heard_at, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ'),
+        restored=host.restored)
 
 
 def check_not_running(db: api.Database, name: str,

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
@@ -20,8 +21,11 @@ from collections.abc import Mapping
 from oslo_config import cfg
 
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain import machine as machine_rules
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import local
+from gpgpu_plugin.host.discovery import identity as identity_mod
+from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine as machine_mod
@@ -48,6 +52,15 @@ class FakeHost(local.LocalHost):
                 self.kernel.sriov_manage),
             is_designated=self.designations.holds,
             baselines=baseline.Baselines(f'{root}/etc/cards')), numvfs)
+
+    def identity(self, scan: scanner.Scan) -> machine_rules.MachineIdentity:
+        """Return the identity of the fake machine.
+
+        Its folder names it: another folder is another machine.
+        """
+        return dataclasses.replace(
+            identity_mod.read(scan.functions, str(self.access.sysfs.root)),
+            machine_id=str(self.access.sysfs.root))
 
     @classmethod
     def for_machine(cls, name: str, folder: str,

@@ -23,12 +23,14 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin.cmd import manage
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import hosts
 from tests.unit.conductor import base as machine
 
 INSTANCE = 'd9428888-122b-41e1-b85c-5d3b8d7d4f2e'
@@ -80,16 +82,17 @@ class CommandTestCase(base.BaseTestCase):
         self.report()
 
     def report(self, functions=machine.EIGHT, host='h1', **kwargs):
-        return self.api.report(
-            self.context, machine.scan(functions, host, **kwargs))
+        return hosts.store(
+            self.conductor.db, machine.scan(functions, host, **kwargs))
 
     def claim(self, count=1, instance=INSTANCE):
-        granted = self.api.claim(self.context, claim_obj.ClaimRequest(
+        db = self.conductor.db
+        granted = claims.claim(db, claim_obj.ClaimRequest(
             instance_uuid=instance, host='h1', request=request.Request(
                 demands=(request.Demand(
                     resource_class=naming.resource_class('H100'),
-                    count=count),))))
-        self.api.activate(self.context, machine.uuids(granted))
+                    count=count),))), lease=600)
+        claims.activate(db, machine.uuids(granted))
         return granted.assignments
 
     def manage(self, *arguments, **kwargs):

@@ -15,9 +15,13 @@ import json
 import os
 
 import fixtures
+from oslo_config import cfg
 from oslotest import base
 
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
+from tests.fixtures import hosts
 from tests.unit.cmd import base as cmd_base
 
 
@@ -51,6 +55,18 @@ class DBTest(base.BaseTestCase):
                 (result.code, result.out, result.err))
         self.assertEqual({'Current': newest, 'Newest': newest},
                          self.version())
+
+    def test_restored_marks_every_host(self):
+        self.manage('db', 'sync')
+        conf = cfg.ConfigOpts()
+        database = api.Database(conf, f'sqlite:///{self.folder}/gpgpu.sqlite')
+        self.addCleanup(database.engine.dispose)
+        hosts.begin(database, 'h1', 'n1')
+        result = self.manage('db', 'restored')
+        self.assertEqual((0, '1 hosts will report what they have\n', ''),
+                         (result.code, result.out, result.err))
+        [host] = host_admin.list_all(database)
+        self.assertTrue(host.restored)
 
     def test_database_that_cannot_be_opened_is_one_line(self):
         self.write('sqlite:////nowhere/gpgpu.sqlite')

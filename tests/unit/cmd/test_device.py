@@ -14,6 +14,7 @@
 import uuid
 
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import releases
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -85,10 +86,10 @@ class DeviceTest(base.CommandTestCase):
 
     def test_release_of_a_quarantined_device_makes_it_dirty(self):
         [assigned] = self.claim()
-        self.api.release(self.context, [assigned.uuid])
         db = self.conductor.db
+        releases.release(db, [assigned.uuid])
         [task] = cleaning.tasks(db, 'h1')
-        cleaning.started(db, task.device_uuid, task.token)
+        cleaning.started(db, task.device_uuid, task.token, task.token)
         cleaning.finished(db, task.device_uuid, task.token, passed=False,
                           evidence='option ROM differs')
         shown = self.json('device', 'show', assigned.device_uuid)

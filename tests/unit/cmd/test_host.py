@@ -16,8 +16,11 @@ import uuid
 
 import fixtures
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager as compute_manager
+from gpgpu_plugin.domain import machine as rules
 from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import hosts
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -33,6 +36,25 @@ class HostTest(base.CommandTestCase):
         shown = self.json('host', 'show', 'h1')
         self.assertEqual(['0000:07:00.0: config cannot be read'],
                          shown['Problems'])
+
+    def test_show_names_the_session(self):
+        shown = self.json('host', 'show', 'h1')
+        self.assertEqual((1, False), (shown['Session'], shown['Restored']))
+        self.assertRegex(shown['Heard At'], r'^\d{4}-.*Z$')
+
+    def test_takeover_lets_another_machine_begin(self):
+        identity = rules.MachineIdentity(machine_id='other')
+        self.assertRaises(
+            exception.Fenced, hosts.begin, self.conductor.db, 'h1',
+            machine.NODE, start_uuid='s2', expected=1, identity=identity)
+        self.done('host', 'takeover', 'h1')
+        self.assertEqual(2, hosts.begin(
+            self.conductor.db, 'h1', machine.NODE, start_uuid='s2',
+            expected=1, identity=identity).number)
+
+    def test_takeover_of_an_unknown_host_is_refused(self):
+        self.assertIn('host h9 does not exist',
+                      self.refused('host', 'takeover', 'h9'))
 
     def test_delete_of_a_host_that_nobody_serves_removes_it(self):
         self.useFixture(fixtures.MonkeyPatch(

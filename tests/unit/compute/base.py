@@ -163,9 +163,10 @@ class ComputeTestCase(base.BaseTestCase):
                 if function.device == '2330'}
 
     def boot(self, count=2, instance='i1'):
-        claim = self.api.claim(
-            context.admin(), self.request(count, instance))
+        claim = self.tracker.session.call(
+            self.api.claim, self.request(count, instance))
         uuids = [assignment.uuid for assignment in claim.assignments]
-        self.api.activate(context.admin(), uuids)
+        self.tracker.session.call(
+            self.api.activate, uuids)
         self.tracker.assignments.add(instance, claim.assignments)
         return uuids

@@ -11,11 +11,31 @@
 #    under the License.
 """Values of the compute layer, as short as tests need them."""
 
+from gpgpu_plugin.compute import inventory as offered_inventory
+from gpgpu_plugin.compute import session as session_mod
+from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import inventory
+from gpgpu_plugin.objects import session as session_obj
 
 NODE = 'node-1'
 GROUP = 'provider-H100'
+
+
+def session(api, book, offered=None):
+    """Return an active session that has reported.
+
+    :param api: mock of a conductor's API
+    """
+    api.begin_session.return_value = session_obj.Session(
+        number=1, generation=1, restored=False)
+    result = session_mod.HostSession(
+        'h1', api, book, offered or offered_inventory.OfferedInventory(
+            'h1', None, lambda: False, book.acknowledge), 's1')
+    result.begin('n1', NODE, machine.MachineIdentity())
+    result.accept_report()
+    api.reset_mock()
+    return result
 
 
 def group(name='H100', total=8, reserved=0):

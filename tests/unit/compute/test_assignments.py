@@ -91,7 +91,8 @@ class RoundTripTest(AssignmentsTestCase):
         self.assertEqual(1, assignments.VERSION)
         self.assertEqual(
             {'version': 1, 'assigned': {}, 'pending': ['a'],
-             'confirmations': []},
+             'confirmations': [], 'unclean': [], 'session': 0,
+             'generation': 0},
             json.loads(self.path.read_text()))
 
     def test_no_file_is_an_empty_book(self):

@@ -17,9 +17,13 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.rpc import conductor_api
+from tests.unit.compute import make
 
 TASK = claim_obj.CleanTask(
     device_uuid='d1', stable_id='/devices/x', address='0000:3b:00.0',
@@ -31,7 +35,10 @@ class CleanTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.api = mock.Mock(spec=['clean_started', 'clean_finished'])
+        self.api = mock.create_autospec(
+            conductor_api.ConductorAPI, instance=True)
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.book = assignments.HostAssignments(f'{folder}/h1.json')
         self.backend = mock.create_autospec(host_base.Host, instance=True)
         self.backend.clean.return_value = host_base.CleanVerdict(
             passed=True, evidence='reset')
@@ -39,13 +46,21 @@ class CleanTest(base.BaseTestCase):
             'gpgpu_plugin.compute.cleaner'))
 
     def clean(self):
-        return cleaner.clean(self.api, self.backend, TASK)
+        return cleaner.clean(host_mod.Host(
+            name='h1', backend=self.backend, api=self.api, client=None,
+            assignments=self.book,
+            session=make.session(self.api, self.book)), TASK)
 
     def finished(self):
         """What the conductor was sent."""
-        [((_, device_uuid, token), sent)] = (
-            self.api.clean_finished.call_args_list)
+        [((_, _, device_uuid, token, attempt), _)] = (
+            self.api.clean_started.call_args_list)
         self.assertEqual(('d1', 't1'), (device_uuid, token))
+        [((_, _, device_uuid, ended), sent)] = (
+            self.api.clean_finished.call_args_list)
+        # The verdict is on this attempt, not on the assignment that ended.
+        self.assertEqual(('d1', attempt), (device_uuid, ended))
+        self.assertNotIn(attempt, ('t1', 'a1'))
         return sent
 
     def test_clean_device_is_reported_with_the_driver_s_capacity(self):
@@ -58,6 +73,16 @@ class CleanTest(base.BaseTestCase):
         self.backend.clean.assert_called_once_with(DEVICE)
         self.backend.driver_capacity.assert_called_once_with([DEVICE])
         self.assertEqual('', self.log.output)
+
+    def test_clean_device_leaves_the_book_before_the_conductor_hears(self):
+        self.book.add('i1', [make.assignment()])
+        self.book.remove('i1', ['a1'])
+        granted = [make.assignment(uuid='a2', instance_uuid='i2')]
+        self.assertTrue(self.book.contradictions(granted))
+        self.api.clean_finished.side_effect = exception.ConductorUnavailable(
+            method='clean_finished', timeout=1)
+        self.assertRaises(exception.ConductorUnavailable, self.clean)
+        self.assertEqual([], self.book.contradictions(granted))
 
     def test_device_that_is_not_clean_is_reported_and_logged(self):
         self.backend.clean.return_value = host_base.CleanVerdict(

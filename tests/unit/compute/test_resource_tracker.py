@@ -27,6 +27,7 @@ from oslotest import base as test_base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.objects import admin
@@ -160,8 +161,8 @@ class RunOnceTest(base.ComputeTestCase):
 class OrphanTest(base.ComputeTestCase):
 
     def claim(self, instance='i1'):
-        return self.api.claim(
-            context.admin(), self.request(2, instance)).assignments
+        return self.tracker.session.call(
+            self.api.claim, self.request(2, instance)).assignments
 
     def test_claim_of_a_dead_process_ends_at_start(self):
         self.claim()
@@ -275,7 +276,8 @@ class RestartedDestinationTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.api.vgpu_type_set(
             context.admin(), 'T4', 'T4-8Q', None, enabled=True)
-        claim = self.api.claim(context.admin(), claim_obj.ClaimRequest(
+        claim = self.tracker.session.call(
+            self.api.claim, claim_obj.ClaimRequest(
             instance_uuid=str(uuid.uuid4()), host='h1',
             role=claim_obj.ClaimRole.DESTINATION, migration_uuid='migration',
             request=request.Request(demands=(request.Demand(
@@ -353,14 +355,15 @@ class ConfirmationTest(base.ComputeTestCase):
     def setUp(self):
         super().setUp()
         self.source = self.boot(2)
-        granted = self.api.claim(
-            context.admin(), dataclasses.replace(
+        granted = self.tracker.session.call(
+            self.api.claim, dataclasses.replace(
                 self.request(3), role=claim_obj.ClaimRole.DESTINATION,
                 migration_uuid='m1'))
         self.destination = [
             assignment.uuid for assignment in granted.assignments]
         self.tracker.assignments.add('i1', granted.assignments)
-        self.api.activate(context.admin(), self.destination)
+        self.tracker.session.call(
+            self.api.activate, self.destination)
         self.confirmation = claim_obj.MigrationConfirmation(
             instance_uuid='i1', migration_uuid='m1',
             source_assignments=tuple(self.source))
@@ -395,7 +398,8 @@ class ConfirmationTest(base.ComputeTestCase):
         self.assert_sent()
 
     def test_changed_assignments_are_fetched(self):
-        self.api.confirm_migration(context.admin(), self.confirmation)
+        self.tracker.session.call(
+            self.api.confirm_migration, self.confirmation)
         self.tracker.assignments_changed()
         self.tracker.run_once()
         self.assert_confirmed(self.tracker.assignments.of_instance('i1'))
@@ -480,8 +484,8 @@ class DueTasksTest(base.ComputeTestCase):
         again = [self.tracker.request_reconcile]
         self.watch('host_assignments', lambda: again and again.pop()())
         self.tracker.request_reconcile()
-        # An iteration comes to it twice, for what a report finds.
-        self.assertEqual(['host_assignments'] * 2, self.run_once())
+        self.assertEqual(['host_assignments'], self.run_once())
+        self.assertEqual(['host_assignments'], self.run_once())
         self.assertEqual([], self.run_once())
 
     def test_device_at_another_address_is_compared_in_the_same_iteration(self):
@@ -521,7 +525,7 @@ class DecisionTest(test_base.BaseTestCase):
         self.api = mock.Mock()
         self.tracker = resource_tracker.ResourceTracker(
             types.SimpleNamespace(gpgpu=types.SimpleNamespace(
-                state_path=folder, claim_lease=300)),
+                state_path=folder, claim_lease=300, digest_interval=300)),
             'h1', self.backend, self.api, base.FakeReportClient(),
             lambda assignment: False, clock=lambda: self.seconds)
         self.tracker.set_node('h1', base.NODE)
@@ -529,12 +533,9 @@ class DecisionTest(test_base.BaseTestCase):
         self.tracker._run = {
             task: functools.partial(self.ran.append, str(task))
             for task in self.tracker._run}
-        # What is due at the start is done, the later comparison, too.
-        self.run_once()
-        self.seconds = 300
-        self.tracker._reconcile_at = 0
-        self.run_once()
-        self.tracker._reconcile_at = 600
+        self.tracker.session = mock.Mock(is_active=True, is_reported=True)
+        self.tracker.session.call.side_effect = (
+            lambda method, *args, **kwargs: method(*args, **kwargs))
 
     def run_once(self):
         """Names of the tasks that an iteration runs."""
@@ -547,21 +548,37 @@ class DecisionTest(test_base.BaseTestCase):
         self.assertEqual([], self.run_once())
 
     def test_event_makes_its_tasks_due(self):
+        schedule = self.tracker._schedule
         for event, due, later in (
-                (self.tracker.refresh, ['fetch', 'clean'], ['reconcile']),
-                (self.tracker.request_reconcile, ['reconcile'],
-                 ['reconcile']),
+                (self.tracker.refresh, ['fetch', 'clean'], False),
+                (self.tracker.request_reconcile, ['reconcile'], True),
                 (self.tracker.assignments_changed,
-                 ['reconcile', 'fetch', 'clean'], ['reconcile']),
+                 ['reconcile', 'fetch', 'clean'], True),
                 (lambda: self.tracker.exclude(lambda scan: {}),
-                 ['report'], [])):
+                 ['report'], False)):
             event()
             self.assertEqual(due, self.run_once())
+            # It may have been too early.
+            self.assertIs(
+                later, schedule.is_due(tasks.Task.RECONCILE_LATER))
+            schedule.take(tasks.Task.RECONCILE_LATER)
             self.assertEqual([], self.run_once())
-            # The lease passes: it may have been too early before.
-            self.tracker._reconcile_at = self.seconds
-            self.assertEqual(later, self.run_once())
-            self.tracker._reconcile_at = self.seconds + 1
+
+    def test_session_comes_before_everything_else(self):
+        self.tracker.session.is_active = False
+        self.tracker.request_reconcile()
+        self.tracker.assignments.add_pending(['a1'])
+        self.assertEqual(['begin'], self.run_once())
+
+    def test_report_comes_before_what_needs_it(self):
+        self.tracker.session.is_reported = False
+        self.tracker.assignments_changed()
+        self.tracker.assignments.add_pending(['a1'])
+        self.tracker._schedule.require(tasks.Task.REPORT)
+        self.assertEqual(['release', 'report'], self.run_once())
+        self.tracker.session.is_reported = True
+        self.assertEqual(
+            ['release', 'reconcile', 'fetch', 'clean'], self.run_once())
 
     def test_change_of_the_host_is_reported(self):
         self.backend.changed.return_value = True

@@ -21,6 +21,7 @@ from oslotest import base as test_base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -28,6 +29,7 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
+from tests.fixtures import hosts
 from tests.unit.compute import base
 from tests.unit.compute import make
 
@@ -47,9 +49,10 @@ class TasksTestCase(test_base.BaseTestCase):
             conductor_api.ConductorAPI, instance=True)
         self.backend = mock.create_autospec(host_base.Host, instance=True)
         self.client = base.FakeReportClient()
-        self.host = tasks.Host(
+        self.host = host_mod.Host(
             name='h1', backend=self.backend, api=self.api,
-            client=self.client, assignments=self.book)
+            client=self.client, assignments=self.book,
+            session=make.session(self.api, self.book))
 
 
 class ReportTest(TasksTestCase):
@@ -66,7 +69,7 @@ class ReportTest(TasksTestCase):
         outcome = tasks.report(
             self.host, tasks.ComputeNode(name='n1', uuid=make.NODE),
             lambda scan: owners or {})
-        [((_, report), _)] = self.api.report.call_args_list
+        [((_, _, report), _)] = self.api.report.call_args_list
         return outcome, report
 
     def test_scan_is_reported_with_capacities_and_problems(self):
@@ -224,8 +227,8 @@ class CompareAllocationsTest(TasksTestCase):
             self.inventory, make.assignment(), make.assignment(uuid='a2')))
         self.assertEqual(['provider-H100'], self.asked.call_args.args[2])
         self.assertEqual(
-            ('h1', {'provider-H100': {}}, ['a1', 'a2']),
-            self.api.compare_allocations.call_args.args[1:])
+            (1, {'provider-H100': {}}, ['a1', 'a2']),
+            self.api.compare_allocations.call_args.args[2:])
 
     def test_host_without_assignments_or_inventory_asks_nobody(self):
         self.assertIsNone(self.compare(self.inventory))
@@ -289,10 +292,10 @@ class AllocationsTest(base.ComputeTestCase):
         self.update_tree()
         self.assertEqual((8, 0), self.placement())
 
-    def test_host_that_never_reported(self):
+    def test_comparison_of_a_host_that_never_reported_is_refused(self):
         self.assertRaises(
             exception.NotFound, self.api.compare_allocations,
-            context.admin(), 'h9', {}, [])
+            context.admin(), hosts.origin('h9', 'n9'), 1, {}, [])
 
     def test_claim_that_was_granted_after_placement_answered(self):
         self.boot(1, 'i1')
@@ -353,7 +356,8 @@ class ReconcileTest(base.ComputeTestCase):
 
     def test_change_before_a_comparison_does_not_outlast_it(self):
         [first, second] = self.boot(2)
-        self.api.release(context.admin(), [first])
+        self.tracker.session.call(
+            self.api.release, [first])
         self.compare()
         self.assertEqual({second}, self.book('i1'))
 
@@ -368,13 +372,14 @@ class ReconcileTest(base.ComputeTestCase):
 
     def test_confirmation_that_the_conductor_failed_stays_in_the_book(self):
         source = self.boot(2)
-        granted = self.api.claim(
-            context.admin(), dataclasses.replace(
+        granted = self.tracker.session.call(
+            self.api.claim, dataclasses.replace(
                 self.request(3), role=claim_obj.ClaimRole.DESTINATION,
                 migration_uuid='m1'))
         destination = {
             assignment.uuid for assignment in granted.assignments}
-        self.api.activate(context.admin(), list(destination))
+        self.tracker.session.call(
+            self.api.activate, list(destination))
         self.tracker.assignments.add('i1', granted.assignments)
         self.api.confirm_migration = self._fails
         self.tracker.confirm_migration(claim_obj.MigrationConfirmation(

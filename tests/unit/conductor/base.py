@@ -20,7 +20,6 @@ from oslotest import base
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -30,6 +29,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
+from tests.fixtures import hosts
 from tests.fixtures import reported
 
 NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
@@ -45,10 +45,9 @@ def function(number, **facts):
         'dsn': f'00-00-00-00-00-00-00-{number:02x}', **facts})
 
 
-def scan(functions, host='h1', node_uuid=NODE, problems=()):
+def scan(functions, host='h1', node_uuid=NODE, **fields):
     return reported.host_report(
-        functions, host=host, node=host, node_uuid=node_uuid,
-        problems=problems)
+        functions, host=host, node=host, node_uuid=node_uuid, **fields)
 
 
 EIGHT = tuple(function(number) for number in range(8))
@@ -67,13 +66,13 @@ class ConductorTestCase(base.BaseTestCase):
             variant_admin.create(self.db, admin.VariantInfo(
                 name='H100', vendor='10de', device='2330'))
         if self.cards:
-            reports.report(self.db, scan(self.cards))
+            hosts.store(self.db, scan(self.cards))
 
     def database(self):
         return database.Database(self.conf)
 
     def report_second_host(self, functions=EIGHT):
-        reports.report(self.db, scan(
+        hosts.store(self.db, scan(
             functions, host='h2',
             node_uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h2'))))
 
@@ -119,7 +118,8 @@ class ConductorTestCase(base.BaseTestCase):
     def clean_all(self, passed=True):
         for host in host_admin.list_all(self.db):
             for task in cleaning.tasks(self.db, host.host):
-                cleaning.started(self.db, task.device_uuid, task.token)
+                cleaning.started(
+                    self.db, task.device_uuid, task.token, task.token)
                 cleaning.finished(self.db, task.device_uuid, task.token,
                                   passed=passed, evidence='looked at')
 

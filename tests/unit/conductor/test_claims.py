@@ -17,9 +17,9 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
@@ -44,7 +44,7 @@ class ClaimTest(base.ConductorTestCase):
             each.lease_expires_at for each in claims.of_instance(
                 self.db, 'i1')})
 
-        inventory = claims.release(self.db, base.uuids(granted))
+        inventory = releases.release(self.db, base.uuids(granted))
         self.assertEqual({'dirty': 2, 'available': 6}, self.states())
         self.assertEqual((8, 2), self.offered(inventory))
         self.assertEqual((), claims.of_host(self.db, 'h1'))
@@ -81,7 +81,7 @@ class ClaimTest(base.ConductorTestCase):
         self.boot(5)
         for kwargs, reason, number in (
                 ({'count': 4}, 'not_enough_available', '3 available'),
-                ({'count': 1, 'host': 'h9'}, 'host_unknown', 'never'),
+                ({'count': 1, 'host': 'h9'}, 'host_unknown', 'not reported'),
                 ({'count': 1, 'variant': 'L40S'}, 'no_such_group',
                  'CUSTOM_GPU_L40S'),
                 ({'count': 3, 'topology': request.Topology.SAME_SWITCH},
@@ -137,7 +137,7 @@ class ClaimTest(base.ConductorTestCase):
     def test_disabled_missing_and_unmanaged_are_never_given(self):
         devices = device_admin.list_all(self.db)
         device_admin.set_(self.db, devices[0].uuid, enabled=False)
-        base.reports.report(self.db, base.scan(
+        base.hosts.store(self.db, base.scan(
             each for each in base.EIGHT if each.id != devices[1].stable_id))
         given = {each.device_uuid for each in self.claim(6).assignments}
         self.assertEqual(
@@ -183,14 +183,14 @@ class ClaimTest(base.ConductorTestCase):
             return len(statements)
         count(0)
         one = count(1)
-        base.reports.report(self.db, base.scan(
+        base.hosts.store(self.db, base.scan(
             [base.function(number, id=f'/devices/pci0000:00/{number:02x}')
              for number in range(64)]))
         self.assertEqual(one, count(2))
         self.assertLessEqual(one, 10)
 
     def test_ledger(self):
-        claims.release(self.db, base.uuids(self.boot(1)))
+        releases.release(self.db, base.uuids(self.boot(1)))
         self.clean_all()
         with self.db.reader() as session:
             kinds = [each.kind for each in session.scalars(
@@ -198,78 +198,5 @@ class ClaimTest(base.ConductorTestCase):
                     models.Event.kind != 'appeared')
                 .order_by(models.Event.id))]
         self.assertEqual(
-            ['variant_create', 'claim', 'activate', 'release',
+            ['variant_create', 'session', 'claim', 'activate', 'release',
              'clean_started', 'clean_passed'], kinds)
-
-
-class EndTest(base.ConductorTestCase):
-
-    def test_abort(self):
-        for touched, state in ((False, 'available'), (True, 'dirty')):
-            granted = self.claim(1, instance=f'i-{touched}')
-            claims.abort(self.db, base.uuids(granted), touched=touched,
-                         fault=None)
-            self.assertEqual(8, self.states().get(state, 0)
-                             + (7 if touched else 0))
-        granted = self.claim(1, instance='i3')
-        claims.abort(self.db, base.uuids(granted), touched=True,
-                     fault='bind failed')
-        [device] = device_admin.list_all(self.db, state='quarantined')
-        self.assertEqual('bind failed', device.reason)
-
-    def test_late_end_never_touches_the_next_owner(self):
-        old = base.uuids(self.boot(8))
-        claims.release(self.db, old)
-        self.clean_all()
-        new = self.boot(8, instance='i2')
-        for _ in range(2):
-            claims.release(self.db, old)
-            claims.abort(self.db, old, touched=True, fault='late')
-        self.assertEqual({'assigned': 8}, self.states())
-        self.assertEqual(len(new.assignments),
-                         len(claims.of_instance(self.db, 'i2')))
-
-    def test_assignment_that_ended_says_when(self):
-        granted = self.boot(1)
-        before = event_db.now()
-        claims.release(self.db, base.uuids(granted))
-        with self.db.reader() as session:
-            row = session.scalars(sa.select(models.Assignment)).one()
-            self.assertIsNone(row.active)
-            self.assertLessEqual(before, row.ended_at)
-            self.assertLessEqual(row.claimed_at, row.ended_at)
-
-    def test_assignments_of_two_hosts_are_refused_and_stay(self):
-        self.report_second_host()
-        both = [*base.uuids(self.claim(1)),
-                *base.uuids(self.claim(1, host='h2'))]
-        for refused in (
-                lambda: claims.activate(self.db, both),
-                lambda: claims.release(self.db, both),
-                lambda: claims.abort(
-                    self.db, both, touched=False, fault=None)):
-            exc = self.assertRaises(exception.Invalid, refused)
-            self.assertIn('one host', str(exc))
-        self.assertEqual({'provisioning'}, {
-            assignment.state
-            for assignment in claims.of_instance(self.db, 'i1')})
-
-    def test_unknown_assignments(self):
-        self.assertIsNone(claims.release(self.db, ['nobody']))
-        self.assertIsNone(claims.abort(
-            self.db, ['nobody'], touched=False, fault=None))
-        self.assertRaises(
-            exception.NotFound, claims.activate, self.db, ['nobody'])
-
-    def test_activate_of_an_ended_claim(self):
-        granted = base.uuids(self.claim(1))
-        claims.abort(self.db, granted, touched=False, fault=None)
-        self.assertRaises(
-            exception.NotFound, claims.activate, self.db, granted)
-
-    def test_abort_of_an_active_one_is_refused(self):
-        granted = base.uuids(self.boot(1))
-        self.assertRaises(
-            exception.Conflict, claims.abort, self.db, granted,
-            touched=False, fault=None)
-        self.assertEqual({'assigned': 1, 'available': 7}, self.states())

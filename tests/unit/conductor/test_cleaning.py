@@ -14,13 +14,13 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -28,11 +28,12 @@ from tests.unit.conductor import vgpu_base
 class CleaningCase(base.ConductorTestCase):
 
     def dirty(self, count=1):
-        claims.release(self.db, base.uuids(self.boot(count)))
+        releases.release(self.db, base.uuids(self.boot(count)))
         return cleaning.tasks(self.db, 'h1')
 
     def start(self, task, token=None):
-        cleaning.started(self.db, task.device_uuid, token or task.token)
+        token = token or task.token
+        cleaning.started(self.db, task.device_uuid, token, token)
 
     def finish(self, task, token=None, passed=True, evidence=''):
         return cleaning.finished(
@@ -65,7 +66,7 @@ class TasksTest(CleaningCase):
 
     def test_task_names_the_device_and_its_last_assignment(self):
         [assignment] = self.boot(1).assignments
-        claims.release(self.db, [assignment.uuid])
+        releases.release(self.db, [assignment.uuid])
         [task] = cleaning.tasks(self.db, 'h1')
         self.assertEqual(
             (assignment.device_uuid, assignment.stable_id,
@@ -75,10 +76,10 @@ class TasksTest(CleaningCase):
 
     def test_task_of_a_device_used_before_names_the_last_assignment(self):
         first = base.uuids(self.boot(8))
-        claims.release(self.db, first)
+        releases.release(self.db, first)
         self.clean_all()
         last = base.uuids(self.boot(8))
-        claims.release(self.db, last)
+        releases.release(self.db, last)
         self.assertEqual(set(last), {
             task.assignment_uuid for task in cleaning.tasks(self.db, 'h1')})
 
@@ -96,11 +97,11 @@ class TasksTest(CleaningCase):
 
     def test_missing_device_is_not_cleaned_until_it_returns(self):
         [task] = self.dirty()
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             function for function in base.EIGHT
             if function.id != task.stable_id))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
-        reports.report(self.db, base.scan(base.EIGHT))
+        hosts.store(self.db, base.scan(base.EIGHT))
         self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
 
 
@@ -140,7 +141,41 @@ class StartedTest(CleaningCase):
 
     def test_start_for_an_unknown_device_is_refused(self):
         self.assertRaises(
-            exception.NotFound, cleaning.started, self.db, 'none', 'token')
+            exception.NotFound, cleaning.started, self.db, 'none', 'token',
+            'attempt')
+
+
+class AttemptTest(CleaningCase):
+    """A conductor was paused, and its client has begun the cleaning anew."""
+
+    def started(self, task, attempt):
+        cleaning.started(self.db, task.device_uuid, task.token, attempt)
+        [again] = cleaning.tasks(self.db, 'h1')
+        return again
+
+    def test_verdict_on_an_earlier_attempt_is_refused(self):
+        [task] = self.dirty()
+        self.started(self.started(task, 'a1'), 'a2')
+        self.assertRaises(exception.Conflict, self.finish, task, 'a1')
+        self.assertEqual({'cleaning': 1, 'available': 7}, self.states())
+        self.finish(task, 'a2')
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_start_that_arrives_after_a_later_attempt_is_refused(self):
+        [task] = self.dirty()
+        again = self.started(task, 'a1')
+        self.started(again, 'a2')
+        # Delivered twice; then the verdict that belongs to it.
+        self.assertRaises(exception.Conflict, self.started, task, 'a1')
+        self.assertRaises(exception.Conflict, self.finish, task, 'a1')
+        self.assertEqual({'cleaning': 1, 'available': 7}, self.states())
+
+    def test_attempt_of_an_earlier_life_is_refused(self):
+        [old] = self.dirty(8)[:1]
+        self.clean_all()
+        self.dirty(8)
+        self.assertRaises(exception.Conflict, self.started, old, 'a1')
+        self.assertEqual({'dirty': 8}, self.states())
 
 
 class FinishedTest(CleaningCase):
@@ -194,10 +229,10 @@ class FinishedTest(CleaningCase):
 class DriverCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_drivers_report_with_the_verdict_is_stored(self):
-        claims.release(self.db, base.uuids(self.ask(Q4=1)))
+        releases.release(self.db, base.uuids(self.ask(Q4=1)))
         [task] = cleaning.tasks(self.db, 'h1')
         self.assertEqual('T4-4Q', task.vgpu_type)
-        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.started(self.db, task.device_uuid, task.token, task.token)
         cleaning.finished(
             self.db, task.device_uuid, task.token, passed=True, evidence='',
             driver_capacities={

@@ -16,9 +16,10 @@ import uuid
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -37,7 +38,7 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
                 for name, count in available.items()})}
 
     def report(self, reported, cards=CARDS):
-        return reports.report(self.db, base.scan(
+        return hosts.store(self.db, base.scan(
             dataclasses.replace(each, driver_capacity=reported.get(each.id))
             for each in cards))
 
@@ -60,12 +61,13 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         # What was claimed since then is no news to it.
         other = self.ask('i2', Q4=1)
         self.assertEqual(4, self.remaining()['4Q'])
-        claims.abort(self.db, base.uuids(other), touched=False, fault=None,
+        releases.abort(self.db, base.uuids(other), touched=False, fault=None,
                      driver_capacities=self.driver(CARDS[0], mine, Q4=0))
         self.assertEqual(4, self.remaining()['4Q'])
-        claims.release(self.db, [mine])
+        releases.release(self.db, [mine])
         [task] = cleaning.tasks(self.db, 'h1')
-        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.started(
+                self.db, task.device_uuid, task.token, task.token)
         cleaning.finished(
             self.db, task.device_uuid, task.token, passed=True, evidence='',
             driver_capacities=self.driver(CARDS[0], Q1=14, Q4=3, Q16=0))
@@ -137,7 +139,7 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
             self.driver(CARDS[0], second, sampled_at=('a', 1), Q1=9), alone
         )
         self.assertEqual(19, self.remaining()['1Q'])
-        claims.release(self.db, [first])
+        releases.release(self.db, [first])
         self.clean_all()
         self.report(
             self.driver(CARDS[0], second, sampled_at=('a', 4), Q1=9), alone
@@ -149,9 +151,10 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
             base.uuids(self.ask(name, Q4=1)) for name in ('i1', 'i2'))
         claims.activate(self.db, [first], self.driver(
             CARDS[0], first, sampled_at=('a', 1), Q4=1))
-        claims.release(self.db, [first])
+        releases.release(self.db, [first])
         [task] = cleaning.tasks(self.db, 'h1')
-        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.started(
+                self.db, task.device_uuid, task.token, task.token)
         cleaning.finished(
             self.db,
             task.device_uuid,
@@ -171,9 +174,10 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         [first] = base.uuids(self.ask(Q16=1))
         claims.activate(self.db, [first], self.driver(
             CARDS[0], first, sampled_at=('a', 1)))
-        claims.release(self.db, [first])
+        releases.release(self.db, [first])
         [task] = cleaning.tasks(self.db, 'h1')
-        cleaning.started(self.db, task.device_uuid, task.token)
+        cleaning.started(
+                self.db, task.device_uuid, task.token, task.token)
         cleaning.finished(
             self.db,
             task.device_uuid,

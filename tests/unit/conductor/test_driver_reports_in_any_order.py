@@ -26,6 +26,7 @@ from oslotest import base as oslotest_base
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
@@ -145,7 +146,7 @@ class DriverMachine(RuleBasedStateMachine):
         assert made or not known, claim
         uuids, reported = base.uuids(claim), self.reports_of(claim)
         if not made:
-            self.call(late, claims.abort, uuids, touched=False, fault=None,
+            self.call(late, releases.abort, uuids, touched=False, fault=None,
                       driver_capacities=reported)
             return
         key = f'i{self.count}'
@@ -159,14 +160,15 @@ class DriverMachine(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(['late', 'now', 'swapped']))
     def delete(self, data, how):
         key = data.draw(st.sampled_from(sorted(self.live)))
-        claims.release(self.case.db, self.live.pop(key))
+        releases.release(self.case.db, self.live.pop(key))
         before = len(self.calls)
         for task in cleaning.tasks(self.case.db, 'h1'):
             if task.token in self.cleaned:
                 continue
             self.cleaned.add(task.token)
             card = task.stable_id.partition('/mdev')[0]
-            cleaning.started(self.case.db, task.device_uuid, task.token)
+            cleaning.started(
+                self.case.db, task.device_uuid, task.token, task.token)
             self.drivers[card].made.pop(task.assignment_uuid)
             self.call(how != 'now', cleaning.finished, task.device_uuid,
                       task.token, passed=True, evidence='',

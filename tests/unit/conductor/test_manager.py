@@ -12,12 +12,15 @@
 """The RPC endpoint: results cross as primitives, and the right hosts hear."""
 
 import dataclasses
+import inspect
+import uuid
 
 import fixtures
 import oslo_messaging
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor.admin import device as device_admin
@@ -26,6 +29,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 CONTRACT = conductor_contract.Conductor
@@ -73,6 +77,9 @@ class ManagerCase(base.ConductorTestCase):
             self.conf, self.db, self.compute)))
 
     def call(self, method, **arguments):
+        """Call a method, as the session of h1 if it has an origin."""
+        if 'origin' in inspect.signature(method).parameters:
+            arguments.setdefault('origin', hosts.origin('h1', base.NODE))
         return self.client.call(method, context.admin(), **arguments)
 
     def refused(self, kind, method, **arguments):
@@ -92,8 +99,9 @@ class ManagerCase(base.ConductorTestCase):
 class ClaimTest(ManagerCase):
 
     def claim_by_rpc(self, **kwargs):
-        return self.call(CONTRACT.claim, request=dataclasses.replace(
-            self.request(2), **kwargs))
+        return self.call(
+            CONTRACT.claim, wanted=60,
+            request=dataclasses.replace(self.request(2), **kwargs))
 
     def test_claim_for_an_instance_refreshes_no_host(self):
         self.assertEqual(2, len(self.claim_by_rpc().assignments))
@@ -116,7 +124,8 @@ class ClaimTest(ManagerCase):
     def test_denied_claim_is_an_answer_with_its_reason_in_the_log(self):
         log = self.useFixture(fixtures.FakeLogger())
         error = self.refused(
-            exception.ClaimDenied, CONTRACT.claim, request=self.request(9))
+            exception.ClaimDenied, CONTRACT.claim, wanted=60,
+            request=self.request(9))
         self.assertEqual('not_enough_available', error.reason)
         self.assertIn('Claim of i1 on h1 denied: not_enough_available',
                       log.output)
@@ -139,16 +148,16 @@ class ClaimTest(ManagerCase):
         self.call(CONTRACT.activate, assignments=uuids,
                   driver_capacities=None)
         for found in (
-                self.call(CONTRACT.host_assignments, host='h1'),
+                self.call(CONTRACT.host_assignments, known=uuids),
                 self.call(CONTRACT.instance_assignments,
                           instance_uuid='i1')):
             self.assertEqual(uuids, [row.uuid for row in found])
         self.call(CONTRACT.release, assignments=uuids)
         for task in self.call(CONTRACT.clean_tasks, host='h1'):
-            token = {'device_uuid': task.device_uuid, 'token': task.token}
-            self.call(CONTRACT.clean_started, **token)
+            attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
+            self.call(CONTRACT.clean_started, token=task.token, **attempt)
             self.call(CONTRACT.clean_finished, passed=True, evidence='',
-                      driver_capacities=None, **token)
+                      driver_capacities=None, **attempt)
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual([], self.compute.refreshed)
 
@@ -159,9 +168,10 @@ class ConfirmTest(ManagerCase):
         self.report_second_host()
         source = base.uuids(self.boot(1))
         self.claim_destination(1, 'm1', host='h2')
-        [moved] = self.call(CONTRACT.host_assignments, host='h2')
-        self.call(CONTRACT.activate, assignments=[moved.uuid],
-                  driver_capacities=None)
+        [moved] = self.call(
+            CONTRACT.host_assignments, known=(), origin=hosts.origin(
+                'h2', str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h2'))))
+        claims.activate(self.db, [moved.uuid])
         offered = self.call(
             CONTRACT.confirm_migration,
             confirmation=claim_obj.MigrationConfirmation(
@@ -210,7 +220,7 @@ class OperatorTest(ManagerCase):
                 (CONTRACT.report, {'report': base.scan(base.EIGHT)}),
                 (CONTRACT.host_inventory, {'host': 'h1'}),
                 (CONTRACT.compare_allocations, {
-                    'host': 'h1', 'allocations': {}, 'assignments': ()}),
+                    'number': 1, 'allocations': {}, 'assignments': ()}),
                 (CONTRACT.changes_since, {'generation': 0}),
                 (CONTRACT.variant_list, {}),
                 (CONTRACT.variant_show, {'name': 'H100'}),

@@ -14,11 +14,12 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import models
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 
@@ -31,7 +32,7 @@ class ReportTest(base.ConductorTestCase):
             statements.append(statement.split()[0])
         before = host_admin.list_all(self.db)
         sa.event.listen(self.db.engine, 'before_cursor_execute', note)
-        reports.report(self.db, base.scan(base.EIGHT))
+        hosts.store(self.db, base.scan(base.EIGHT))
         sa.event.remove(self.db.engine, 'before_cursor_execute', note)
         self.assertEqual(set(), set(statements) & {
             'INSERT', 'UPDATE', 'DELETE'})
@@ -39,38 +40,38 @@ class ReportTest(base.ConductorTestCase):
 
     def test_unmatched_is_listed_and_never_offered(self):
         other = base.function(9, device='1234')
-        inventory = reports.report(self.db, base.scan((*base.EIGHT, other)))
+        inventory = hosts.store(self.db, base.scan((*base.EIGHT, other)))
         self.assertEqual((8, 0), self.offered(inventory))
         [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertIn('10de:1234', device.reason)
 
     def test_broken_card_is_unmanaged_with_the_reason(self):
-        reports.report(self.db, base.scan((
+        hosts.store(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, fault='reads all ones'))))
         [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertEqual('reads all ones', device.reason)
 
     def test_assigned_card_that_vanishes_keeps_its_holder(self):
         granted = self.boot(8)
-        inventory = reports.report(self.db, base.scan(()))
+        inventory = hosts.store(self.db, base.scan(()))
         self.assertEqual((8, 0), self.offered(inventory))
         self.assertEqual({'assigned': 8}, self.states())
         self.assertEqual({False}, {
             each.present for each in device_admin.list_all(self.db)})
-        inventory = claims.release(self.db, base.uuids(granted))
+        inventory = releases.release(self.db, base.uuids(granted))
         self.assertEqual((8, 8), self.offered(inventory))
         self.assertEqual({'missing': 8}, self.states())
 
     def test_group_whose_cards_vanish_and_return(self):
         self.assertEqual((8, 8), self.offered(
-            reports.report(self.db, base.scan(()))))
+            hosts.store(self.db, base.scan(()))))
         self.assertEqual((8, 0), self.offered(
-            reports.report(self.db, base.scan(base.EIGHT))))
+            hosts.store(self.db, base.scan(base.EIGHT))))
 
     def test_renumbered_card_is_the_same_device(self):
         before = {each.stable_id: each.uuid
                   for each in device_admin.list_all(self.db)}
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             base.replace(number, address=f'0000:{number + 64:02x}:00.0')
             for number in range(8)))
         self.assertEqual(before, {
@@ -79,26 +80,26 @@ class ReportTest(base.ConductorTestCase):
         self.assertEqual({'available': 8}, self.states())
 
     def test_swapped_card_is_quarantined(self):
-        reports.report(self.db, base.scan((
+        hosts.store(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, dsn='ff-00'))))
         [device] = device_admin.list_all(self.db, state='quarantined')
         self.assertIn('dsn', device.reason)
 
     def test_swapped_card_keeps_its_holder(self):
         self.boot(8)
-        reports.report(self.db, base.scan((
+        hosts.store(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, dsn='ff-00'))))
         self.assertEqual({'assigned': 8}, self.states())
 
     def test_another_node_uuid(self):
         other = '00000000-0000-0000-0000-000000000000'
         exc = self.assertRaises(
-            exception.Conflict, reports.report, self.db,
+            exception.Conflict, hosts.store, self.db,
             base.scan((), node_uuid=other))
         self.assertIn(other, str(exc))
         self.assertIn(base.NODE, str(exc))
         exc = self.assertRaises(
-            exception.Conflict, reports.report, self.db,
+            exception.Conflict, hosts.store, self.db,
             base.scan(base.EIGHT, host='h2'))
         self.assertIn('h1', str(exc))
         self.assertEqual(['h1'], [
@@ -111,7 +112,7 @@ class ReportTest(base.ConductorTestCase):
         self.assertEqual({'available': 8}, self.states())
 
     def test_problems_are_shown(self):
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             base.EIGHT, problems=('slot 1 cannot be read',)))
         self.assertEqual(('slot 1 cannot be read',),
                          host_admin.list_all(self.db)[0].problems)
@@ -139,5 +140,5 @@ class ReportTest(base.ConductorTestCase):
         before = reports.report(self.db, base.scan(())).generation
         host_admin.delete(self.db, 'h1')
         # The tombstone is a change, too.
-        self.assertGreater(reports.report(
+        self.assertGreater(hosts.store(
             self.db, base.scan(())).generation, before + 1)

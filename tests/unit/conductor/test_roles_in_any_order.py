@@ -25,6 +25,7 @@ from oslotest import base as oslotest_base
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import confirmation
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import claim as claim_obj
@@ -71,7 +72,7 @@ class RoleMachine(RuleBasedStateMachine):
     def teardown(self):
         if self.host is not None:
             self.delete()
-        claims.release(self.case.db, [
+        releases.release(self.case.db, [
             assignment.uuid for assignment in
             claims.of_instance(self.case.db, 'i2')])
         self.case.clean_all()
@@ -89,7 +90,7 @@ class RoleMachine(RuleBasedStateMachine):
 
     def release(self, keys):
         for key in keys:
-            claims.release(self.case.db, self.expected.pop(key))
+            releases.release(self.case.db, self.expected.pop(key))
 
     def claim(self, key, count):
         """Whether it was granted."""

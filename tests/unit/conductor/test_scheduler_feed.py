@@ -13,9 +13,10 @@
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import host as host_admin
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -23,7 +24,7 @@ from tests.unit.conductor import vgpu_base
 class ChangesTest(base.ConductorTestCase):
 
     def test_everything_then_what_changed_then_nothing(self):
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             (), host='h2', node_uuid='22222222-2222-2222-2222-222222222222'))
         first = scheduler_feed.changes_since(self.db, 0)
         self.assertEqual({'h1', 'h2'}, {each.host for each in first.hosts})
@@ -54,11 +55,12 @@ class ChangesTest(base.ConductorTestCase):
         check_changed('provisioning')
         claims.activate(self.db, uuids)
         check_changed('assigned')
-        claims.release(self.db, uuids)
+        releases.release(self.db, uuids)
         check_changed('dirty')
         for passed, state in ((False, 'quarantined'), (True, 'available')):
             [task] = cleaning.tasks(self.db, 'h1')
-            cleaning.started(self.db, task.device_uuid, task.token)
+            cleaning.started(
+                self.db, task.device_uuid, task.token, task.token)
             check_changed('cleaning')
             cleaning.finished(self.db, task.device_uuid, task.token,
                               passed=passed, evidence='')

@@ -84,6 +84,18 @@ class ServeTest(base.BaseTestCase):
         self.assertRaises(exception.ConductorUnavailable, self.api.host_list,
                           context.admin())
 
+    def test_expired_leases_are_searched_for_while_the_service_runs(self):
+        searched = threading.Event()
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.db.assignment.hosts_with_expired_lease',
+            side_effect=lambda *args: searched.set() or []))
+        server = self.serve()
+        self.assertTrue(searched.wait(300))
+        server.stop()
+        self.assertEqual([], [
+            thread.name for thread in threading.enumerate()
+            if thread.name == 'gpgpu-leases'])
+
     def test_call_after_one_of_two_services_stopped_is_answered(self):
         first, _ = self.serve(), self.serve()
         first.stop()

@@ -14,9 +14,9 @@
 import dataclasses
 
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain.vgpu import vgpu_type
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -24,7 +24,7 @@ from tests.unit.conductor import vgpu_base
 class SyncTest(vgpu_base.VGPUTestCase):
 
     def report(self, *types):
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             dataclasses.replace(card, vgpu_types=types)
             for card in self.cards]))
 
@@ -53,7 +53,7 @@ class SyncTest(vgpu_base.VGPUTestCase):
 
     def test_claimed_type_that_no_gpu_has_any_more_keeps_its_inventory(self):
         claim = self.ask(Q1=1)
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             [dataclasses.replace(each, vgpu_types=vgpu_base.TYPES[2:3])
              for each in self.cards]))
         listed = {each.vgpu_type: each

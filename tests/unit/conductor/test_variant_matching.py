@@ -15,8 +15,7 @@ import dataclasses
 
 from oslotest import base
 
-from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
@@ -27,6 +26,7 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import variant
 from gpgpu_plugin.objects import admin
 from tests.fixtures import group as make
+from tests.fixtures import hosts
 from tests.unit.conductor import base as conductor_base
 
 VF = variant.check(variant.Variant(name='VF', vendor='10de', device='26b9'))
@@ -116,7 +116,7 @@ class ApplyTest(conductor_base.ConductorTestCase):
         return host.generation
 
     def report(self, *functions):
-        return reports.report(self.db, conductor_base.scan(functions))
+        return hosts.store(self.db, conductor_base.scan(functions))
 
     def test_group_that_lost_its_last_device_is_deleted(self):
         self.report(*(conductor_base.replace(number, fault='dead')
@@ -135,7 +135,7 @@ class ApplyTest(conductor_base.ConductorTestCase):
             name='H100', vendor='10de', device='2330'))
 
     def test_quarantined_device_keeps_the_reason_of_its_quarantine(self):
-        claims.release(self.db, conductor_base.uuids(self.boot(1)))
+        releases.release(self.db, conductor_base.uuids(self.boot(1)))
         self.clean_all(passed=False)
         before = self.device(state='quarantined').reason
         self.assertIn('looked at', before)

@@ -14,15 +14,15 @@
 import dataclasses
 import uuid
 
-from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -59,19 +59,19 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         unknown = dataclasses.replace(
             CARDS[0], vgpu_types=None, vgpu_mechanism=None,
             unreadable=('vGPU types',))
-        reports.report(self.db, base.scan([unknown, CARDS[1]]))
+        hosts.store(self.db, base.scan([unknown, CARDS[1]]))
         self.assertEqual(1, self.remaining()['passthrough'])
         self.denied('not_enough_available', whole=2)
         [granted] = self.ask(whole=1).assignments
         self.assertEqual(CARDS[1].id, granted.stable_id)
         self.denied('not_enough_available', whole=1)
         # Once they can be read it is known to be free.
-        reports.report(self.db, base.scan(CARDS))
+        hosts.store(self.db, base.scan(CARDS))
         [granted] = self.ask('i2', whole=1).assignments
         self.assertEqual(CARDS[0].id, granted.stable_id)
 
     def test_gpu_with_another_unreadable_attribute_is_offered_whole(self):
-        reports.report(self.db, base.scan([dataclasses.replace(
+        hosts.store(self.db, base.scan([dataclasses.replace(
             CARDS[0], unreadable=('numa_node',)), CARDS[1]]))
         self.assertEqual(2, self.remaining()['passthrough'])
         self.ask(whole=2)
@@ -82,7 +82,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
                          self.remaining())
         # Bound to vfio-pci, a card shows no types; what it has is known.
         assigned = claim.assignments[0].stable_id
-        reports.report(self.db, base.scan([dataclasses.replace(
+        hosts.store(self.db, base.scan([dataclasses.replace(
             each, driver='vfio-pci', vgpu_types=(), vgpu_mechanism=None)
             if each.id == assigned else each for each in CARDS]))
         self.end(claim)
@@ -90,7 +90,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
                          self.remaining())
 
     def test_gpu_that_the_host_uses_offers_vgpus_alone(self):
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             t4(0, used_by='boot_vga'),
             t4(1, iommu_group=7, iommu_foreign_members=('0000:22:00.0',))]))
         self.assertEqual({'passthrough': 0, '1Q': 32, '4Q': 8, '16Q': 2},
@@ -99,7 +99,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_vgpu_that_is_not_clean_takes_capacity(self):
         claim = self.ask(Q4=1)
-        claims.release(self.db, base.uuids(claim))
+        releases.release(self.db, base.uuids(claim))
         self.assertEqual(7, self.remaining()['4Q'])
         self.assertEqual(16, self.remaining()['1Q'])
         self.clean_all(passed=False)
@@ -122,13 +122,13 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         device_admin.set_(self.db, first.uuid, enabled=False)
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
-        reports.report(self.db, base.scan(CARDS[:1]))
+        hosts.store(self.db, base.scan(CARDS[:1]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
 
     def test_gpu_with_a_foreign_mdev_offers_nothing(self):
         foreign = str(uuid.uuid4())
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             [t4(0, existing_vgpus=(foreign,), used_by='mdev'), t4(1)]))
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
@@ -136,7 +136,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
     def test_reported_mdev_of_an_assignment_changes_nothing(self):
         claim = self.ask(Q4=1)
         [mine] = base.uuids(claim)
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             dataclasses.replace(
                 each, existing_vgpus=(mine,), used_by='mdev', vgpu_types=tuple(
                     dataclasses.replace(kind, max_instances=None)
@@ -165,16 +165,16 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
                          self.remaining())
 
     def test_gpu_with_a_vf_of_a_foreign_type_offers_nothing(self):
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             PF, vf(PF, 0, existing_vgpus=('557',)), *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
-        reports.report(self.db, base.scan(self.cards))
+        hosts.store(self.db, base.scan(self.cards))
         self.assertEqual(3, self.remaining()['1Q'])
 
     def test_types_that_a_gpu_in_use_no_longer_lists_are_remembered(self):
         claim = self.ask(Q4=1)
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             dataclasses.replace(PF, vgpu_types=None),
             vf(PF, 0, existing_vgpus=('232',)), *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 2, '16Q': 0},
@@ -185,7 +185,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_vf_without_types_is_not_claimed(self):
         # Its vendor's driver is not bound to it.
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             PF, vf(PF, 0, vgpu_mechanism=None, driver='vfio-pci'),
             *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
@@ -198,7 +198,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
     def test_plain_vfs_are_offered_as_a_type_of_their_gpu(self):
         pf = dataclasses.replace(
             PF, vgpu_types=(vgpu_type.of_plain_vfs(3),))
-        reports.report(
+        hosts.store(
             self.db,
             base.scan(
                 [
@@ -215,7 +215,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
                           'vf3': 3}, self.remaining())
 
     def test_vf_that_nova_manages_is_not_offered(self):
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             PF, vf(PF, 0, owner='Nova ([pci] device_spec)'),
             *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
@@ -233,14 +233,14 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
                 existing=(foreign.id,), available={'T4-1Q': 0}
             ),
         )
-        reports.report(self.db, base.scan([pf, foreign, *self.cards[2:]]))
+        hosts.store(self.db, base.scan([pf, foreign, *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
         self.denied('type_conflict', Q1=1)
         # It counts by the rule alone, too.
-        reports.report(self.db, base.scan([PF, foreign, *self.cards[2:]]))
+        hosts.store(self.db, base.scan([PF, foreign, *self.cards[2:]]))
         self.assertEqual(0, self.remaining()['4Q'])
-        reports.report(
+        hosts.store(
             self.db,
             base.scan(
                 [
@@ -255,8 +255,8 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_dirty_vf_that_cyborg_manages_takes_capacity_until_clean(self):
         claim = self.ask(Q16=1)
-        claims.release(self.db, base.uuids(claim))
-        reports.report(self.db, base.scan([
+        releases.release(self.db, base.uuids(claim))
+        hosts.store(self.db, base.scan([
             PF, vf(PF, 0, owner='Cyborg'), *self.cards[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
@@ -268,7 +268,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         # Some give a variant to the ids of the VFs alone.
         variant_admin.create(self.db, admin.VariantInfo(
             name='VF', vendor='10de', device='26b9'))
-        reports.report(self.db, base.scan([
+        hosts.store(self.db, base.scan([
             dataclasses.replace(PF, device='1eb9'), *self.cards[1:]]))
         [listed] = vgpu_type_admin.list_all(self.db, 'h1')
         self.assertEqual(('passthrough', 3), (
@@ -283,7 +283,7 @@ class SameIDTest(vgpu_base.VGPUTestCase):
     def test_vfs_of_a_gpu_that_no_guest_can_have_are_unmanaged(self):
         for facts in ({'owner': 'Cyborg'}, {'part_of': '0000:00:00.1'},
                       {'fault': 'it does not answer'}):
-            reports.report(self.db, base.scan(
+            hosts.store(self.db, base.scan(
                 [dataclasses.replace(PF, **facts), *self.cards[1:]]))
             self.assertEqual((), vgpu_type_admin.list_all(self.db, 'h1'))
             self.assertEqual({'unmanaged': 4}, self.states())
@@ -293,6 +293,6 @@ class SameIDTest(vgpu_base.VGPUTestCase):
         self.assertEqual('it does not answer', shown[PF.id])
         self.assertEqual('its GPU is unmanaged: it does not answer',
                          shown[self.cards[1].id])
-        reports.report(self.db, base.scan(self.cards))
+        hosts.store(self.db, base.scan(self.cards))
         self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
                          self.remaining())

@@ -14,10 +14,11 @@
 import dataclasses
 
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.db import models
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -57,7 +58,7 @@ class MdevClaimTest(vgpu_base.VGPUTestCase):
         claim = self.ask(Q4=1)
         moved = [dataclasses.replace(each, address=f'0000:{number:02x}:00.0')
                  for number, each in enumerate(CARDS, start=9)]
-        reports.report(self.db, base.scan(moved))
+        hosts.store(self.db, base.scan(moved))
         [assigned] = claims.of_host(self.db, 'h1')
         self.assertEqual('0000:09:00.0', assigned.address)
         self.assertEqual(claim.assignments[0].uuid, assigned.uuid)
@@ -79,18 +80,18 @@ class MdevClaimTest(vgpu_base.VGPUTestCase):
         self.assertLessEqual(counts[0], 13, found)
 
     def test_untouched_vgpus_are_available_at_once(self):
-        claims.abort(self.db, base.uuids(self.ask(Q4=1)), touched=False,
+        releases.abort(self.db, base.uuids(self.ask(Q4=1)), touched=False,
                      fault=None)
         self.assertEqual(32, self.remaining()['1Q'])
 
     def test_gpu_keeps_its_group_while_a_vgpu_is_assigned(self):
         claim = self.ask(Q4=1)
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             [dataclasses.replace(each, fault='it does not answer')
              for each in CARDS]))
         self.assertEqual('T4', claims.of_host(self.db, 'h1')[0].variant)
         self.end(claim)
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             [dataclasses.replace(each, fault='it does not answer at all')
              for each in CARDS]))
         self.assertEqual({'unmanaged': 2}, self.states())

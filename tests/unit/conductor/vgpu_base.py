@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import naming
@@ -106,7 +107,7 @@ class VGPUTestCase(base.ConductorTestCase):
         return str(exc)
 
     def end(self, claim, passed=True):
-        claims.release(self.db, base.uuids(claim))
+        releases.release(self.db, base.uuids(claim))
         self.clean_all(passed)
 
     def remaining(self):

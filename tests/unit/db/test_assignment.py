@@ -13,7 +13,7 @@
 
 import sqlalchemy as sa
 
-from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
@@ -27,7 +27,7 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
 
     def test_only_active_ones_of_hosts_and_instances_are_found(self):
         ended = base.uuids(self.ask('i1', Q4=1))
-        claims.release(self.db, ended)
+        releases.release(self.db, ended)
         active = base.uuids(self.ask('i2', Q4=2))
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
@@ -41,7 +41,7 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
 
     def test_stable_ids_are_known_of_ended_ones_too(self):
         ended = self.ask('i1', Q4=1)
-        claims.release(self.db, base.uuids(ended))
+        releases.release(self.db, base.uuids(ended))
         [assignment] = ended.assignments
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
@@ -53,7 +53,7 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
 
     def test_active_ones_are_counted_by_group_and_type(self):
         self.ask('i1', Q4=2)
-        claims.release(self.db, base.uuids(self.ask('i2', Q4=1)))
+        releases.release(self.db, base.uuids(self.ask('i2', Q4=1)))
         with self.db.reader() as session:
             counts = assignment_db.counts_by_type(session)
         self.assertEqual([('T4-4Q', 2)], [

@@ -15,7 +15,7 @@ import datetime
 
 import sqlalchemy as sa
 
-from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
@@ -76,7 +76,7 @@ class LedgerTest(conductor_base.ConductorTestCase):
 
     def test_events_outlive_their_host(self):
         granted = self.claim(1)
-        claims.release(self.db, conductor_base.uuids(granted))
+        releases.release(self.db, conductor_base.uuids(granted))
         with self.db.reader() as session:
             before = len(events(session))
         host_admin.delete(self.db, 'h1')

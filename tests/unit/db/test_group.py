@@ -11,11 +11,11 @@
 #    under the License.
 """Rows of groups, and the rows that belong to each."""
 
-from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from tests.fixtures import hosts
 from tests.unit.conductor import base as conductor_base
 from tests.unit.conductor import vgpu_base
 from tests.unit.db import base
@@ -85,7 +85,7 @@ class LoadCase(vgpu_base.VGPUTestCase):
 class LoadTest(LoadCase):
 
     def test_devices_and_active_assignments_are_with_their_group(self):
-        claims.release(self.db, conductor_base.uuids(self.ask('i0', Q4=1)))
+        releases.release(self.db, conductor_base.uuids(self.ask('i0', Q4=1)))
         active = conductor_base.uuids(self.ask('i1', Q4=2))
         [[(name, devices, foreign, assignments)]] = self.load('h1')
         self.assertEqual(('T4', [], active), (name, foreign, assignments))
@@ -125,7 +125,7 @@ class ForeignVFTest(LoadCase):
 
     def test_vf_outside_the_group_counts_only_if_it_has_a_vgpu(self):
         # There may be hundreds of others, which nobody can assign.
-        reports.report(self.db, conductor_base.scan([
+        hosts.store(self.db, conductor_base.scan([
             PF, *(vf(PF, number, owner='Cyborg') for number in range(3)),
             vf(PF, 3, owner='Cyborg', existing_vgpus=('234',))]))
         self.assertEqual(

@@ -29,6 +29,11 @@ LEGAL = {
     ('cleaning', 'clean_failed'): 'quarantined',
     ('cleaning', 'clean_interrupted'): 'dirty',
     ('quarantined', 'operator_release'): 'dirty',
+    ('available', 'distrust'): 'dirty',
+    ('available', 'adopt'): 'assigned',
+    ('dirty', 'adopt'): 'assigned',
+    ('cleaning', 'adopt'): 'assigned',
+    ('quarantined', 'adopt'): 'assigned',
 }
 
 

@@ -24,9 +24,12 @@ from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import hosts
 
 CLAIM = claim.ClaimRequest(
     instance_uuid='i1', host='h1', request=request.Request())
+
+ORIGIN = hosts.origin('h1', 'n1')
 
 
 class _DenyingConductor:
@@ -37,7 +40,7 @@ class _DenyingConductor:
         self.contexts = []
 
     @oslo_messaging.expected_exceptions(exception.ClaimDenied)
-    def claim(self, ctxt, request):
+    def claim(self, ctxt, origin, request, wanted):
         self.contexts.append(ctxt)
         raise exception.ClaimDenied(
             instance=request['instance_uuid'], host=request['host'],
@@ -70,7 +73,7 @@ class RPCTest(base.BaseTestCase):
         endpoint = self._serve()
         exc = self.assertRaises(
             exception.ClaimDenied, self.api.claim, context.admin('req-1'),
-            CLAIM)
+            ORIGIN, CLAIM)
         self.assertEqual('not_enough_available', exc.reason)
         self.assertEqual('h1', exc.kwargs['host'])
         self.assertEqual('req-1', endpoint.contexts[0].request_id)
@@ -91,7 +94,8 @@ class RPCTest(base.BaseTestCase):
         self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
         other = conductor_api.ConductorAPI(self.conf, self.transport)
         self.assertRaises(exception.ConductorUnavailable, other.claim,
-                          context.admin(), CLAIM)
+                          context.admin(),
+            ORIGIN, CLAIM)
 
     def test_probe_of_a_broker_that_is_down_names_it_without_password(self):
         with socket.socket() as probe:

@@ -19,7 +19,6 @@ import fixtures
 from nova import exception as nova_exception
 from nova.compute import task_states
 
-from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import exception as virt_exception
@@ -150,7 +149,7 @@ class LifecycleTest(base.DriverTestCase):
         for topology, nodes in ((types.SimpleNamespace(cells=cells), (0, 1)),
                                 (None, None)):
             self.spawn(1, uuid=f'i-{nodes}', numa_topology=topology)
-            request = claim.call_args.args[1]
+            request = claim.call_args.args[2]
             self.assertEqual(
                 (nodes, 'h1', claim_obj.ClaimRole.INSTANCE, None, 'p', 'u'),
                 (request.numa_nodes, request.host, request.role,
@@ -294,7 +293,8 @@ class DestroyTest(base.DriverTestCase):
         self.assertFalse(self.tracker.allocation_removal)
 
     def test_revert_releases_the_claim_of_the_destination_alone(self):
-        granted = self.api.claim(context.admin(), dataclasses.replace(
+        granted = self.tracker.session.call(
+            self.api.claim, dataclasses.replace(
             self.request(3), role=claim_obj.ClaimRole.DESTINATION,
             migration_uuid='m1'))
         self.tracker.assignments.add('i1', granted.assignments)

@@ -126,7 +126,7 @@ class MigrationTest(base.DriverTestCase):
         claim = self.useFixture(fixtures.MockPatchObject(
             self.api, 'claim', wraps=self.api.claim)).mock
         self.begin(1)
-        request = claim.call_args.args[1]
+        request = claim.call_args.args[2]
         self.assertEqual(
             ((1,), 'h1', claim_obj.ClaimRole.DESTINATION, 'm1'),
             (request.numa_nodes, request.host, request.role,

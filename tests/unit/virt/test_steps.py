@@ -49,7 +49,8 @@ class StepsTest(base.ComputeTestCase):
     # -- one case a step: what fails, and what is different afterwards ------
 
     def fail_claim(self):
-        self.api.claim(context.admin(), self.request(8, 'other'))
+        self.tracker.session.call(
+            self.api.claim, self.request(8, 'other'))
         exc = self.assertRaises(exception.ClaimDenied, self.run_steps)
         self.assertEqual('not_enough_available', exc.reason)
         self.assertEqual([], self.guests)
@@ -132,7 +133,7 @@ class StepsTest(base.ComputeTestCase):
 
     def test_rebuild_whose_host_forgot_asks_the_conductor(self):
         first = self.run_steps().uuids
-        self.tracker.assignments.remove('i1', first)
+        self.tracker.assignments.remove('i1', first, first)
         self.assertEqual(first, self.run_steps(keeps=True).uuids)
 
     def test_spawn_again_that_fails_keeps_the_devices(self):
@@ -164,7 +165,8 @@ class StepsTest(base.ComputeTestCase):
 
     def test_claim_whose_answer_is_lost(self):
         def lost(run):
-            self.api.claim(context.admin(), run.request)
+            self.tracker.session.call(
+            self.api.claim, run.request)
             self.tracker.request_reconcile()
             raise exception.ConductorUnavailable(method='claim', timeout=1)
         self.assertRaises(
@@ -253,7 +255,8 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual(self.before, self.settled())
 
     def test_denied_claim_needs_no_comparison(self):
-        self.api.claim(context.admin(), self.request(8, 'other'))
+        self.tracker.session.call(
+            self.api.claim, self.request(8, 'other'))
         reconcile = self.useFixture(fixtures.MockPatchObject(
             self.tracker, 'request_reconcile')).mock
         self.assertRaises(exception.ClaimDenied, self.run_steps)

@@ -15,11 +15,11 @@
 import oslo_messaging
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 
@@ -29,13 +29,13 @@ class HostTest(base.ConductorTestCase):
         granted = self.boot(1)
         self.assertRaises(
             exception.Conflict, host_admin.delete, self.db, 'h1')
-        claims.release(self.db, base.uuids(granted))
+        releases.release(self.db, base.uuids(granted))
         host_admin.delete(self.db, 'h1')
         self.assertEqual((), host_admin.list_all(self.db))
         self.assertRaises(
             exception.NotFound, host_admin.delete, self.db, 'h1')
         # Set up anew, under another UUID too.
-        reports.report(self.db, base.scan(
+        hosts.store(self.db, base.scan(
             base.EIGHT, node_uuid='22222222-2222-2222-2222-222222222222'))
         self.assertEqual({'available': 8}, self.states())
 
@@ -51,7 +51,7 @@ class HostTest(base.ConductorTestCase):
                 for each in scheduler_feed.changes_since(self.db, 0).hosts
                 if host == each.host or node_uuid == each.node_uuid
             ]
-            inventory = reports.report(self.db, base.scan(
+            inventory = hosts.store(self.db, base.scan(
                 base.EIGHT, host=host, node_uuid=node_uuid))
             with self.subTest(host=host, node_uuid=node_uuid):
                 self.assertGreater(inventory.generation, max(before))

@@ -59,7 +59,7 @@ class VariantTest(base.ConductorTestCase):
                     for part in (created, deleted)]
         before = counts()
         for number in range(2, 12):
-            base.reports.report(self.db, base.scan(
+            base.hosts.store(self.db, base.scan(
                 base.EIGHT, host=f'h{number}',
                 node_uuid=str(uuid.uuid4())))
         self.assertEqual(before, counts())
@@ -68,7 +68,7 @@ class VariantTest(base.ConductorTestCase):
         self.assertLessEqual(len(listed), 3)
 
     def test_boot_display_is_not_managed(self):
-        base.reports.report(self.db, base.scan((
+        base.hosts.store(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, used_by='boot_vga'))))
         self.create()
         self.assertEqual({'available': 7, 'unmanaged': 1}, self.states())

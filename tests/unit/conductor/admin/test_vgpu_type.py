@@ -18,12 +18,12 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -52,7 +52,7 @@ class ListTest(vgpu_base.VGPUTestCase):
         # There may be thousands of hosts with hundreds of VFs each.
         counts = []
         for number in range(2, 4):
-            reports.report(self.db, base.scan(
+            hosts.store(self.db, base.scan(
                 CARDS, f'h{number}', str(uuid.uuid4())))
             with self.statements() as found:
                 self.assertEqual(
@@ -86,17 +86,17 @@ class EnableTest(vgpu_base.VGPUTestCase):
 
     def test_type_enabled_on_one_host_stays_disabled_on_the_others(self):
         other = str(uuid.uuid4())
-        reports.report(self.db, base.scan(CARDS, 'h2', other))
-        types, hosts = self.enable('T4-2Q', 'h2')
+        hosts.store(self.db, base.scan(CARDS, 'h2', other))
+        types, changed = self.enable('T4-2Q', 'h2')
         self.assertEqual((['h2'], ['h2']), (
-            [each.host for each in types], hosts))
+            [each.host for each in types], changed))
         self.assertEqual([False, True], [
             each.enabled for each in vgpu_type_admin.list_all(self.db)
             if each.vgpu_type == 'T4-2Q'])
 
     def test_host_that_reports_later_offers_what_is_enabled_everywhere(self):
         self.enable('passthrough', enabled=False)
-        reports.report(self.db, base.scan(CARDS, 'h2', str(uuid.uuid4())))
+        hosts.store(self.db, base.scan(CARDS, 'h2', str(uuid.uuid4())))
         self.assertEqual(
             {'T4-16Q', 'T4-1Q', 'T4-4Q'},
             {each.vgpu_type for each in vgpu_type_admin.list_all(self.db, 'h2')
@@ -116,7 +116,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
         # T4 and 'T4-T4', '4Q' normalise to the same class.
         variant_admin.create(self.db, admin.VariantInfo(
             name='T4-T4', vendor='10de', device='9999'))
-        reports.report(self.db, base.scan([*CARDS, t4(
+        hosts.store(self.db, base.scan([*CARDS, t4(
             2, device='9999', vgpu_types=(vgpu_type.VGPUType(
                 name='4Q', type_id='x', max_instances=1),))]))
         exc = self.assertRaises(

@@ -1,0 +1,208 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Adoption of what a host has and the database does not know.
+
+A database that was restored from a backup does not know the claims that were
+made since, and shows devices as available that guests use or have used. The
+host's first report of a session has the host's book. What the database does
+not know is adopted from it, never dropped; what nobody holds is cleaned
+before it is offered again.
+"""
+
+from __future__ import annotations
+
+import collections
+import uuid
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import device_rows
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.objects import claim as objects
+
+LOG = logging.getLogger(__name__)
+
+_Event = device_rules.DeviceEvent
+_State = device_rules.DeviceState
+
+
+def adopt(session: orm.Session, host: models.Host,
+          book: Sequence[objects.Assignment] | None) -> None:
+    """Bring the (locked) host's rows in line with its book.
+
+    :param book: assignments in the host's book; None: it was not sent
+    :raises Invalid: the database was restored and the book was not sent
+    """
+    if book is None:
+        if host.restored:
+            raise exception.Invalid(
+                field='assignments', value=None,
+                expected='the assignments in the book of the host, since the '
+                         'database was restored')
+        return
+    known = assignment_db.known(
+        session, [assignment.uuid for assignment in book])
+    unknown = [assignment for assignment in book
+               if assignment.uuid not in known]
+    if not unknown and not host.restored:
+        return
+    _Adoption(session, host, book, unknown).run()
+    _distrust_free(session, host)
+    host.restored = False
+    host_db.changed(host)
+
+
+class _Adoption:
+    """One adoption.
+
+    :param unknown: the part of the book that the database does not know
+    """
+
+    def __init__(self, session: orm.Session, host: models.Host,
+                 book: Iterable[objects.Assignment],
+                 unknown: Collection[objects.Assignment]) -> None:
+        self._session = session
+        self._host = host
+        self._listed = {assignment.uuid for assignment in book}
+        self._unknown = unknown
+        self._devices = {
+            device.stable_id: device
+            for device in device_db.of_hosts(session, [host.id])}
+
+    def run(self) -> None:
+        """Adopt all that the database does not know."""
+        for assignment in self._unknown:
+            device = self._device(assignment)
+            if device is None:
+                self._log(assignment, 'the last scan did not find its device')
+                event_db.add(self._session, 'adopt_failed', self._host.name,
+                             detail=f'{assignment.uuid}: no device at '
+                                    f'{assignment.stable_id}')
+                continue
+            self._adopt(assignment, device)
+
+    def _device(self, assignment: objects.Assignment) -> models.Device | None:
+        device = self._devices.get(assignment.stable_id)
+        if device is None:
+            gpu = self._devices.get(pci.function_id_of(assignment.stable_id))
+            if gpu is None:
+                return None
+            device = device_rows.new_mdev_row(
+                self._session, gpu, assignment.stable_id)
+            self._devices[assignment.stable_id] = device
+            self._session.flush()
+        return device
+
+    def _adopt(self, assignment: objects.Assignment,
+               device: models.Device) -> None:
+        for row in self._in_the_way(assignment, device):
+            if row.uuid in self._listed:
+                # The book has one device twice: neither can be believed.
+                self._log(assignment, f'assignment {row.uuid} of the book '
+                                      f'has the same device')
+                event_db.add(self._session, 'adopt_failed', self._host.name,
+                             device, row, f'also held by {assignment.uuid}')
+                return
+            releases.release_active(self._session, self._host, row)
+        self._session.flush()
+        if assignment.vgpu_type != naming.PASSTHROUGH:
+            device.vgpu_type = assignment.vgpu_type
+            device.placement_id = assignment.placement_id
+        device_db.transition(self._session, device, _Event.ADOPT)
+        device.clean_token = None
+        row = self._row(assignment, device)
+        self._session.add(row)
+        event_db.add(self._session, 'adopt', self._host.name, device, row)
+        LOG.warning('Adopted assignment %s of instance %s on %s (device %s), '
+                    'which the database did not know', row.uuid,
+                    row.instance_uuid, self._host.name, device.address)
+
+    def _in_the_way(self, assignment: objects.Assignment,
+                    device: models.Device) -> list[models.Assignment]:
+        """Return active rows that the host's book does not support.
+
+        The device's own, and those under the same key, which the database
+        had before what the book has was claimed.
+        """
+        rows = assignment_db.of_hosts(self._session, [self._host.id])
+        return [
+            row for row in rows
+            if row.device_id == device.id or (
+                row.uuid not in self._listed
+                and (row.instance_uuid, row.role, row.migration_uuid) == (
+                    assignment.instance_uuid, assignment.role,
+                    assignment.migration_uuid or ''))]
+
+    def _row(self, assignment: objects.Assignment,
+             device: models.Device) -> models.Assignment:
+        ordinals = collections.Counter(
+            row.ordinal for row in assignment_db.of_instance(
+                self._session, assignment.instance_uuid)
+            if row.host_id == self._host.id and row.role == assignment.role
+            and row.migration_uuid == (assignment.migration_uuid or ''))
+        return models.Assignment(
+            uuid=assignment.uuid, device=device, host_id=self._host.id,
+            instance_uuid=assignment.instance_uuid, role=assignment.role,
+            migration_uuid=assignment.migration_uuid or '',
+            ordinal=next(number for number in range(len(ordinals) + 1)
+                         if number not in ordinals),
+            active=1, vgpu_type=assignment.vgpu_type,
+            resource_class=assignment.resource_class,
+            request=assignment_db.UNKNOWN_REQUEST, allocated=False,
+            claimed_at=event_db.now())
+
+    def _log(self, assignment: objects.Assignment, reason: str) -> None:
+        LOG.error('Assignment %s of instance %s on %s (device %s) is in the '
+                  'book of the host but not in the database, and cannot be '
+                  'adopted: %s. Its device is not offered', assignment.uuid,
+                  assignment.instance_uuid, self._host.name,
+                  assignment.address, reason)
+
+
+def _distrust_free(session: orm.Session, host: models.Host) -> None:
+    """Have devices cleaned that the database shows as available.
+
+    Somebody may have used them since the backup. A GPU that is only a parent
+    of vGPUs is not used itself.
+    """
+    devices = device_db.of_hosts(session, [host.id])
+    parents = {device.parent_id for device in devices
+               if device.state != _State.AVAILABLE}
+    for device in devices:
+        if (device.state == _State.AVAILABLE and device.group is not None
+                and device.kind == device_rules.DeviceKind.PCI
+                and device.id not in parents and _is_claimable(device)):
+            device_db.transition(session, device, _Event.DISTRUST)
+            device.clean_token = str(uuid.uuid4())
+            event_db.add(session, 'distrust', host.name, device)
+
+
+def _is_claimable(device: models.Device) -> bool:
+    """Return whether claims take the device itself: a whole GPU or a VF."""
+    if device.parent_id is not None:
+        return True
+    assert device.group is not None
+    return any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
+               for offered in device.group.types)

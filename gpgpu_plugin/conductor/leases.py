@@ -1,0 +1,91 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Leases of claims that nobody activated.
+
+A claim is granted to a build. If its caller gave up before the answer, or
+died, only the host knows that nobody builds with it. It is told until it has
+ended or activated the claim.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from futurist import periodics
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.rpc import compute_api
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL = 60
+"""Seconds between two searches for expired leases."""
+
+
+class LeaseWatch:
+    """Tells hosts of expired leases.
+
+    :param clock: seconds since the epoch
+    """
+
+    def __init__(self, db: api.Database, compute: compute_api.ComputeAPI,
+                 clock: Callable[[], float] = time.time) -> None:
+        self._db = db
+        self._compute = compute
+        self._clock = clock
+        self._worker: periodics.PeriodicWorker | None = None
+        self._thread: threading.Thread | None = None
+
+    def run_once(self) -> list[str]:
+        """Tell every host that has an expired lease; never raises.
+
+        :returns: names of the hosts
+        """
+        try:
+            with self._db.reader() as session:
+                hosts = assignment_db.hosts_with_expired_lease(
+                    session, self._clock())
+        except Exception:
+            # The database's driver has errors of its own.
+            LOG.exception('Cannot search for expired leases; tried again '
+                          'in %s s', INTERVAL)
+            return []
+        for host in hosts:
+            try:
+                self._compute.assignments_changed(
+                    gpgpu_context.admin(), host)
+            except Exception:
+                LOG.exception('Cannot tell %s of its expired leases; tried '
+                              'again in %s s', host, INTERVAL)
+        return hosts
+
+    def start(self) -> None:
+        """Search in a thread of its own, until ``stop``."""
+        @periodics.periodic(INTERVAL, run_immediately=True)
+        def search() -> None:
+            self.run_once()
+        self._worker = periodics.PeriodicWorker([(search, (), {})])
+        self._thread = threading.Thread(
+            target=self._worker.start, name='gpgpu-leases', daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the search under way."""
+        if self._worker is not None and self._thread is not None:
+            self._worker.stop()
+            self._thread.join()
+            self._worker = self._thread = None

@@ -1,0 +1,276 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Sessions: which start of nova-compute speaks for a host.
+
+Each start begins a session, which the conductor numbers. A call of an older
+session, of another machine, or of a host that the database knows less about
+than the host does, changes nothing. The check and what the call changes are
+one transaction under the host's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import machine
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import session as objects
+
+LOG = logging.getLogger(__name__)
+
+_HEARD_PRECISION = 60
+"""Seconds; ``heard_at`` is not written more often by calls that change
+nothing else."""
+
+
+class _HostUnknown(Exception):
+    """The host begins its first session."""
+
+
+def begin(db: api.Database, request: objects.SessionRequest,
+          timeout: float) -> objects.Session:
+    """Begin a session (Conductor.begin_session).
+
+    :param timeout: seconds of silence after which another machine may speak
+        for the host
+    """
+    def work(session: orm.Session) -> objects.Session:
+        host = host_db.lock(session, request.host)
+        if host is None:
+            raise _HostUnknown
+        return _begin(session, host, request, timeout)
+
+    def first(session: orm.Session) -> objects.Session:
+        # A variant that is being changed right now is applied to all hosts
+        # that exist: this one must come before or after that.
+        host_db.lock_row(session, 'variants')
+        host = (host_db.lock(session, request.host)
+                or _insert_host(session, request))
+        return _begin(session, host, request, timeout)
+    try:
+        return db.write(work)
+    except _HostUnknown:
+        # In a transaction of its own: MariaDB locks a host also where there
+        # is none yet, and the variants are locked before hosts.
+        return db.write(first)
+
+
+def _begin(session: orm.Session, host: models.Host,
+           request: objects.SessionRequest,
+           timeout: float) -> objects.Session:
+    _check_node(session, host, request)
+    restored = (host.restored or request.doubted
+                or _knows_less(host, request))
+    if host.start_uuid == request.start_uuid and not restored:
+        # The answer to the same request was lost.
+        return _view(host)
+    if request.expected < host.session:
+        raise exception.SessionOutdated(
+            host=host.name, expected=request.expected,
+            current=host.session)
+    _check_machine(host, request, timeout)
+    _accept(session, host, request, restored)
+    return _view(host)
+
+
+def _insert_host(session: orm.Session,
+                 request: objects.SessionRequest) -> models.Host:
+    other = host_db.by_node_uuid(session, request.node_uuid)
+    if other is not None:
+        raise exception.Conflict(
+            kind='host', name=request.host,
+            reason=f'node {request.node_uuid} is reported by host '
+                   f'{other.name} already')
+    host = models.Host(
+        name=request.host, node=request.node, node_uuid=request.node_uuid,
+        generation=1 + host_db.last_generation(
+            session, request.host, request.node_uuid),
+        session=0, deleted=0, problems='[]', machine='{}', restored=False)
+    session.add(host)
+    session.flush()
+    return host
+
+
+def _check_node(session: orm.Session, host: models.Host,
+                request: objects.SessionRequest) -> None:
+    if host.node_uuid != request.node_uuid:
+        raise exception.Conflict(
+            kind='host', name=host.name,
+            reason=f'it reported node {host.node_uuid} before and '
+                   f'{request.node_uuid} now; delete the host if it was '
+                   f'set up anew')
+
+
+def _knows_less(host: models.Host, request: objects.SessionRequest) -> bool:
+    return (request.expected > host.session
+            or request.generation > host.generation)
+
+
+def _check_machine(host: models.Host, request: objects.SessionRequest,
+                   timeout: float) -> None:
+    """Refuse another machine while the present one may be alive.
+
+    :raises Fenced: naming what differs and what to do
+    """
+    if host.start_uuid is None or host.takeover:
+        return
+    silent = time.time() - (host.heard_at or 0)
+    if silent > timeout:
+        return
+    difference = (
+        'this start of nova-compute had a session and a newer one took its '
+        'place' if request.superseded
+        else machine.difference(_machine(host), request.identity))
+    if difference is not None:
+        raise exception.Fenced(
+            host=host.name,
+            reason=f'{difference}. Session {host.session} was heard '
+                   f'{silent:.0f} s ago. If the other nova-compute is gone, '
+                   f'wait {timeout - silent:.0f} s or run "gpgpu-manage host '
+                   f'takeover {host.name}"; if it runs, stop the wrong one')
+
+
+def _machine(host: models.Host) -> machine.MachineIdentity:
+    return codec.from_primitive(
+        machine.MachineIdentity, json.loads(host.machine))
+
+
+def _accept(session: orm.Session, host: models.Host,
+            request: objects.SessionRequest, restored: bool) -> None:
+    host.session = max(host.session, request.expected) + 1
+    # What the host or a scheduler once had must never be newer.
+    host.generation = max(host.generation, request.generation)
+    host.start_uuid = request.start_uuid
+    host.machine = json.dumps(codec.to_primitive(request.identity))
+    host.heard_at = time.time()
+    host.takeover = False
+    host.restored = restored
+    host.report_number = host.comparison_number = 0
+    host_db.changed(host)
+    event_db.add(session, 'session', host.name,
+                 detail=f'{host.session}, start {request.start_uuid}')
+    if restored:
+        LOG.warning(
+            'nova-compute of %s knows session %s and generation %s, which '
+            'the database does not: it was restored from a backup, or the '
+            'host was deleted. The host reports what it has, and its free '
+            'devices are cleaned', host.name, request.expected,
+            request.generation)
+        event_db.add(session, 'restored', host.name)
+
+
+def _view(host: models.Host) -> objects.Session:
+    return objects.Session(
+        number=host.session, generation=host.generation,
+        restored=host.restored)
+
+
+def check(host: models.Host | None, origin: objects.Origin | None, *,
+          reported: bool = True, hear: bool = True) -> None:
+    """Refuse a call of whoever must not speak for the locked host.
+
+    :param origin: None: the conductor itself, or an operator
+    :param reported: the session must have reported the host's devices
+    :param hear: note that the host called; False where nothing is locked
+    :raises Fenced: another session speaks for the host
+    :raises SessionLost: the database knows less than the host
+    :raises Conflict: the session has not reported yet
+    """
+    if origin is None:
+        return
+    if host is None:
+        raise _lost(origin, 'it does not know the host')
+    if host.start_uuid is None:
+        raise _lost(origin, 'it was restored from a backup')
+    if origin.session > host.session:
+        raise _lost(origin, f'its newest one is {host.session}')
+    if (origin.session < host.session
+            or origin.start_uuid != host.start_uuid):
+        raise exception.Fenced(
+            host=host.name,
+            reason=f'session {origin.session} was replaced by session '
+                   f'{host.session}')
+    if origin.generation > host.generation:
+        raise _lost(origin, f'the host has seen generation '
+                            f'{origin.generation}, the database has '
+                            f'{host.generation}')
+    if reported and not host.report_number:
+        raise exception.Conflict(
+            kind='host', name=host.name,
+            reason=f'session {host.session} has not reported its devices yet')
+    now = time.time()
+    if hear and now - (host.heard_at or 0) >= _HEARD_PRECISION:
+        host.heard_at = now
+
+
+def _lost(origin: objects.Origin, reason: str) -> exception.SessionLost:
+    return exception.SessionLost(
+        host=origin.host, session=origin.session, reason=reason)
+
+
+def digest(db: api.Database, origin: objects.Origin) -> int:
+    """Return the digest of a host (Conductor.digest).
+
+    The host's row is not locked: a claim that waits must not make the host
+    wait as well.
+    """
+    with db.writer() as session:
+        host = host_db.find(session, origin.host)
+        check(host, origin, hear=False)
+        assert host is not None
+        host_db.heard(session, host.id, time.time())
+        rows = assignment_db.of_hosts(session, [host.id])
+        return objects.digest(host.generation, (
+            (row.uuid, row.instance_uuid, row.role, row.migration_uuid)
+            for row in rows))
+
+
+def allow_takeover(db: api.Database, name: str) -> None:
+    """Allow the next start, whichever machine it is on.
+
+    :raises NotFound: the host never reported
+    """
+    def work(session: orm.Session) -> None:
+        host = host_db.lock(session, name)
+        if host is None:
+            raise exception.NotFound(kind='host', name=name)
+        host.takeover = True
+        event_db.add(session, 'takeover', host.name)
+    db.write(work)
+
+
+def mark_restored(db: api.Database) -> list[str]:
+    """Have every host begin a new session and report what it has.
+
+    Until then nothing on it can be claimed.
+
+    :returns: names of the hosts
+    """
+    def work(session: orm.Session) -> list[str]:
+        hosts = host_db.lock_all(session)
+        for host in hosts:
+            host.restored, host.start_uuid = True, None
+            host.report_number = 0
+            host_db.changed(host)
+            event_db.add(session, 'restored', host.name)
+        return [host.name for host in hosts]
+    return db.write(work)

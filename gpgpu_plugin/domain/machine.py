@@ -1,0 +1,66 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Identity of the machine on which a host's nova-compute runs.
+
+Two machines that were given the same host name by mistake must not both
+speak for it. Nothing that every service user can read is proof on its own:
+machine ids are copied with images, GPUs are moved, and a kernel that boots
+has a new boot id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MachineIdentity:
+    """What the service user can read of a machine.
+
+    :ivar boot_id: of the running kernel (/proc/sys/kernel/random/boot_id);
+        empty if unknown
+    :ivar machine_id: of the installation (/etc/machine-id); empty if unknown
+    :ivar gpus: serial numbers of the GPUs by stable id; an empty serial
+        number is unknown
+    """
+
+    boot_id: str = ''
+    machine_id: str = ''
+    gpus: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def difference(old: MachineIdentity, new: MachineIdentity) -> str | None:
+    """Return why two identities may be two machines; None if they are one.
+
+    The same running kernel is the same machine, whatever became of its GPUs.
+    After a reboot the installation must be the same, and the GPUs those that
+    were there; a GPU that is missing is no difference if others are there.
+    """
+    if old.boot_id and old.boot_id == new.boot_id:
+        return None
+    if not old.machine_id or old.machine_id != new.machine_id:
+        return (f'its machine id is {new.machine_id or "unknown"} instead of '
+                f'{old.machine_id or "unknown"}')
+    for gpu in old.gpus.keys() & new.gpus.keys():
+        before, now = old.gpus[gpu], new.gpus[gpu]
+        if before != now and before and now:
+            return (f'the GPU at {gpu} has serial number {now} instead of '
+                    f'{before}')
+    if not (old.gpus.keys() <= new.gpus.keys()
+            or (new.gpus and new.gpus.keys() <= old.gpus.keys())):
+        return (f'its GPUs are at {_places(new)} instead of {_places(old)}')
+    return None
+
+
+def _places(identity: MachineIdentity) -> str:
+    return ', '.join(sorted(identity.gpus)) or 'no place'

@@ -1,0 +1,180 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Adoption of what a host has and a restored database does not know."""
+
+import dataclasses
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+
+class AdoptionMixin:
+
+    def restored(self, book, cards=None, marked=True):
+        """Report after a restore with the assignments in the host's book."""
+        if marked:
+            sessions.mark_restored(self.db)
+        granted = hosts.begin(self.db, 'h1', base.NODE, expected=90)
+        origin = hosts.origin('h1', base.NODE, session=granted.number)
+        reports.report(self.db, base.scan(
+            self.cards if cards is None else cards, number=1,
+            assignments=tuple(book)), origin)
+        return origin
+
+    def users(self):
+        return {device.address: device.used_by
+                for device in device_admin.list_all(self.db)
+                if device.used_by}
+
+    def book(self, *claimed):
+        return [assignment for claim in claimed
+                for assignment in claim.assignments]
+
+    def forget(self, claim):
+        """Bring the database back to before a claim."""
+        with self.db.writer() as session:
+            for row in session.query(models.Assignment).filter(
+                    models.Assignment.uuid.in_(base.uuids(claim))):
+                row.device.state = 'available'
+                session.delete(row)
+
+
+class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
+
+    def test_unknown_assignment_is_adopted(self):
+        granted = self.boot(2)
+        self.forget(granted)
+        self.assertEqual({}, self.users())
+        self.restored(self.book(granted))
+        self.assertEqual(
+            {assignment.address: 'i1' for assignment in granted.assignments},
+            self.users())
+        self.assertEqual({'assigned': 2, 'dirty': 6}, self.states())
+
+    def test_unknown_assignment_shows_a_restore_that_nobody_marked(self):
+        granted = self.boot(2)
+        self.forget(granted)
+        hosts.begin(self.db, 'h1', base.NODE)
+        origin = hosts.origin('h1', base.NODE)
+        reports.report(self.db, base.scan(
+            self.cards, number=2, assignments=tuple(self.book(granted))),
+            origin)
+        self.assertEqual({'assigned': 2, 'dirty': 6}, self.states())
+
+    def test_adopted_assignment_is_released_like_any_other(self):
+        granted = self.boot(2)
+        self.forget(granted)
+        self.restored(self.book(granted))
+        releases.release(self.db, base.uuids(granted))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_adopted_assignment_answers_any_request_of_its_instance(self):
+        granted = self.boot(2)
+        self.forget(granted)
+        self.restored(self.book(granted))
+        self.assertEqual(base.uuids(granted), base.uuids(self.claim(2)))
+
+    def test_known_assignment_stays_as_it_is(self):
+        granted = self.boot(2)
+        self.restored(self.book(granted))
+        self.assertEqual({'assigned': 2, 'dirty': 6}, self.states())
+        self.assertEqual(base.uuids(granted), [
+            row.uuid for row in claims.of_instance(self.db, 'i1')])
+
+    def test_assignment_that_only_the_database_has_stays(self):
+        # Its host finds out from Nova whether the instance still has it.
+        granted = self.boot(2)
+        self.restored([])
+        self.assertEqual(base.uuids(granted), [
+            row.uuid for row in claims.of_instance(self.db, 'i1')])
+
+    def test_device_of_another_instance_since_the_backup_is_adopted(self):
+        before = self.boot(8, 'i1')
+        releases.release(self.db, base.uuids(before))
+        self.clean_all()
+        after = self.boot(8, 'i2')
+        self.forget(after)
+        with self.db.writer() as session:
+            for row in session.query(models.Assignment):
+                row.active, row.ended_at = 1, None
+                row.device.state = 'assigned'
+        self.assertEqual({'i1'}, set(self.users().values()))
+        self.restored(self.book(after))
+        self.assertEqual({'i2'}, set(self.users().values()))
+
+    def test_same_instance_with_other_devices_since_the_backup(self):
+        before = self.boot(2)
+        after = dataclasses.replace(before, assignments=tuple(
+            dataclasses.replace(
+                assignment, uuid=f'new-{number}',
+                stable_id=base.function(6 + number).id,
+                address=base.function(6 + number).address)
+            for number, assignment in enumerate(before.assignments)))
+        self.restored(self.book(after))
+        self.assertEqual(
+            {base.function(6).address: 'i1', base.function(7).address: 'i1'},
+            self.users())
+        self.assertEqual({'assigned': 2, 'dirty': 6}, self.states())
+
+    def test_role_and_migration_are_adopted(self):
+        granted = self.claim_destination(2, 'm1')
+        self.forget(granted)
+        self.restored(self.book(granted))
+        self.assertEqual(
+            {(claim_obj.ClaimRole.DESTINATION, 'm1')},
+            {(row.role, row.migration_uuid)
+             for row in claims.of_instance(self.db, 'i1')})
+
+    def test_device_that_the_book_has_twice_is_kept_and_logged(self):
+        granted = self.boot(1)
+        [known] = granted.assignments
+        self.restored([known, dataclasses.replace(
+            known, uuid='second', instance_uuid='i2')])
+        self.assertEqual({known.address: 'i1'}, self.users())
+
+    def test_device_that_the_scan_did_not_find_is_not_adopted(self):
+        granted = self.boot(1)
+        self.forget(granted)
+        [assignment] = granted.assignments
+        self.restored([dataclasses.replace(
+            assignment, stable_id='/devices/pci0000:ff/01.0/00.0')])
+        self.assertEqual({}, self.users())
+
+    def test_quarantined_device_that_a_guest_has_is_adopted(self):
+        granted = self.claim(1)
+        releases.abort(
+            self.db, base.uuids(granted), touched=True, fault='broken')
+        self.assertEqual({'available': 7, 'quarantined': 1}, self.states())
+        [assignment] = granted.assignments
+        self.restored([dataclasses.replace(assignment, uuid='later')])
+        self.assertEqual({'assigned': 1, 'dirty': 7}, self.states())
+
+
+class VGPUAdoptionTest(AdoptionMixin, vgpu_base.VGPUTestCase):
+
+    def test_vgpu_on_an_mdev_row_is_adopted(self):
+        granted = self.ask(Q4=2)
+        self.forget(granted)
+        self.restored(self.book(granted))
+        self.assertEqual(
+            base.uuids(granted),
+            [row.uuid for row in claims.of_instance(
+                self.db, granted.assignments[0].instance_uuid)])

@@ -1,0 +1,77 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Leases that are over, and the hosts that are told."""
+
+import fixtures
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import leases
+from gpgpu_plugin.conductor import releases
+from tests.unit.conductor import base
+from tests.unit.conductor import test_manager
+
+
+class LeaseWatchTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.now = 1e9
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.conductor.claims.time.time', lambda: self.now))
+        self.compute = test_manager.FakeComputeAPI()
+        self.watch = leases.LeaseWatch(
+            self.db, self.compute, lambda: self.now)
+
+    def test_host_is_told_of_an_expired_lease_until_it_is_settled(self):
+        granted = self.claim(2)
+        self.assertEqual([], self.watch.run_once())
+        self.now += 61
+        self.assertEqual(['h1'], self.watch.run_once())
+        self.assertEqual(['h1'], self.watch.run_once())
+        self.assertEqual(['h1', 'h1'], self.compute.changed)
+        releases.release(self.db, base.uuids(granted))
+        self.assertEqual([], self.watch.run_once())
+
+    def test_activated_claim_has_no_lease(self):
+        claims.activate(self.db, base.uuids(self.claim(2)))
+        self.now += 10**6
+        self.assertEqual([], self.watch.run_once())
+
+    def test_host_that_cannot_be_told_does_not_keep_others_from_it(self):
+        self.report_second_host()
+        self.claim(1)
+        self.claim(1, 'i2', host='h2')
+        self.now += 61
+        told = []
+
+        def cast(ctxt, host):
+            if host == 'h1':
+                raise RuntimeError('broker')
+            told.append(host)
+        self.compute.assignments_changed = cast
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.conductor.leases'))
+        self.assertEqual(['h1', 'h2'], self.watch.run_once())
+        self.assertEqual(['h2'], told)
+        self.assertIn('Cannot tell h1', log.output)
+
+    def test_database_that_is_away_ends_nothing(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.db.assignment.hosts_with_expired_lease',
+            side_effect=RuntimeError('away')))
+        self.assertEqual([], self.watch.run_once())
+
+    def test_search_for_expired_leases_is_one_statement(self):
+        with self.statements() as found:
+            self.watch.run_once()
+        self.assertEqual(['BEGIN', 'SELECT'],
+                         [statement.split()[0] for statement in found])

@@ -1,0 +1,56 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Identity of a machine, as any user reads it."""
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import identity
+
+
+class IdentityTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+
+    def write(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+
+    def test_ids_are_read_without_their_line_end(self):
+        self.write('proc/sys/kernel/random/boot_id', 'b1\n')
+        self.write('etc/machine-id', 'm1\n')
+        self.assertEqual(
+            machine.MachineIdentity(boot_id='b1', machine_id='m1'),
+            identity.read((), str(self.root)))
+
+    def test_id_that_cannot_be_read_is_empty(self):
+        self.assertEqual(machine.MachineIdentity(),
+                         identity.read((), str(self.root)))
+
+    def test_gpus_have_their_serial_numbers_and_vfs_are_left_out(self):
+        functions = (
+            pci.PCIFunction(id='/a', address='a', serial='1', dsn='2'),
+            pci.PCIFunction(id='/b', address='b', dsn='3'),
+            pci.PCIFunction(id='/c', address='c'),
+            pci.PCIFunction(id='/a/vf0', address='v', pf='/a', dsn='9'))
+        self.assertEqual({'/a': '1', '/b': '3', '/c': ''},
+                         identity.read(functions, str(self.root)).gpus)
+
+    def test_this_machine_has_a_boot_id(self):
+        self.assertRegex(identity.read(()).boot_id, '^[0-9a-f-]{36}$')
