@@ -40,6 +40,15 @@ class ExtraSpecTest(cloud.GpuCloud):
         for word in ('same_rack', 'any', 'same_numa', 'same_switch'):
             self.assertIn(word, message)
 
+    def test_suffixed_class_of_the_plugin_is_refused(self) -> None:
+        for key in ('resources1:CUSTOM_GPU_H100',
+                    'resources_A:CUSTOM_VGPU_T4_T4_4Q'):
+            error = self.assertRaises(
+                api_client.OpenStackApiException, self.flavor_of, {key: '1'})
+            self.assertEqual(400, error.response.status_code)
+            self.assertIn(key, str(error.response.text))
+        self.flavor_of({'resources1:CUSTOM_FPGA': '1'})
+
     def test_valid_extra_specs_are_accepted_and_enforced(self) -> None:
         fits = self.flavor_of({'resources:CUSTOM_GPU_H100': '4',
                                'gpgpu:topology': 'same_numa'})
