@@ -51,18 +51,19 @@ OPTS = [
     cfg.IntOpt(
         'claim_lease', default=600, min=10,
         help='Seconds for which a claim that was not activated is presumed '
-             'to belong to a running build. It is also the interval at which '
-             'nova-compute compares the assignments of its host with Nova\'s '
-             'instances. A lower value releases devices sooner after a '
-             'failure, but makes nova-compute call gpgpu-conductor and '
-             'Placement more often.'),
+             'to belong to a running build. After it gpgpu-conductor tells '
+             'the host, which releases the claim if nothing builds with it. '
+             'It is also the time after which nova-compute compares its '
+             'assignments a second time when the outcome of a call was '
+             'unknown. A lower value releases devices sooner after a '
+             'failure.'),
     cfg.IntOpt(
         'session_timeout', default=900, min=60,
         help='Seconds without a call after which nova-compute on another '
              'machine may speak for a host. Until then it is fenced: '
              'its calls change nothing, and it does no GPU work. '
              '"gpgpu-manage host takeover" allows it at once. It must be '
-             'longer than digest_interval.'),
+             'at least twice digest_interval.'),
     cfg.IntOpt(
         'digest_interval', default=300, min=10,
         help='Seconds, on average, between two calls in which nova-compute '
@@ -133,6 +134,13 @@ def check(conf: cfg.ConfigOpts) -> None:
     for group, options in list_opts():
         for option in options:
             getattr(conf[group.name], option.dest)
+    if conf.gpgpu.session_timeout < 2 * conf.gpgpu.digest_interval:
+        # An idle host calls after up to one and a half intervals.
+        raise cfg.ConfigFileValueError(
+            f'[gpgpu] session_timeout = {conf.gpgpu.session_timeout} must be '
+            f'at least twice digest_interval = '
+            f'{conf.gpgpu.digest_interval}, or an idle host counts as '
+            f'silent')
 
 
 def numvfs(conf: cfg.ConfigOpts) -> dict[str, int]:

@@ -26,6 +26,7 @@ from oslotest import base
 
 import gpgpu_plugin
 import gpgpu_plugin.conf
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.conf import opts
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request
@@ -85,6 +86,16 @@ class TestOptions(base.BaseTestCase):
                     self.assertLessEqual(
                         {id(item) for item in value}, listed,
                         f'{module.name}.{name}')
+
+    def test_session_that_expires_between_two_digests_is_refused(self):
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        conf([])
+        conf_gpgpu.check(conf)
+        conf.set_override('digest_interval', 451, 'gpgpu')
+        exc = self.assertRaises(cfg.Error, conf_gpgpu.check, conf)
+        self.assertIn('session_timeout = 900 must be at least twice '
+                      'digest_interval = 451', str(exc))
 
     def test_every_default_can_be_read(self):
         # "$state_path" in an option state_path would be itself, for ever.
