@@ -60,6 +60,7 @@ class HostSession:
         self._superseded = False
         self._doubted = False
         self._refused: str | None = None
+        self._fenced = False
         self._reports = 0
         self._comparisons = 0
 
@@ -69,6 +70,11 @@ class HostSession:
     def is_active(self) -> bool:
         """Whether a conductor gave this start a session."""
         return bool(self._number)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another nova-compute speaks for the host."""
+        return self._fenced
 
     @property
     def is_reported(self) -> bool:
@@ -132,6 +138,7 @@ class HostSession:
             self._number, self._node_uuid = granted.number, node_uuid
             self._reported = self._superseded = self._doubted = False
             self._refused = None
+            self._fenced = False
         self._book.begin(granted.number, granted.generation)
         LOG.info('Session %s of host %s has begun%s', granted.number,
                  self._host, '; the conductor\'s database was restored'
@@ -139,6 +146,7 @@ class HostSession:
 
     def _log_refusal(self, exc: exception.GPUPluginException) -> None:
         """Say once why this host does no GPU work."""
+        self._fenced = isinstance(exc, exception.Fenced)
         reason = exc.msg_fmt % exc.kwargs
         if self._refused is None:
             LOG.error('%s. No GPU of %s is offered, assigned or cleaned by '

@@ -91,14 +91,14 @@ class ServiceMixin(nova_driver.ComputeDriver):
         self._gpu_tracker = tracker
         self._gpu_worker = worker.Worker(
             self._gpu_run_once, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
-        # Claims of a dead predecessor end before anything is built.
-        self._gpu_worker.run_once()
         super().init_host(host)
         [(uuid, name)] = self.get_nodenames_by_uuid().items()
         tracker.set_node(name, uuid)
+        # Claims of a dead predecessor end before anything is built.
         self._gpu_worker.run_once()
-        # Nova starts guests next, as after a reboot of the host.
-        tracker.restore()
+        if not tracker.session.is_fenced:
+            # Nova starts guests next, as after a reboot of the host.
+            tracker.restore()
         try:
             self._gpu_check_conflicts()
         except exception.ConfigInvalid:

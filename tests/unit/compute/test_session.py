@@ -70,8 +70,22 @@ class SecondComputeTest(SessionCase):
             copy.run_once()
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
         self.assertFalse(copy.session.is_active)
+        self.assertTrue(copy.session.is_fenced)
         self.assertEqual(1, self.log.output.count('is fenced'))
         self.assertIn('gpgpu-manage host takeover h1', self.log.output)
+
+    def test_host_without_a_conductor_is_not_fenced(self):
+        self.conductor.stop()
+        restarted = self.make_tracker()
+        self.useFixture(fixtures.MockPatchObject(
+            self.api, 'begin_session',
+            side_effect=exception.ConductorUnavailable(
+                method='begin_session', timeout=1)))
+        restarted.run_once()
+        self.assertEqual(
+            (False, False),
+            (restarted.session.is_active, restarted.session.is_fenced))
+        self.conductor.start()
 
     def test_copy_claims_nothing(self):
         copy = self.other_machine()

@@ -113,15 +113,20 @@ class ServiceTestCase(base.BaseTestCase):
 
 class InitHostTest(ServiceTestCase):
 
-    def test_tracker_works_before_nova_and_restores_after_it(self):
+    def test_tracker_begins_and_restores_when_nova_knows_its_node(self):
+        self.tracker.session.is_fenced = False
         self.driver.init_host('h1')
         self.assertEqual([
-            'worker.run_once', 'nova.init_host', 'tracker.set_node',
-            'worker.run_once', 'tracker.restore', 'worker.start',
-            'worker.wake'], self.names())
+            'nova.init_host', 'tracker.set_node', 'worker.run_once',
+            'tracker.restore', 'worker.start', 'worker.wake'], self.names())
         self.tracker.set_node.assert_called_once_with('node', 'node-uuid')
         self.assertEqual(('h1', 'client'), self.made_for)
         self.assertIs(self.tracker, self.driver.gpu_tracker)
+
+    def test_fenced_host_restores_nothing(self):
+        self.tracker.session.is_fenced = True
+        self.driver.init_host('h1')
+        self.assertFalse(self.tracker.restore.called)
 
     def test_tracker_is_missing_before_init_host(self):
         self.assertRaises(RuntimeError, lambda: self.driver.gpu_tracker)
