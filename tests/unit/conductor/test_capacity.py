@@ -13,7 +13,11 @@
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.objects import admin
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -45,6 +49,31 @@ class LoadTest(vgpu_base.VGPUTestCase):
             with self.statements() as found:
                 capacity.load(session, [host.id])
         self.assertEqual(3, len(found), found)
+
+
+class WithAssignmentsTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='A2', vendor='10de', device='25b6'))
+        hosts.store(self.db, base.scan((
+            base.function(0), base.function(1, device='25b6'))))
+
+    def test_assignment_of_another_groups_device_is_left_out(self):
+        self.claim()
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            added = assignment_db.of_hosts(session, [host.id])
+            loaded = {
+                group.value.variant.name: group for group
+                in capacity.load(session, [host.id], [])[host.id]}
+            self.assertIs(
+                loaded['A2'], loaded['A2'].with_assignments(added))
+            self.assertEqual(
+                base.uuids(self.claim()), [
+                    row.uuid for row in
+                    loaded['H100'].with_assignments(added).value.assignments])
 
 
 class StatementsTest(base.ConductorTestCase):

@@ -162,6 +162,24 @@ class ClaimTest(ManagerCase):
         self.assertEqual([], self.compute.refreshed)
 
 
+class CastTest(ManagerCase):
+
+    def test_host_that_cannot_be_told_does_not_keep_others_from_it(self):
+        self.report_second_host()
+        told = []
+
+        def refresh(ctxt, host):
+            if host == 'h1':
+                raise oslo_messaging.MessageDeliveryFailure('h1')
+            told.append(host)
+        self.compute.refresh = refresh
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.conductor.manager'))
+        self.call(CONTRACT.variant_delete, name='H100')
+        self.assertEqual(['h2'], told)
+        self.assertIn('Cannot tell h1', log.output)
+
+
 class ConfirmTest(ManagerCase):
 
     def test_confirmation_tells_the_destination_of_its_assignments(self):
