@@ -48,6 +48,7 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import guest_nodes
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
@@ -85,7 +86,8 @@ def claim(db: api.Database, request: objects.ClaimRequest,
                           for group in groups]
         granted = objects.Claim(
             assignments=tuple(view(row, host) for row in assigned),
-            inventory=inventory.refresh(session, host, groups))
+            inventory=inventory.refresh(session, host, groups),
+            numa_nodes=_numa_nodes(request, groups, assigned))
         # Last of all: the transaction may have waited for the lock.
         is_wanted()
         return granted
@@ -189,17 +191,40 @@ def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
         return {}
     asked = {demand.resource_class: offers[demand.resource_class]
              for demand in ours.demands}
-    nodes = request.numa_nodes
+    offered = {name: offer.group.value.offer(offer.type)
+               for name, offer in asked.items()}
+    policies = {name: offer.group.value.allocation_policy
+                for name, offer in asked.items()}
     try:
-        return allocate.allocate(
-            {name: offer.group.value.offer(offer.type)
-             for name, offer in asked.items()},
-            ours,
-            {name: offer.group.value.allocation_policy
-             for name, offer in asked.items()},
-            None if nodes is None else frozenset(nodes))
+        if request.numa_nodes is None:
+            return allocate.allocate(offered, ours, policies)
+        return guest_nodes.allocate_near(
+            offered, ours, policies, _choices(request), _sockets(request))
     except request_mod.Unsatisfiable as exc:
         raise _denied(request, exc.reason, exc.detail) from None
+
+
+def _choices(request: objects.ClaimRequest) -> guest_nodes.Choices:
+    return [frozenset(nodes) for nodes in (
+        request.numa_nodes or (), *request.numa_choices)]
+
+
+def _sockets(request: objects.ClaimRequest) -> list[frozenset[int]]:
+    return [frozenset(nodes) for nodes in request.sockets]
+
+
+def _numa_nodes(request: objects.ClaimRequest,
+                groups: Iterable[capacity.LoadedGroup],
+                assigned: Iterable[models.Assignment],
+                ) -> tuple[int, ...] | None:
+    """Return the guest's nodes for which the devices were selected."""
+    if request.numa_nodes is None or not request.numa_choices:
+        return request.numa_nodes
+    found = {device_id: node for group in groups
+             for device_id, node in group.value.numa_nodes.items()}
+    return tuple(sorted(guest_nodes.nearest(
+        frozenset(found.get(row.device.stable_id) for row in assigned),
+        request.request, _choices(request), _sockets(request))))
 
 
 def _assign(session: orm.Session, host: models.Host,

@@ -83,7 +83,8 @@ def _group_masks(group: group_rules.GroupCapacity,
     _, first = types[0]
     return objects.GroupMasks(
         variant=group.variant.name, provider_uuid=group.provider_uuid,
-        numa=first.numa, switches=first.switches, alone=first.alone,
+        numa=first.numa, numa_nodes=first.numa_nodes,
+        switches=first.switches, alone=first.alone,
         states=group.shown_states(),
         types=tuple(
             objects.TypeMasks(resource_class=resource_class, free=mask.free,

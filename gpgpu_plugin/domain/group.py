@@ -223,6 +223,13 @@ class GroupCapacity:
                     else None),
             free_vfs=len(self.free_vfs(gpu)) if gpu.has_vf_vgpus else None)
 
+    @property
+    def numa_nodes(self) -> Mapping[str, int | None]:
+        """Return the NUMA node of each device by id; None: unknown."""
+        gpus = {gpu.id: gpu.numa_node for gpu in self.gpu_capacities}
+        return {device.id: gpus.get(device.id, gpus.get(
+            device.parent_id or '')) for device in self.devices}
+
     def free_vfs(self, gpu: Device) -> list[Device]:
         """Return the VFs of a GPU that a claim may take, by number."""
         has_plain_vfs = any(map(vgpu_type_mod.is_of_plain_vfs, gpu.types))

@@ -49,6 +49,9 @@ class ClaimRequest:
         of its own providers
     :ivar numa_nodes: the host's NUMA nodes on which the guest's memory is;
         None: anywhere
+    :ivar numa_choices: other sets of nodes to which the host could move it
+    :ivar sockets: the NUMA nodes of each of the host's sockets; empty:
+        unknown
     """
 
     instance_uuid: str
@@ -61,6 +64,8 @@ class ClaimRequest:
     allocated: dict[str, dict[str, int]] = dataclasses.field(
         default_factory=dict)
     numa_nodes: tuple[int, ...] | None = None
+    numa_choices: tuple[tuple[int, ...], ...] = ()
+    sockets: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if (self.role is ClaimRole.DESTINATION) != bool(self.migration_uuid):
@@ -120,10 +125,14 @@ class Claim:
     """Assignments that a claim returns, and the host's inventory after it.
 
     ``assignments`` is empty if no demand is for a class of the plugin.
+
+    :ivar numa_nodes: the request's ``numa_nodes``, or one of its
+        ``numa_choices`` if the GPUs are for a guest on these nodes
     """
 
     assignments: tuple[Assignment, ...]
     inventory: inventory.HostInventory
+    numa_nodes: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

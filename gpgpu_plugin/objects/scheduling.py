@@ -36,6 +36,7 @@ class GroupMasks:
     :ivar types: one entry per resource class
     :ivar numa: one mask of GPUs per known NUMA node; a GPU whose node is
         unknown is in none of them
+    :ivar numa_nodes: the ids of these nodes
     :ivar switches: one mask of GPUs per PCIe switch
     :ivar alone: as in domain.allocation.feasibility.Masks
     :ivar states: number of GPUs by state, ``missing`` and ``disabled`` first
@@ -45,6 +46,7 @@ class GroupMasks:
     provider_uuid: str
     types: tuple[TypeMasks, ...]
     numa: tuple[int, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
     switches: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
     states: dict[str, int] = dataclasses.field(default_factory=dict)

@@ -17,10 +17,12 @@ It is kept between decisions; one call per decision fetches the changes.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from collections.abc import Mapping
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.domain.allocation import feasibility
+from gpgpu_plugin.domain.allocation import region
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
@@ -65,6 +67,29 @@ class SchedulerView:
         :param guest_nodes: number of NUMA nodes of the guest; None: it has
             no NUMA topology
         """
+        return self._decide(
+            node_uuid, providers, request, lambda masks: feasibility.refusal(
+                masks, request, guest_nodes))
+
+    def refusal_on(self, node_uuid: str, providers: frozenset[str],
+                   request: request_mod.Request,
+                   guest_nodes: frozenset[int], sockets: region.Sockets,
+                   ) -> request_mod.Refusal | None:
+        """Return why a candidate cannot have the guest on these NUMA nodes.
+
+        :param sockets: the NUMA nodes of each of the host's sockets; empty:
+            unknown
+        """
+        return self._decide(
+            node_uuid, providers, request,
+            lambda masks: feasibility.refusal_on(
+                masks, request, guest_nodes, sockets))
+
+    def _decide(self, node_uuid: str, providers: frozenset[str],
+                request: request_mod.Request, decide: Callable[
+                    [Mapping[str, feasibility.Masks]],
+                    request_mod.Refusal | None],
+                ) -> request_mod.Refusal | None:
         host = self.hosts.get(node_uuid)
         if host is None:
             return request_mod.Refusal(
@@ -74,10 +99,11 @@ class SchedulerView:
         masks = {
             offer.resource_class: feasibility.Masks(
                 free=offer.free, available=offer.available, numa=group.numa,
-                switches=group.switches, alone=group.alone)
+                numa_nodes=group.numa_nodes, switches=group.switches,
+                alone=group.alone)
             for group in host.groups if group.provider_uuid in providers
             for offer in group.types if offer.resource_class in asked}
-        return feasibility.refusal(masks, request, guest_nodes)
+        return decide(masks)
 
 
 class SchedulerViewCache:

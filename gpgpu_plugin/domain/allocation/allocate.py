@@ -65,7 +65,8 @@ _NOTHING = offer_mod.TypeOffer(vgpu_type=naming.PASSTHROUGH, gpus=())
 
 def allocate(offers: _Offers, request: request_mod.Request,
              policies: Mapping[str, request_mod.AllocationPolicy],
-             guest_nodes: frozenset[int] | None = None) -> Selections:
+             guest_nodes: frozenset[int] | None = None,
+             sockets: region_mod.Sockets = ()) -> Selections:
     """Select GPUs and vGPUs for every demand.
 
     :param offers: what the host offers, by resource class
@@ -73,6 +74,8 @@ def allocate(offers: _Offers, request: request_mod.Request,
         the request names none
     :param guest_nodes: the host's NUMA nodes of the guest's memory; None:
         anywhere
+    :param sockets: the NUMA nodes of each of the host's sockets; empty:
+        unknown
     :returns: by resource class
     :raises Unsatisfiable: with the reason's name and the numbers
     """
@@ -85,13 +88,15 @@ def allocate(offers: _Offers, request: request_mod.Request,
         request.demands[0].resource_class, _Policy.DEPTH_FIRST)
     search = _search(offers, request.demands, policy)
     for tier in region_mod.preference_tiers(
-            _gpus(offers), request, guest_nodes,
+            _gpus(offers), request, guest_nodes, sockets,
             one_node_first=bool(search.vgpu_demands)):
         outcomes = [outcome for region in tier
                     if (outcome := search.within(region)) is not None]
         if outcomes:
             return min(outcomes, key=lambda outcome: outcome.cost).selections
-    raise request_mod.Unsatisfiable(_refusal(search, request, guest_nodes))
+    raise request_mod.Unsatisfiable(_refusal(
+        search, request, region_mod.base_region(
+            request, guest_nodes, sockets)))
 
 
 def _gpus(offers: _Offers) -> list[capacity.GPUCapacity]:
@@ -277,9 +282,11 @@ def _by_policy(offer: offer_mod.TypeOffer,
 
 
 def _refusal(search: _Search, request: request_mod.Request,
-             guest_nodes: frozenset[int] | None) -> request_mod.Refusal:
-    """Return why no region suffices although the host has enough units."""
-    base = region_mod.base_region(request, guest_nodes)
+             base: region_mod.Region) -> request_mod.Refusal:
+    """Return why no region suffices although the host has enough units.
+
+    :param base: the largest region that is allowed
+    """
     gpus = _gpus(search.offers)
     if search.offers_within(base) is None:
         return request_mod.far_refusal(request)

@@ -18,9 +18,10 @@
 * It refuses other requests only if ``allocate`` does. It may pass one that
   ``allocate`` refuses with ``type_conflict``: masks have how many units of
   each type a GPU can take, but not how many beside units of other types.
-* With the NUMA policy ``required``, Nova has not chosen the guest's nodes yet.
-  ``refusal`` refuses if ``allocate`` would refuse for every choice of that
-  many nodes. The claim may still be refused for the choice that Nova makes.
+* With the NUMA policies ``required`` and ``legacy``, the guest's nodes may not
+  be chosen yet. ``refusal`` refuses if ``allocate`` would refuse for every
+  choice of that many nodes; ``refusal_on`` decides for one choice. Only the
+  latter knows the host's sockets and enforces the policy ``socket``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin.domain.allocation import offer as offer_mod
+from gpgpu_plugin.domain.allocation import region as region_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 
+_Policy = request_mod.PCINUMAPolicy
 _Topology = request_mod.Topology
 _MaskByKey = dict[int | str | None, int]
 
@@ -49,7 +52,8 @@ class Masks:
     Masks of a host.
 
     :ivar free: GPUs that can take a unit
-    :ivar numa: GPUs of each NUMA node
+    :ivar numa: GPUs of each known NUMA node
+    :ivar numa_nodes: the ids of these nodes
     :ivar switches: GPUs below each PCIe switch
     :ivar available: how many units each GPU can take; empty: one per GPU
     :ivar alone: each GPU that can take several units and whose node or switch
@@ -59,6 +63,7 @@ class Masks:
 
     free: int
     numa: tuple[int, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
     switches: tuple[int, ...] = ()
     available: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
@@ -97,7 +102,7 @@ def _alone(offers: Iterable[offer_mod.TypeOffer]) -> list[str]:
     return sorted(gpu_id for gpu_id, count in units.items() if count > 1)
 
 
-def _masks(offer: offer_mod.TypeOffer, nodes: Iterable[int],
+def _masks(offer: offer_mod.TypeOffer, nodes: Sequence[int],
            switches: Iterable[str], alone: Iterable[str]) -> Masks:
     numa: _MaskByKey = collections.defaultdict(int)
     switch: _MaskByKey = collections.defaultdict(int)
@@ -112,6 +117,7 @@ def _masks(offer: offer_mod.TypeOffer, nodes: Iterable[int],
         free |= bit if available[index] > 0 else 0
     return Masks(
         free=free, numa=tuple(numa.get(node, 0) for node in nodes),
+        numa_nodes=tuple(nodes),
         switches=tuple(switch.get(name, 0) for name in switches),
         available=available if max(available, default=0) > 1 else (),
         alone=tuple(gpu_id.get(name, 0) for name in alone))
@@ -128,40 +134,59 @@ def refusal(groups: Mapping[str, Masks], request: request_mod.Request,
     required = request.numa_policy is request_mod.NUMAPolicy.REQUIRED
     if required and guest_nodes is None:
         return request_mod.NO_GUEST_NODES
+    if guest_nodes is None or request.numa_affinity not in (
+            _Policy.REQUIRED, _Policy.LEGACY):
+        return _refusal(groups, request, [region_mod.Region()])
+    nodes = max((mask.numa_nodes for mask in groups.values()),
+                key=len, default=())
+    return _refusal(groups, request, [
+        region_mod.base_region(request, frozenset(chosen))
+        for chosen in itertools.combinations(
+            nodes, min(guest_nodes, len(nodes)))])
+
+
+def refusal_on(groups: Mapping[str, Masks], request: request_mod.Request,
+               guest_nodes: frozenset[int], sockets: region_mod.Sockets,
+               ) -> request_mod.Refusal | None:
+    """Return why ``allocate`` would refuse for a guest on these nodes.
+
+    :param sockets: the NUMA nodes of each of the host's sockets; empty:
+        unknown
+    """
+    return _refusal(groups, request, [
+        region_mod.base_region(request, guest_nodes, sockets)])
+
+
+def _refusal(groups: Mapping[str, Masks], request: request_mod.Request,
+             regions: Iterable[region_mod.Region],
+             ) -> request_mod.Refusal | None:
+    """Return why none of some regions suffices."""
     for demand in request.demands:
         available = groups.get(demand.resource_class, _NONE).units()
         if available < demand.count:
             return request_mod.count_refusal(demand, available)
     masks = [groups[demand.resource_class] for demand in request.demands]
     counts = [demand.count for demand in request.demands]
-    if not required:
-        return (None if _fits(masks, counts, _topology(request))
-                else request_mod.topology_refusal(request))
-    near = _near(masks, guest_nodes or 1)
-    if any(_fits(part, counts, _topology(request)) for part in near):
+    topology = request.topology if request.restricts_topology else (
+        _Topology.ANY)
+    parts = [[_within(mask, region) for mask in masks] for region in regions]
+    if any(_fits(part, counts, topology) for part in parts):
         return None
-    if any(_fits(part, counts, _Topology.ANY) for part in near):
+    if any(_fits(part, counts, _Topology.ANY) for part in parts):
         return request_mod.topology_refusal(request)
     return request_mod.far_refusal(request)
 
 
-def _topology(request: request_mod.Request) -> request_mod.Topology:
-    return request.topology if request.restricts_topology else _Topology.ANY
-
-
-def _near(masks: Sequence[Masks], guest_nodes: int) -> list[list[Masks]]:
-    """Return the masks of the GPUs near the guest's memory.
-
-    There is one for each choice of that many NUMA nodes.
-    """
-    nodes = list(zip(*(mask.numa for mask in masks), strict=True))
-    parts = ([functools.reduce(operator.or_, masks_of_nodes)
-              for masks_of_nodes in zip(*chosen, strict=True)]
-             for chosen in itertools.combinations(
-                 nodes, min(guest_nodes, len(nodes))) if chosen)
-    return [[dataclasses.replace(mask, free=mask.free & part)
-             for mask, part in zip(masks, parts_of_masks, strict=True)]
-            for parts_of_masks in parts]
+def _within(mask: Masks, region: region_mod.Region) -> Masks:
+    """Return the masks of the GPUs on the NUMA nodes of a region."""
+    if region.numa_nodes is None:
+        return mask
+    part = functools.reduce(operator.or_, (
+        gpus for node, gpus in zip(mask.numa_nodes, mask.numa, strict=True)
+        if node in region.numa_nodes), 0)
+    if None in region.numa_nodes:
+        part |= ~functools.reduce(operator.or_, mask.numa, 0)
+    return dataclasses.replace(mask, free=mask.free & part)
 
 
 def _fits(masks: Sequence[Masks], counts: Sequence[int],

@@ -22,15 +22,21 @@ from collections.abc import Iterator
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
 
-_NUMAPolicy = request_mod.NUMAPolicy
+_Policy = request_mod.PCINUMAPolicy
 _Topology = request_mod.Topology
+
+Sockets = Collection[frozenset[int]]
+"""NUMA nodes of each socket of a host; empty: unknown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Region:
-    """A part of a host: the GPUs that meet all conditions; None: any GPU."""
+    """A part of a host: the GPUs that meet all conditions; None: any GPU.
 
-    numa_nodes: frozenset[int] | None = None
+    :ivar numa_nodes: with None among them, also GPUs of unknown NUMA node
+    """
+
+    numa_nodes: frozenset[int | None] | None = None
     switch: str | None = None
     gpu_id: str | None = None
 
@@ -49,7 +55,8 @@ class Region:
 def preference_tiers(gpus: Collection[capacity.GPUCapacity],
                      request: request_mod.Request,
                      guest_nodes: frozenset[int] | None,
-                     *, one_node_first: bool) -> Iterator[list[Region]]:
+                     sockets: Sockets = (), *,
+                     one_node_first: bool) -> Iterator[list[Region]]:
     """Return the regions in which the request may be met, the best first.
 
     The regions of one tier are equally good.
@@ -57,10 +64,12 @@ def preference_tiers(gpus: Collection[capacity.GPUCapacity],
     :param gpus: GPUs of all offers that are demanded
     :param guest_nodes: the host's NUMA nodes of the guest's memory; None:
         anywhere
+    :param sockets: the NUMA nodes of each of the host's sockets; empty:
+        unknown
     :param one_node_first: whether one NUMA node is preferred to several if no
         topology is demanded
     """
-    for base in _bases(request, guest_nodes):
+    for base in _bases(request, guest_nodes, sockets):
         if request.restricts_topology:
             yield topology_regions(gpus, request.topology, base)
             continue
@@ -72,20 +81,29 @@ def preference_tiers(gpus: Collection[capacity.GPUCapacity],
 
 
 def base_region(request: request_mod.Request,
-                guest_nodes: frozenset[int] | None) -> Region:
-    """Return the largest region that the NUMA policy allows."""
-    *_, last = _bases(request, guest_nodes)
+                guest_nodes: frozenset[int] | None,
+                sockets: Sockets = ()) -> Region:
+    """Return the largest region that the NUMA policies allow."""
+    *_, last = _bases(request, guest_nodes, sockets)
     return last
 
 
-def _bases(request: request_mod.Request,
-           guest_nodes: frozenset[int] | None) -> list[Region]:
-    anywhere, near = Region(), Region(numa_nodes=guest_nodes)
-    if guest_nodes is None or request.numa_policy is _NUMAPolicy.NONE:
-        return [anywhere]
-    if request.numa_policy is _NUMAPolicy.REQUIRED:
-        return [near]
-    return [near, anywhere]
+def _bases(request: request_mod.Request, guest_nodes: frozenset[int] | None,
+           sockets: Sockets) -> list[Region]:
+    affinity = request.numa_affinity
+    if guest_nodes is None or affinity is None:
+        return [Region()]
+    near = Region(numa_nodes=guest_nodes)
+    match affinity:
+        case _Policy.REQUIRED:
+            return [near]
+        case _Policy.LEGACY:
+            return [near, Region(numa_nodes=guest_nodes | {None})]
+        case _Policy.SOCKET:
+            return [near, Region(numa_nodes=guest_nodes.union(*(
+                socket for socket in sockets if socket & guest_nodes)))]
+        case _:
+            return [near, Region()]
 
 
 def topology_regions(gpus: Iterable[capacity.GPUCapacity],

@@ -61,6 +61,19 @@ class NUMAPolicy(enum.StrEnum):
     REQUIRED = 'required'
 
 
+class PCINUMAPolicy(enum.StrEnum):
+    """Nova's policy for sharing NUMA nodes between PCI devices and a guest.
+
+    Nova enforces it for its own PCI devices, the plugin for GPUs. It says
+    nothing about guests without a NUMA topology.
+    """
+
+    PREFERRED = 'preferred'
+    LEGACY = 'legacy'
+    SOCKET = 'socket'
+    REQUIRED = 'required'
+
+
 class Display(enum.StrEnum):
     """Use of the guest's first mdev as its display."""
 
@@ -87,12 +100,14 @@ class Request:
         They contain each class of the flavor that could be the plugin's; the
         conductor knows which of them are
     :ivar allocation_policy: None = the group's own
+    :ivar pci_numa_policy: None = neither flavor nor image has one
     """
 
     demands: tuple[Demand, ...] = ()
     topology: Topology = Topology.ANY
     allocation_policy: AllocationPolicy | None = None
     numa_policy: NUMAPolicy = NUMAPolicy.PREFERRED
+    pci_numa_policy: PCINUMAPolicy | None = None
     display: Display = Display.OFF
 
     def __bool__(self) -> bool:
@@ -107,6 +122,24 @@ class Request:
     def restricts_topology(self) -> bool:
         """Return whether the topology restricts what can be selected."""
         return self.topology is not Topology.ANY and not self.is_single
+
+    @property
+    def numa_affinity(self) -> PCINUMAPolicy | None:
+        """Return the stricter of both NUMA policies, in Nova's words.
+
+        None: the guest's memory does not matter.
+        """
+        if self.numa_policy is NUMAPolicy.REQUIRED:
+            return PCINUMAPolicy.REQUIRED
+        if self.pci_numa_policy is None and (
+                self.numa_policy is NUMAPolicy.PREFERRED):
+            return PCINUMAPolicy.PREFERRED
+        return self.pci_numa_policy
+
+    @property
+    def restricts_numa(self) -> bool:
+        """Return whether the guest's memory restricts what can be selected."""
+        return self.numa_affinity not in (None, PCINUMAPolicy.PREFERRED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,9 +174,11 @@ def count_refusal(demand: Demand, available: int) -> Refusal:
 
 def far_refusal(request: Request) -> Refusal:
     """Return the refusal if too few units are near the guest's memory."""
+    where = 'sockets' if request.numa_affinity is PCINUMAPolicy.SOCKET else (
+        'NUMA nodes')
     return Refusal(
         reason=Reason.NUMA_POLICY_REQUIRED,
-        detail=f"no {describe(request)} available on the NUMA nodes of the "
+        detail=f"no {describe(request)} available on the {where} of the "
                f"guest's memory")
 
 
@@ -172,6 +207,11 @@ EXTRA_SPECS: Mapping[str, type[enum.StrEnum]] = {
 """Enforced extra specs, each with its values. A key or value is added
 together with the code that enforces it, never before."""
 
+PCI_NUMA_POLICY = 'hw:pci_numa_affinity_policy'
+"""Nova's extra spec, which the plugin obeys, too."""
+PCI_NUMA_POLICY_PROPERTY = 'hw_pci_numa_affinity_policy'
+"""The same as a property of images."""
+
 # Suffixed groups (resources1:...) are spread over providers by Placement and
 # a group of GPUs is one provider, so only unsuffixed keys can be ours.
 _RESOURCE_KEY = re.compile(r'resources:(CUSTOM_[A-Z0-9_]+|PGPU|VGPU)')
@@ -195,11 +235,14 @@ def check_extra_spec(key: str, value: str) -> enum.StrEnum:
             expected='one of ' + ', '.join(values)) from None
 
 
-def from_extra_specs(extra_specs: Mapping[str, str]) -> Request:
+def from_extra_specs(extra_specs: Mapping[str, str],
+                     image_policy: str | None = None) -> Request:
     """Read a flavor's extra specs.
 
-    :raises Invalid: a ``gpgpu:`` key or value that is not enforced, or a
-        count that is not a non-negative integer
+    :param image_policy: the image's value of PCI_NUMA_POLICY_PROPERTY
+    :raises Invalid: a ``gpgpu:`` key or value that is not enforced, a count
+        that is not a non-negative integer, or another PCI NUMA policy in the
+        image than in the flavor
     """
     demands: list[Demand] = []
     for key, value in extra_specs.items():
@@ -215,7 +258,26 @@ def from_extra_specs(extra_specs: Mapping[str, str]) -> Request:
         allocation_policy=None if policy is None else AllocationPolicy(policy),
         numa_policy=NUMAPolicy(
             extra_specs.get('gpgpu:numa_policy', NUMAPolicy.PREFERRED)),
+        pci_numa_policy=_pci_numa_policy(
+            extra_specs.get(PCI_NUMA_POLICY), image_policy),
         display=Display(extra_specs.get('gpgpu:display', Display.OFF)))
+
+
+def _pci_numa_policy(flavors: str | None,
+                     images: str | None) -> PCINUMAPolicy | None:
+    if flavors and images and flavors != images:
+        raise exception.Invalid(
+            field=f'image property {PCI_NUMA_POLICY_PROPERTY}', value=images,
+            expected=f'{flavors}, as in the flavor')
+    value = flavors or images
+    if not value:
+        return None
+    try:
+        return PCINUMAPolicy(value)
+    except ValueError:
+        raise exception.Invalid(
+            field=f'extra spec {PCI_NUMA_POLICY}', value=value,
+            expected='one of ' + ', '.join(PCINUMAPolicy)) from None
 
 
 def _count(key: str, value: str) -> int:

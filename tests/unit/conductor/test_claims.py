@@ -123,6 +123,32 @@ class ClaimTest(base.ConductorTestCase):
                 found[assignment.device_uuid]
                 for assignment in granted.assignments])
 
+    def test_claim_selects_nodes_of_the_guest_with_its_gpus(self):
+        self.boot(3)
+        asked = dataclasses.replace(
+            self.request(2, 'i2'), numa_nodes=(0,), numa_choices=((1,),))
+        granted = claims.claim(self.db, asked, lease=60)
+        self.assertEqual((1,), granted.numa_nodes)
+        # The answer may have been lost.
+        self.assertEqual(granted.numa_nodes, claims.claim(
+            self.db, asked, lease=60).numa_nodes)
+        asked = dataclasses.replace(asked, instance_uuid='i3')
+        self.assertEqual((1,), claims.claim(
+            self.db, asked, lease=60).numa_nodes)
+
+    def test_claim_for_a_socket_takes_gpus_of_its_other_node(self):
+        self.boot(4)
+        asked = dataclasses.replace(
+            self.request(
+                2, 'i2', pci_numa_policy=request.PCINUMAPolicy.SOCKET),
+            numa_nodes=(0,))
+        exc = self.assertRaises(
+            exception.ClaimDenied, claims.claim, self.db, asked, lease=60)
+        self.assertEqual('numa_policy_required', exc.reason)
+        granted = claims.claim(self.db, dataclasses.replace(
+            asked, sockets=((0, 1),)), lease=60)
+        self.assertEqual(2, len(granted.assignments))
+
     def test_assignments_of_a_claim_are_numbered_without_a_gap(self):
         self.claim(3)
         with self.db.reader() as session:

@@ -31,6 +31,7 @@ def groups(node, free=0b1111, generation=1, available=(), alone=(), **kwargs):
                     ),
                 ),
                 numa=(0b0011, 0b1100),
+                numa_nodes=(0, 1),
                 switches=(0b0001, 0b0010),
                 alone=alone,
             ),

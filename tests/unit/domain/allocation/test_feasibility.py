@@ -35,6 +35,7 @@ VGPU_CLASSES = ('WHOLE', *(f'V{name}' for name in sorted(base.TYPES)))
 
 _SETTINGS = settings(derandomize=True, deadline=None, max_examples=500)
 _NUMAPolicy = request_mod.NUMAPolicy
+_Policy = request_mod.PCINUMAPolicy
 _Offers = dict[str, offer_mod.TypeOffer]
 
 
@@ -122,15 +123,37 @@ class PropertyTest(test_base.BaseTestCase):
 
     @settings(_SETTINGS, max_examples=300)
     @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
-           st.integers(1, 9), base.TOPOLOGIES, st.integers(1, 3))
+           st.integers(1, 9), base.TOPOLOGIES, st.integers(1, 3),
+           st.sampled_from([_Policy.REQUIRED, _Policy.LEGACY]))
     def test_single_type_for_some_guest_nodes_is_decided_exactly(
-            self, gpus, name, count, topology, nodes) -> None:
+            self, gpus, name, count, topology, nodes, policy) -> None:
         offers = base.offers(gpus)
         requested = base.request({name: count}, topology=topology,
-                                 numa_policy=_NUMAPolicy.REQUIRED)
+                                 pci_numa_policy=policy)
         self.assertEqual(
             is_possible_for_some_nodes(offers, requested, nodes),
             mask_refusal(offers, requested, nodes) is None)
+
+    @settings(_SETTINGS, max_examples=500)
+    @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
+           st.integers(1, 9), base.TOPOLOGIES, st.sampled_from(_Policy),
+           st.frozensets(st.integers(0, 2), min_size=1),
+           st.sampled_from([(), ({0, 1}, {2}), ({0}, {1, 2})]))
+    def test_single_type_on_chosen_nodes_is_decided_exactly(
+            self, gpus, name, count, topology, policy, nodes,
+            sockets) -> None:
+        offers = base.offers(gpus)
+        requested = base.request({name: count}, topology=topology,
+                                 pci_numa_policy=policy)
+        sockets = [frozenset(socket) for socket in sockets]
+        try:
+            allocate.allocate(offers, requested, {}, nodes, sockets)
+        except request_mod.Unsatisfiable:
+            possible = False
+        else:
+            possible = True
+        self.assertEqual(possible, feasibility.refusal_on(
+            masks(offers), requested, nodes, sockets) is None)
 
     @settings(_SETTINGS, max_examples=300)
     @given(base.hosts(max_gpus=4),
@@ -190,7 +213,8 @@ class MasksTest(test_base.BaseTestCase):
         gpus = [base.gpu('a', numa_node=0), base.gpu('b', numa_node=1)]
         [found] = feasibility.masks([offer_mod.TypeOffer(
             vgpu_type='4', gpus=gpus, enabled=False)])
-        self.assertEqual(feasibility.Masks(free=0, numa=(1, 2)), found)
+        self.assertEqual(feasibility.Masks(
+            free=0, numa=(1, 2), numa_nodes=(0, 1)), found)
 
 
 class GuestNodesTest(test_base.BaseTestCase):

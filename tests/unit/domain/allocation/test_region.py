@@ -23,7 +23,7 @@ _NUMAPolicy = request_mod.NUMAPolicy
 _Topology = request_mod.Topology
 
 
-def _region(*nodes: int, **fields: str) -> region.Region:
+def _region(*nodes: int | None, **fields: str) -> region.Region:
     return region.Region(
         numa_nodes=frozenset(nodes) if nodes else None, **fields)
 
@@ -50,6 +50,25 @@ class PreferenceTiersTest(test_base.BaseTestCase):
                 (_NUMAPolicy.REQUIRED, [[_region(1)]])):
             self.assertEqual(
                 expected, _tiers(numa_policy, guest_nodes=frozenset({1})))
+
+    def test_novas_policy_decides_about_the_guests_nodes(self) -> None:
+        for policy, expected in (
+                ('required', [[_region(1)]]),
+                ('legacy', [[_region(1)], [_region(1, None)]]),
+                ('socket', [[_region(1)], [_region(1, 2)]]),
+                ('preferred', [[_region(1)], [_region()]])):
+            self.assertEqual(expected, list(region.preference_tiers(
+                _GPUS, base.request(
+                    {'V4': 1},
+                    pci_numa_policy=request_mod.PCINUMAPolicy(policy)),
+                frozenset({1}), [frozenset({0}), frozenset({1, 2})],
+                one_node_first=False)))
+
+    def test_unknown_sockets_have_no_other_nodes(self) -> None:
+        self.assertEqual(_region(1), region.base_region(
+            base.request({'V4': 1},
+                         pci_numa_policy=request_mod.PCINUMAPolicy.SOCKET),
+            frozenset({1})))
 
     def test_one_node_comes_before_the_whole_host(self) -> None:
         self.assertEqual([[_region(0), _region(1)], [_region()]],

@@ -35,6 +35,30 @@ class RequestTest(base.BaseTestCase):
                 'resources1:CUSTOM_GPU_C': '1',
                 'trait:CUSTOM_GPU': 'required'}))
 
+    def test_stricter_numa_policy_counts(self):
+        for ours, novas, expected in (
+                ('none', None, None), ('none', 'preferred', 'preferred'),
+                ('preferred', None, 'preferred'), (None, 'legacy', 'legacy'),
+                ('preferred', 'socket', 'socket'),
+                ('none', 'required', 'required'),
+                ('required', 'preferred', 'required'),
+                ('required', 'socket', 'required')):
+            specs = {'gpgpu:numa_policy': ours} if ours else {}
+            if novas:
+                specs['hw:pci_numa_affinity_policy'] = novas
+            found = request.from_extra_specs(specs)
+            self.assertEqual(expected, found.numa_affinity)
+            self.assertIs(expected not in (None, 'preferred'),
+                          found.restricts_numa)
+
+    def test_unknown_pci_numa_policy_is_refused(self):
+        for specs, image in (
+                ({'hw:pci_numa_affinity_policy': 'near'}, None),
+                ({}, 'near')):
+            exc = self.assertRaises(
+                exception.Invalid, request.from_extra_specs, specs, image)
+            self.assertIn('legacy', str(exc))
+
     def test_nothing_asked(self):
         self.assertFalse(request.from_extra_specs({}))
         self.assertFalse(request.from_extra_specs(
