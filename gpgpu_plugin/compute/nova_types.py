@@ -19,6 +19,7 @@ compares all of them with Nova's own classes.
 from __future__ import annotations
 
 import typing
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -130,6 +131,51 @@ class VirtAPI(typing.Protocol):
     @property
     def reportclient(self) -> ReportClient: ...
 
+    @property
+    def _compute(self) -> ComputeManager: ...
+
+
+class ComputeNode(typing.Protocol):
+    """Nova's record of a compute host.
+
+    :ivar numa_topology: its NUMA nodes and their usage as JSON; None: the
+        driver reports none
+    """
+
+    numa_topology: str | None
+    cpu_allocation_ratio: float
+    ram_allocation_ratio: float
+
+
+class NovaResourceTracker(typing.Protocol):
+    """Nova's resource tracker.
+
+    :ivar compute_nodes: by name
+    """
+
+    compute_nodes: Mapping[str, ComputeNode]
+
+    def _update(self, context: object,
+                compute_node: ComputeNode) -> None: ...
+
+
+class ComputeManager(typing.Protocol):
+    """The manager of nova-compute."""
+
+    rt: NovaResourceTracker
+
+
+class ImageProperties(typing.Protocol):
+    """Properties of an image that Nova knows."""
+
+    def get(self, name: str) -> str | None: ...
+
+
+class ImageMeta(typing.Protocol):
+    """An image, as it was when the instance was built."""
+
+    properties: ImageProperties
+
 
 class NUMACell(typing.Protocol):
     """One NUMA node of a guest.
@@ -146,6 +192,36 @@ class NUMATopology(typing.Protocol):
     cells: Sequence[NUMACell]
 
 
+class NetworkMetadata(typing.Protocol):
+    """Networks that are near to a NUMA node of a host."""
+
+    physnets: Collection[str]
+    tunneled: bool
+
+
+class HostNUMACell(typing.Protocol):
+    """One NUMA node of a host.
+
+    :ivar socket: None: unknown
+    """
+
+    id: int
+    network_metadata: NetworkMetadata
+    socket: int | None
+    memory: int
+    mempages: Sequence[object]
+
+    def obj_clone(self) -> typing.Self: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+
+class HostNUMATopology(typing.Protocol):
+    """NUMA nodes of a host."""
+
+    cells: Sequence[HostNUMACell]
+
+
 class Flavor(typing.Protocol):
     """A flavor, as it was when the instance was built or resized."""
 
@@ -157,6 +233,12 @@ class PCIDevice(typing.Protocol):
     """A PCI device that Nova itself assigned."""
 
     address: str
+
+
+class PCIRequests(typing.Protocol):
+    """Requests of an instance for PCI devices of Nova's own."""
+
+    requests: Sequence[object]
 
 
 class MigrationContext(typing.Protocol):
@@ -182,6 +264,7 @@ class Instance(typing.Protocol):
     project_id: str | None
     user_id: str | None
     host: str | None
+    node: str | None
     vm_state: str | None
     task_state: str | None
     deleted: bool
@@ -190,7 +273,11 @@ class Instance(typing.Protocol):
     numa_topology: NUMATopology | None
     migration_context: MigrationContext | None
 
+    pci_requests: PCIRequests | None
+
     def get_pci_devices(self) -> Sequence[PCIDevice]: ...
+
+    def save(self) -> None: ...
 
 
 class AllocationCandidate(typing.TypedDict):
@@ -208,6 +295,7 @@ class HostState(typing.Protocol):
     host: str
     uuid: str
     allocation_candidates: Sequence[AllocationCandidate]
+    numa_topology: HostNUMATopology | None
 
 
 class RequestSpec(typing.Protocol):
@@ -215,4 +303,5 @@ class RequestSpec(typing.Protocol):
 
     instance_uuid: str
     flavor: Flavor
+    image: ImageMeta | None
     numa_topology: NUMATopology | None

@@ -14,27 +14,22 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
-import nova.conf
 from nova.scheduler import filters
 from nova.scheduler import utils
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.rpc import conductor_api
-from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
 LOG = logging.getLogger(__name__)
-CONF = nova.conf.CONF
 
 
 class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
@@ -51,20 +46,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
         self, cache: scheduler_view.SchedulerViewCache | None = None
     ) -> None:
         super().__init__()
-        self._cache = cache
-
-    def _refresh(self) -> scheduler_view.SchedulerView:
-        if self._cache is None:
-            # Not at import: the service may fork, and tests configure late.
-            conf_gpgpu.register_opts(CONF)
-            self._cache = scheduler_view.SchedulerViewCache(
-                conductor_api.ConductorAPI(
-                    CONF,
-                    rpc_transport.get_transport(CONF),
-                    timeout=CONF.gpgpu.scheduler_rpc_timeout,
-                )
-            )
-        return self._cache.refresh()
+        self._source = request_view.ViewSource(cache)
 
     def filter_all(self, filter_obj_list: Iterable[nova_types.HostState],
                    spec_obj: nova_types.RequestSpec,
@@ -74,8 +56,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
         if utils.request_is_rebuild(spec_obj):
             return iter(hosts)
         try:
-            request = request_mod.from_extra_specs(
-                spec_obj.flavor.extra_specs)
+            request = request_view.read_request(spec_obj)
         except exception.Invalid as exc:
             return self._refuse_all(spec_obj, hosts, request_mod.Refusal(
                 reason=request_mod.Reason.EXTRA_SPEC_INVALID,
@@ -83,7 +64,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
         if not request:
             return iter(hosts)
         try:
-            view = self._refresh()
+            view = self._source.refresh()
         except exception.ConductorUnavailable as exc:
             if not any(naming.is_reserved_class(demand.resource_class)
                        or demand.resource_class in ('PGPU', 'VGPU')
@@ -93,16 +74,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
                 reason=request_mod.Reason.CONDUCTOR_UNAVAILABLE,
                 detail=str(exc)))
         return self._filter(
-            hosts, spec_obj, self._own_demands(request, view), view)
-
-    @staticmethod
-    def _own_demands(request: request_mod.Request,
-                     view: scheduler_view.SchedulerView,
-                     ) -> request_mod.Request:
-        return dataclasses.replace(request, demands=tuple(
-            demand for demand in request.demands
-            if demand.resource_class in view.resource_classes
-            or naming.is_reserved_class(demand.resource_class)))
+            hosts, spec_obj, request_view.own_demands(request, view), view)
 
     def _filter(self, hosts: list[nova_types.HostState],
                 spec_obj: nova_types.RequestSpec,

@@ -50,7 +50,8 @@ class TestInstall(base.BaseTestCase):
             option.default for option in scheduler.filter_scheduler_opts
             if option.name == 'enabled_filters']
         [shown] = values('install.rst', 'filter_scheduler', 'enabled_filters')
-        self.assertEqual([*default, 'GpuFilter'], shown.split(','))
+        self.assertEqual([*default, 'GpuNUMATopologyFilter', 'GpuFilter'],
+                         shown.split(','))
 
 
 # Quoted on the page, but messages of Nova.

@@ -55,11 +55,11 @@ ALLOWED = re.compile(
     r'|gpgpu\w*|conf_gpgpu|_gpgpu\w*|GPGPUException|GPUPluginException'
     r'|GPGPU_\w+')
 
-# Initialisms are upper case in class names; operators write these four into
+# Initialisms are upper case in class names; operators write these into
 # configuration files.
 SPELLED_AS_CONFIGURED = frozenset({
-    'GpuFilter', 'GpuWeigher', 'GpuLibvirtDriver', 'GpuLibvirtFakeDriver',
-    'GpuFakeDriver'})
+    'GpuFilter', 'GpuNUMATopologyFilter', 'GpuWeigher', 'GpuLibvirtDriver',
+    'GpuLibvirtFakeDriver', 'GpuFakeDriver'})
 
 
 def parts(name: str) -> list[str]:

@@ -12,12 +12,15 @@
 """The protocols of Nova's objects name what Nova 34 really has."""
 
 import inspect
+import re
+import types
 import typing
 
 import fixtures
 from nova import objects
 from nova.compute import manager as compute_manager
 from nova.compute import provider_tree
+from nova.compute import resource_tracker
 from nova.scheduler import host_manager
 from nova.scheduler.client import report
 from oslotest import base
@@ -26,6 +29,13 @@ from gpgpu_plugin.compute import nova_types
 
 objects.register_all()
 
+
+def constructed(kind):
+    """Return an object with the attributes that a constructor makes."""
+    return types.SimpleNamespace(**dict.fromkeys(re.findall(
+        r'self\.(\w+) = ', inspect.getsource(kind.__init__))))
+
+
 NOVA = {
     nova_types.ProviderAllocations: report.ProviderAllocInfo,
     nova_types.ProviderData: provider_tree.ProviderData,
@@ -33,6 +43,12 @@ NOVA = {
     nova_types.ReportClient: report.SchedulerReportClient,
     nova_types.NUMACell: objects.InstanceNUMACell,
     nova_types.NUMATopology: objects.InstanceNUMATopology,
+    nova_types.HostNUMACell: objects.NUMACell,
+    nova_types.HostNUMATopology: objects.NUMATopology,
+    nova_types.NetworkMetadata: objects.NetworkMetadata,
+    nova_types.ComputeNode: objects.ComputeNode,
+    nova_types.ImageMeta: objects.ImageMeta,
+    nova_types.PCIRequests: objects.InstancePCIRequests,
     nova_types.Flavor: objects.Flavor,
     nova_types.PCIDevice: objects.PciDevice,
     nova_types.MigrationContext: objects.MigrationContext,
@@ -41,6 +57,10 @@ NOVA = {
     nova_types.RequestSpec: objects.RequestSpec,
     # Their attributes are made by their constructors.
     nova_types.HostState: host_manager.HostState('h', 'n', 'c'),
+    nova_types.ComputeManager: constructed(compute_manager.ComputeManager),
+    nova_types.NovaResourceTracker: constructed(
+        resource_tracker.ResourceTracker),
+    nova_types.ImageProperties: objects.ImageMetaProps,
     nova_types.VirtAPI: None,
 }
 
@@ -96,6 +116,11 @@ class NovaTypesTest(base.BaseTestCase):
             for name, declared in methods(protocol).items():
                 with self.subTest(f'{protocol.__name__}.{name}'):
                     self.assertIsNone(mismatch(declared, getattr(real, name)))
+
+    def test_private_method_of_novas_tracker_has_its_parameters(self):
+        self.assertIsNone(mismatch(
+            nova_types.NovaResourceTracker._update,
+            resource_tracker.ResourceTracker._update))
 
     def test_attributes_exist(self):
         for protocol, real in NOVA.items():

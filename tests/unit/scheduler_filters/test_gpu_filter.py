@@ -51,7 +51,7 @@ class GpuFilterTest(base.BaseTestCase):
             flavor=objects.Flavor(extra_specs={
                 key.replace('__', ':'): value
                 for key, value in specs.items()}), scheduler_hints=hints,
-            numa_topology=None)
+            image=None, numa_topology=None)
 
     def passed(self, api, spec, *hosts):
         subject = gpu_filter.GpuFilter(scheduler_view.SchedulerViewCache(api))

@@ -1,0 +1,63 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""NUMA nodes of a host, as Nova knows them."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Collection
+from collections.abc import Iterator
+
+from nova import objects
+
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.domain.allocation import request as request_mod
+
+
+def image_policy(image: nova_types.ImageMeta | None) -> str | None:
+    """Return an image's NUMA policy for PCI devices; None: it has none."""
+    return None if image is None else image.properties.get(
+        request_mod.PCI_NUMA_POLICY_PROPERTY)
+
+
+def sockets(topology: nova_types.HostNUMATopology) -> list[frozenset[int]]:
+    """Return the nodes of each socket; empty if one is unknown, as in Nova."""
+    found = collections.defaultdict(set)
+    for cell in topology.cells:
+        if cell.socket is None:
+            return []
+        found[cell.socket].add(cell.id)
+    return [frozenset(nodes) for _, nodes in sorted(found.items())]
+
+
+def choices(topology: nova_types.HostNUMATopology,
+            guest: nova_types.NUMATopology) -> Iterator[frozenset[int]]:
+    """Return all sets of as many nodes as the guest has."""
+    return map(frozenset, itertools.combinations(
+        [cell.id for cell in topology.cells], len(guest.cells)))
+
+
+def confined(topology: nova_types.HostNUMATopology,
+             nodes: Collection[int]) -> nova_types.HostNUMATopology:
+    """Return a topology in which a guest fits on some nodes alone.
+
+    The others stay, without memory: Nova refuses a guest whose networks are
+    near to a node that it does not use.
+    """
+    cells = [cell.obj_clone() for cell in topology.cells]
+    for cell in cells:
+        if cell.id not in nodes:
+            cell.memory, cell.mempages = 0, []
+    confined_topology: nova_types.HostNUMATopology = objects.NUMATopology(
+        cells=cells)
+    return confined_topology

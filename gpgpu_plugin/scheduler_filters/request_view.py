@@ -1,0 +1,75 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Request of an instance, and the view against which filters check it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import nova.conf
+
+from gpgpu_plugin.compute import host_numa
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.scheduler_filters import scheduler_view
+
+CONF = nova.conf.CONF
+
+
+class ViewSource:
+    """Source of the newest view, connected at first use.
+
+    Not at import: the service may fork, and tests configure late.
+    """
+
+    def __init__(
+        self, cache: scheduler_view.SchedulerViewCache | None = None
+    ) -> None:
+        self._cache = cache
+
+    def refresh(self) -> scheduler_view.SchedulerView:
+        """Return the newest view.
+
+        :raises ConductorUnavailable: the view may be out of date
+        """
+        if self._cache is None:
+            conf_gpgpu.register_opts(CONF)
+            self._cache = scheduler_view.SchedulerViewCache(
+                conductor_api.ConductorAPI(
+                    CONF,
+                    rpc_transport.get_transport(CONF),
+                    timeout=CONF.gpgpu.scheduler_rpc_timeout,
+                )
+            )
+        return self._cache.refresh()
+
+
+def read_request(spec_obj: nova_types.RequestSpec) -> request_mod.Request:
+    """Return everything that an instance may request from the plugin.
+
+    :raises Invalid: as ``from_extra_specs``
+    """
+    return request_mod.from_extra_specs(
+        spec_obj.flavor.extra_specs, host_numa.image_policy(spec_obj.image))
+
+
+def own_demands(request: request_mod.Request,
+                view: scheduler_view.SchedulerView) -> request_mod.Request:
+    """Return the part of a request that is for the plugin's classes."""
+    return dataclasses.replace(request, demands=tuple(
+        demand for demand in request.demands
+        if demand.resource_class in view.resource_classes
+        or naming.is_reserved_class(demand.resource_class)))

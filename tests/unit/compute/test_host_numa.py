@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""NUMA nodes of a host, as Nova knows them."""
+
+import types
+
+from nova import objects
+from oslotest import base
+
+from gpgpu_plugin.compute import host_numa
+
+objects.register_all()
+
+
+def topology(*sockets, memory=1024):
+    """Return a host whose node i is on the i-th of some sockets."""
+    return objects.NUMATopology(cells=[
+        objects.NUMACell(
+            id=number, cpuset={2 * number, 2 * number + 1}, pcpuset=set(),
+            memory=memory, cpu_usage=0, memory_usage=0,
+            mempages=[objects.NUMAPagesTopology(
+                size_kb=4, total=memory * 256, used=0, reserved=0)],
+            pinned_cpus=set(), siblings=[], socket=socket)
+        for number, socket in enumerate(sockets)])
+
+
+class HostNUMATest(base.BaseTestCase):
+
+    def test_sockets_have_their_nodes(self):
+        self.assertEqual([{0, 1}, {2}], host_numa.sockets(topology(0, 0, 1)))
+
+    def test_sockets_are_unknown_if_one_is(self):
+        self.assertEqual([], host_numa.sockets(topology(0, None)))
+
+    def test_choices_are_sets_of_as_many_nodes_as_the_guest_has(self):
+        guest = types.SimpleNamespace(cells=[None, None])
+        self.assertEqual([{0, 1}, {0, 2}, {1, 2}], list(
+            host_numa.choices(topology(0, 0, 1), guest)))
+
+    def test_confined_topology_has_memory_on_the_nodes_alone(self):
+        host = topology(0, 1)
+        self.assertEqual([0, 1024], [
+            cell.memory for cell in host_numa.confined(host, {1}).cells])
+        self.assertEqual([1024, 1024], [cell.memory for cell in host.cells])
+
+    def test_image_without_the_property_has_no_policy(self):
+        self.assertIsNone(host_numa.image_policy(None))
+        for value in (None, 'required'):
+            properties = {} if value is None else {
+                'hw_pci_numa_affinity_policy': value}
+            image = objects.ImageMeta.from_dict({'properties': properties})
+            self.assertEqual(value, host_numa.image_policy(image))

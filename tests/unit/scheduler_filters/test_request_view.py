@@ -1,0 +1,65 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Filters read requests and fetch the view in one way."""
+
+from nova import objects
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
+from gpgpu_plugin.scheduler_filters import request_view
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from tests.unit.scheduler_filters import make
+
+objects.register_all()
+
+
+def spec(image_policy=None, **specs):
+    return objects.RequestSpec(
+        flavor=objects.Flavor(extra_specs={
+            key.replace('__', ':'): value for key, value in specs.items()}),
+        image=objects.ImageMeta.from_dict({'properties': {
+            'hw_pci_numa_affinity_policy': image_policy}
+            if image_policy else {}}))
+
+
+class RequestViewTest(base.BaseTestCase):
+
+    def test_policy_of_the_image_is_read_beside_the_flavor(self):
+        for image, flavor, expected in (
+                (None, {}, None), ('socket', {}, 'socket'),
+                (None, {'hw__pci_numa_affinity_policy': 'legacy'}, 'legacy'),
+                ('legacy', {'hw__pci_numa_affinity_policy': 'legacy'},
+                 'legacy')):
+            self.assertEqual(expected, request_view.read_request(
+                spec(image, **flavor)).pci_numa_policy)
+
+    def test_policies_that_differ_are_refused(self):
+        self.assertRaises(
+            exception.Invalid, request_view.read_request,
+            spec('socket', hw__pci_numa_affinity_policy='legacy'))
+
+    def test_classes_of_others_are_left_out(self):
+        view = scheduler_view.SchedulerView(1, {'h': make.groups('h')})
+        demands = [request.Demand(resource_class=name, count=1) for name in (
+            'CUSTOM_FPGA', make.RC, 'CUSTOM_GPU_UNKNOWN')]
+        self.assertEqual(
+            tuple(demands[1:]), request_view.own_demands(
+                request.Request(demands=tuple(demands)), view).demands)
+
+    def test_view_comes_from_the_cache(self):
+        api = make.FakeAPI(scheduling.Changes(
+            generation=1, hosts=(make.groups('h'),)))
+        source = request_view.ViewSource(
+            scheduler_view.SchedulerViewCache(api))
+        self.assertIn('h', source.refresh().hosts)
