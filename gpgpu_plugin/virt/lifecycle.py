@@ -22,11 +22,13 @@ from nova import exception as nova_exception
 from nova.compute import task_states
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import release
 from gpgpu_plugin.virt import roles
 from gpgpu_plugin.virt import service
@@ -79,7 +81,8 @@ class LifecycleMixin(service.ServiceMixin):
     # -- spawn --------------------------------------------------------------
 
     def spawn(self, context: nova_types.Context,
-              instance: nova_types.Instance, image_meta: object,
+              instance: nova_types.Instance,
+              image_meta: nova_types.ImageMeta | None,
               injected_files: object, admin_password: object,
               allocations: nova_types.Allocations | None, *args: object,
               **kwargs: object) -> None:
@@ -94,14 +97,18 @@ class LifecycleMixin(service.ServiceMixin):
         build = self._gpu_build(instance)
         with virt_exception.translated(build):
             request = request_mod.from_extra_specs(
-                instance.flavor.extra_specs)
+                instance.flavor.extra_specs,
+                host_numa.image_policy(image_meta))
         if not request:
             nova_spawn()
             return
+        fit = numa.GuestFit(
+            virtapi=self.virtapi, instance=instance, image=image_meta,
+            movable=build is virt_exception.Build.NEW)
         run = steps.Spawn(
-            tracker=self.gpu_tracker,
-            request=self._gpu_claim_request(
-                instance, request, allocations, instance.numa_topology),
+            tracker=self.gpu_tracker, claimed=fit.follow,
+            request=fit.extend(self._gpu_claim_request(
+                instance, request, allocations, instance.numa_topology)),
             spawn=nova_spawn,
             destroy=functools.partial(
                 super().destroy, context, instance,

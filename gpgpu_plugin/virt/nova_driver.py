@@ -29,6 +29,8 @@ class DeclaredDriver:
     """The methods of ``nova.virt.driver.ComputeDriver`` of Nova 34 that the
     mixins extend or call."""
 
+    virtapi: nova_types.VirtAPI
+
     def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
                  **kwargs: object) -> None:
         raise NotImplementedError
@@ -56,7 +58,8 @@ class DeclaredDriver:
         raise NotImplementedError
 
     def spawn(self, context: nova_types.Context,
-              instance: nova_types.Instance, image_meta: object,
+              instance: nova_types.Instance,
+              image_meta: nova_types.ImageMeta | None,
               injected_files: object, admin_password: object,
               allocations: nova_types.Allocations | None, *args: object,
               **kwargs: object) -> None:

@@ -38,6 +38,7 @@ class Spawn:
     """State of one spawn.
 
     :ivar spawn: Nova's own spawn; ``destroy`` its undo
+    :ivar claimed: called with the claim once it is granted
     :ivar keeps: whether this is a rebuild in place, in which the instance
         keeps its devices
     :ivar allocation_removal: whether this is an evacuation: if it fails, Nova
@@ -54,6 +55,8 @@ class Spawn:
     request: claim_obj.ClaimRequest
     spawn: Callable[[], None]
     destroy: Callable[[], None]
+    claimed: Callable[[claim_obj.ClaimRequest, claim_obj.Claim], None] = (
+        lambda request, claim: None)
     keeps: bool = False
     allocation_removal: bool = False
     assignments: tuple[claim_obj.Assignment, ...] = ()
@@ -96,6 +99,7 @@ def _claim(run: Spawn) -> None:
         for assignment in claim.assignments)
     run.tracker.assignments.add(instance_uuid, run.assignments)
     run.tracker.inventory.accept(claim.inventory)
+    run.claimed(run.request, claim)
 
 
 def _request_claim(run: Spawn) -> claim_obj.Claim:

@@ -24,7 +24,9 @@ class DriverTestCase(base.ComputeTestCase):
     def setUp(self):
         super().setUp()
         self.driver = fake.GpuFakeDriver(
-            types.SimpleNamespace(reportclient=self.client))
+            types.SimpleNamespace(
+                reportclient=self.client, _compute=types.SimpleNamespace(
+                    rt=types.SimpleNamespace(compute_nodes={}))))
         self.driver._gpu_tracker = self.tracker
 
     def make_instance(self, gpus=2, **kwargs):
@@ -33,8 +35,9 @@ class DriverTestCase(base.ComputeTestCase):
                 'resources:CUSTOM_GPU_H100': str(gpus)} if gpus else {})
         return types.SimpleNamespace(**{
             'uuid': 'i1', 'name': 'guest', 'project_id': 'p', 'user_id': 'u',
-            'host': 'h1', 'vm_state': vm_states.ACTIVE, 'task_state': None,
-            'deleted': False, 'flavor': flavor, 'new_flavor': None,
+            'host': 'h1', 'node': 'h1', 'vm_state': vm_states.ACTIVE,
+            'task_state': None, 'deleted': False,
+            'flavor': flavor, 'new_flavor': None,
             'numa_topology': None, 'migration_context': None, **kwargs})
 
     def spawn(self, gpus=2, **kwargs):

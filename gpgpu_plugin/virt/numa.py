@@ -1,0 +1,172 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Fit of a guest on the NUMA nodes of this host, near to its GPUs.
+
+Nova selects the nodes first, and knows nothing about GPUs. The plugin's claim
+has all sets of nodes that can take the guest, and the conductor selects one of
+them together with the GPUs. Only then the guest is moved there in Nova's
+records. The host's lock is not held during the claim; if another guest has
+taken the nodes meanwhile, the build is denied and Nova tries another host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable
+
+from nova import context as nova_context
+from nova import objects
+from nova import utils
+from nova.compute import resource_tracker
+from nova.virt import hardware
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import host_numa
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import claim as claim_obj
+
+LOG = logging.getLogger(__name__)
+_F = typing.TypeVar('_F', bound=Callable[..., object])
+_synchronized: Callable[[_F], _F] = utils.synchronized(
+    resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuestFit:
+    """Fit of the guest of one build.
+
+    :ivar movable: whether Nova's claim for the build was just made
+    """
+
+    virtapi: nova_types.VirtAPI
+    instance: nova_types.Instance
+    image: nova_types.ImageMeta | None
+    movable: bool
+
+    def extend(self, request: claim_obj.ClaimRequest,
+               ) -> claim_obj.ClaimRequest:
+        """Return a claim that names the host's sockets and other nodes."""
+        node = self._node()
+        if request.numa_nodes is None or node is None:
+            return request
+        host = _topology(node)
+        return dataclasses.replace(
+            request, numa_choices=self._choices(request),
+            sockets=tuple(tuple(sorted(nodes))
+                          for nodes in host_numa.sockets(host)))
+
+    def follow(self, request: claim_obj.ClaimRequest,
+               claim: claim_obj.Claim) -> None:
+        """Move the guest to the nodes that were selected with its GPUs.
+
+        :raises ClaimDenied: they cannot take it any more, and its GPUs must
+            be near
+        """
+        nodes = claim.numa_nodes
+        if nodes is None or nodes == request.numa_nodes:
+            return
+        if self._move(nodes):
+            return
+        if request.request.restricts_numa:
+            raise exception.ClaimDenied(
+                instance=request.instance_uuid, host=request.host,
+                reason=str(request_mod.Reason.NUMA_POLICY_REQUIRED),
+                detail=f'another guest has taken NUMA nodes {nodes} '
+                       f'meanwhile, on which the GPUs are')
+        LOG.info('Instance %s stays on NUMA nodes %s, far from its GPUs: '
+                 'another guest has taken nodes %s meanwhile',
+                 request.instance_uuid, request.numa_nodes, nodes)
+
+    def _tracker(self) -> nova_types.NovaResourceTracker:
+        return self.virtapi._compute.rt
+
+    def _node(self) -> nova_types.ComputeNode | None:
+        """Return Nova's record of this host if it has NUMA nodes."""
+        if self.instance.numa_topology is None:
+            return None
+        node = self._tracker().compute_nodes.get(self.instance.node or '')
+        return node if node is not None and node.numa_topology else None
+
+    @_synchronized
+    def _choices(self, request: claim_obj.ClaimRequest,
+                 ) -> tuple[tuple[int, ...], ...]:
+        """Return the other sets of nodes that can take the guest."""
+        node, guest = self._node(), self.instance.numa_topology
+        if (node is None or guest is None or not self._can_move(node)
+                or request.request.numa_affinity is None):
+            return ()
+        found = (tuple(sorted(nodes)) for nodes
+                 in host_numa.choices(_topology(node), guest))
+        return tuple(nodes for nodes in found if nodes != request.numa_nodes
+                     and self._fit(node, nodes) is not None)
+
+    def _can_move(self, node: nova_types.ComputeNode) -> bool:
+        """Return whether GPUs alone decide about the guest's nodes.
+
+        Nova's own PCI devices are chosen already, and it does not say here
+        which networks are near to which node.
+        """
+        requests = self.instance.pci_requests
+        return self.movable and not (requests and requests.requests) and (
+            not any(cell.network_metadata.physnets
+                    or cell.network_metadata.tunneled
+                    for cell in _topology(node).cells
+                    if 'network_metadata' in cell))
+
+    def _fit(self, node: nova_types.ComputeNode, nodes: tuple[int, ...],
+             ) -> nova_types.NUMATopology | None:
+        """Return the guest's topology on some nodes; None if it cannot be."""
+        wanted = hardware.numa_get_constraints(
+            self.instance.flavor, self.image)
+        fit: nova_types.NUMATopology | None = (
+            hardware.numa_fit_instance_to_host(
+                host_numa.confined(self._without_guest(node), nodes), wanted,
+                provider_mapping=None,
+                limits=objects.NUMATopologyLimits(
+                    cpu_allocation_ratio=node.cpu_allocation_ratio,
+                    ram_allocation_ratio=node.ram_allocation_ratio)))
+        return fit
+
+    def _without_guest(self, node: nova_types.ComputeNode,
+                       ) -> nova_types.HostNUMATopology:
+        free: nova_types.HostNUMATopology = (
+            hardware.numa_usage_from_instance_numa(
+                _topology(node), self.instance.numa_topology, free=True))
+        return free
+
+    @_synchronized
+    def _move(self, nodes: tuple[int, ...]) -> bool:
+        """Move the guest in Nova's records if there is still room.
+
+        As Nova's own claim, it is saved before the lock is left: Nova counts
+        usage by what is saved.
+        """
+        node = self._node()
+        fit = None if node is None else self._fit(node, nodes)
+        if node is None or fit is None:
+            return False
+        free = self._without_guest(node)
+        self.instance.numa_topology = fit
+        self.instance.save()
+        node.numa_topology = hardware.numa_usage_from_instance_numa(
+            free, fit)._to_json()
+        self._tracker()._update(nova_context.get_admin_context(), node)
+        return True
+
+
+def _topology(node: nova_types.ComputeNode) -> nova_types.HostNUMATopology:
+    topology: nova_types.HostNUMATopology = (
+        objects.NUMATopology.obj_from_db_obj(node.numa_topology))
+    return topology

@@ -1,0 +1,159 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The guest of a build follows its GPUs to other NUMA nodes."""
+
+import contextlib
+import types
+
+from nova import objects
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.objects import inventory
+from gpgpu_plugin.virt import numa
+from tests.unit.compute import test_host_numa
+
+objects.register_all()
+
+
+class GuestFitTest(base.BaseTestCase):
+    """Guest of 512 MB on node 0 of two nodes of 1024 MB."""
+
+    def setUp(self):
+        super().setUp()
+        topology = test_host_numa.topology(0, 1)
+        topology.cells[0].memory_usage = 512
+        topology.cells[0].cpu_usage = 1
+        topology.cells[0].mempages[0].used = 512 * 256
+        self.node = types.SimpleNamespace(
+            numa_topology=topology._to_json(), cpu_allocation_ratio=1.0,
+            ram_allocation_ratio=1.0)
+        self.done = []
+        self.tracker = types.SimpleNamespace(
+            compute_nodes={'n': self.node},
+            _update=lambda context, node: self.done.append('update'))
+        self.instance = types.SimpleNamespace(
+            node='n', pci_requests=None,
+            flavor=objects.Flavor(vcpus=1, memory_mb=512, extra_specs={
+                'hw:numa_nodes': '1'}),
+            numa_topology=objects.InstanceNUMATopology(cells=[
+                objects.InstanceNUMACell(
+                    id=0, cpuset={0}, pcpuset=set(), memory=512)]),
+            save=lambda: self.done.append('save'))
+
+    def fit(self, movable=True):
+        return numa.GuestFit(
+            virtapi=types.SimpleNamespace(
+                _compute=types.SimpleNamespace(rt=self.tracker)),
+            instance=self.instance, image=objects.ImageMeta.from_dict({}),
+            movable=movable)
+
+    def request(self, numa_nodes=(0,), **fields):
+        return claim.ClaimRequest(
+            instance_uuid='i', host='h', numa_nodes=numa_nodes,
+            request=request.Request(**fields))
+
+    def change(self, **fields):
+        """Change node 1 of the host."""
+        topology = objects.NUMATopology.obj_from_db_obj(
+            self.node.numa_topology)
+        for name, value in fields.items():
+            setattr(topology.cells[1], name, value)
+        self.node.numa_topology = topology._to_json()
+
+    def granted(self, nodes):
+        return claim.Claim(
+            assignments=(), numa_nodes=nodes,
+            inventory=inventory.HostInventory(
+                host='h', node_uuid='u', generation=1))
+
+    def used(self):
+        return [cell.memory_usage for cell in (
+            objects.NUMATopology.obj_from_db_obj(
+                self.node.numa_topology).cells)]
+
+    def test_claim_names_sockets_and_other_nodes(self):
+        extended = self.fit().extend(self.request())
+        self.assertEqual((((1,),), ((0,), (1,))), (
+            extended.numa_choices, extended.sockets))
+        self.assertEqual([512, 0], self.used())
+
+    def test_node_without_memory_is_no_choice(self):
+        self.change(memory_usage=600)
+        self.assertEqual((), self.fit().extend(self.request()).numa_choices)
+
+    def test_own_usage_does_not_count_against_the_guest(self):
+        self.instance.numa_topology.cells[0].id = 1
+        self.change(memory_usage=1000, cpu_usage=2)
+        extended = self.fit().extend(self.request((0,)))
+        self.assertEqual(((1,),), extended.numa_choices)
+
+    @contextlib.contextmanager
+    def only_sockets_are_named(self):
+        self.assertEqual(((1,),), self.fit().extend(
+            self.request()).numa_choices)
+        yield
+        extended = self.fit().extend(self.request())
+        self.assertEqual(((), ((0,), (1,))), (
+            extended.numa_choices, extended.sockets))
+
+    def test_guest_with_pci_devices_of_nova_stays(self):
+        with self.only_sockets_are_named():
+            self.instance.pci_requests = types.SimpleNamespace(requests=[1])
+
+    def test_guest_on_a_host_with_networks_near_to_nodes_stays(self):
+        with self.only_sockets_are_named():
+            self.change(network_metadata=objects.NetworkMetadata(
+                physnets={'net'}, tunneled=False))
+
+    def test_guest_of_a_move_stays(self):
+        self.assertEqual(
+            (), self.fit(movable=False).extend(self.request()).numa_choices)
+
+    def test_guest_whose_memory_does_not_matter_stays(self):
+        self.assertEqual((), self.fit().extend(self.request(
+            numa_policy=request.NUMAPolicy.NONE)).numa_choices)
+
+    def test_guest_or_host_without_nodes_changes_nothing(self):
+        asked = self.request(None)
+        self.assertEqual(asked, self.fit().extend(asked))
+        self.node.numa_topology = None
+        self.assertEqual(self.request(), self.fit().extend(self.request()))
+
+    def test_guest_follows_its_gpus(self):
+        self.fit().follow(self.request(), self.granted((1,)))
+        self.assertEqual([0, 512], self.used())
+        self.assertEqual(
+            [1], [cell.id for cell in self.instance.numa_topology.cells])
+        self.assertEqual(['save', 'update'], self.done)
+
+    def test_guest_near_its_gpus_stays(self):
+        for nodes in ((0,), None):
+            self.fit().follow(self.request(), self.granted(nodes))
+        self.assertEqual(([512, 0], []), (self.used(), self.done))
+
+    def test_nodes_taken_meanwhile_deny_if_gpus_must_be_near(self):
+        self.change(memory_usage=600)
+        exc = self.assertRaises(
+            exception.ClaimDenied, self.fit().follow, self.request(
+                numa_policy=request.NUMAPolicy.REQUIRED),
+            self.granted((1,)))
+        self.assertEqual('numa_policy_required', exc.reason)
+        self.assertEqual(([512, 600], []), (self.used(), self.done))
+
+    def test_nodes_taken_meanwhile_leave_a_guest_that_prefers_near_gpus(
+            self):
+        self.change(memory_usage=600)
+        self.fit().follow(self.request(), self.granted((1,)))
+        self.assertEqual(([512, 600], []), (self.used(), self.done))
