@@ -357,6 +357,8 @@ class ResourceTracker:
         reported = tasks.report(
             self._host(), self._node, self._managed_elsewhere)
         self.inventory.accept(reported.inventory)
+        # Also a device that was away while it was to be cleaned.
+        self._schedule.require(_T.CLEAN)
         if reported.moved:
             self._schedule.require(_T.RECONCILE)
 

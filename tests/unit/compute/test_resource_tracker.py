@@ -65,6 +65,27 @@ class RunOnceTest(base.ComputeTestCase):
         self.assertEqual((8, 1), self.placement())
         self.assertEqual({'available': 7, 'missing': 1}, self.states())
 
+    def test_dirty_device_that_was_away_is_cleaned(self):
+        uuids = self.boot(1)
+        [device] = [device for device in self.api.device_list(
+            context.admin()) if device.used_by]
+        backend = self.tracker.backend
+        backend.changed = lambda: True
+        scan = backend.scan
+
+        def without():
+            found = scan()
+            return dataclasses.replace(found, functions=tuple(
+                function for function in found.functions
+                if function.address != device.address))
+        backend.scan = without
+        self.tracker.release(uuids)
+        self.tracker.run_once()
+        self.assertEqual({'available': 7, 'missing': 1}, self.states())
+        backend.scan = scan
+        self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+
     def test_scan_that_fails_half_way_changes_nothing(self):
         before = self.states(), self.placement()
         scan = self.tracker.backend.scan
