@@ -1,0 +1,240 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Restore of a backup that a database's own programs made."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import types
+
+import fixtures
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.virt import steps
+from tests.fixtures import database
+from tests.fixtures import known_machine
+from tests.fixtures import network
+from tests.fixtures import services
+from tests.unit.conductor import base
+
+
+class RestoreMixin:
+    """A host of four GPUs, and one that nobody uses meanwhile."""
+
+    cards = ()
+    programs = ()
+
+    def setUp(self):
+        for program in self.programs:
+            if shutil.which(program) is None:
+                services.missing(self, f'no program {program}')
+        super().setUp()
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        self.path = f'{self.folder}/backup'
+        self.servers = set()
+        self.seconds = 0.0
+        self.conductor = manager.ConductorManager(
+            self.conf, self.db, types.SimpleNamespace())
+        self.machines = {
+            host: known_machine.KnownMachine(host, base.EIGHT[:4])
+            for host in ('h1', 'h2')}
+        self.trackers = {host: self.start(host) for host in self.machines}
+        self.build('before')
+        self.back_up()
+        self.build('after')
+        # Its GPU is dirty, which the backup does not know.
+        self.build('deleted')
+        self.delete('deleted')
+
+    def start(self, host):
+        """A new nova-compute of a host, which has done its first work."""
+        self.conf.set_override(
+            'state_path', os.path.join(self.folder, host), 'gpgpu')
+        tracker = resource_tracker.ResourceTracker(
+            self.conf, host, self.machines[host],
+            network.NetworkAPI(network.Network(self.conductor)),
+            types.SimpleNamespace(
+                get_allocations_for_resource_provider=lambda *args: (
+                    types.SimpleNamespace(allocations={}))),
+            lambda assignment: assignment.instance_uuid not in self.servers,
+            clock=lambda: self.seconds)
+        tracker.set_node(host, base.scan((), host=host).node_uuid
+                         if host == 'h1' else f'{host:0>36}')
+        tracker.run_once()
+        return tracker
+
+    def build(self, instance, count=1):
+        self.servers.add(instance)
+        machine, tracker = self.machines['h1'], self.trackers['h1']
+        with tracker.building(instance):
+            steps.execute(steps.Spawn(
+                tracker=tracker, request=self.request(count, instance),
+                spawn=lambda: machine.start_guest(instance, (
+                    assignment.stable_id for assignment
+                    in tracker.assignments.of_instance(instance))),
+                destroy=lambda: machine.end_guest(instance)))
+
+    def delete(self, instance):
+        self.servers.discard(instance)
+        self.machines['h1'].end_guest(instance)
+        self.trackers['h1'].release_instance(instance)
+
+    def restore(self):
+        self.put_back()
+        self.assertEqual({'assigned': 1, 'available': 3}, self.states())
+
+    def users(self):
+        """GPUs of each server of h1, as the conductor has them."""
+        found = {}
+        for device in device_admin.list_all(self.db, 'h1'):
+            if device.used_by is not None:
+                found.setdefault(device.used_by, set()).add(device.stable_id)
+        return found
+
+    def iterate(self):
+        """Each host asks for its digest, as it does every few minutes."""
+        self.seconds += 3600
+        for tracker in self.trackers.values():
+            tracker.run_once()
+
+    def check(self):
+        """All is as the machines know it, and stays so."""
+        self.iterate()
+        machine = self.machines['h1']
+        self.assertEqual(machine.guests, self.users())
+        self.assertEqual({'before', 'after'}, set(machine.guests))
+        self.assertEqual({'assigned': 2, 'available': 2}, self.states())
+        # The one that was dirty was cleaned.
+        self.assertEqual(machine.used, set(machine.dirty))
+        self.assertEqual(
+            [False, False],
+            [host.restored for host in host_admin.list_all(self.db)])
+        self.build('next', 2)
+        self.assertRaises(exception.ClaimDenied, self.build, 'last')
+        for instance in ('before', 'after', 'next'):
+            self.delete(instance)
+        self.trackers['h1'].run_once()
+        self.assertEqual({'available': 4}, self.states())
+
+    def test_marked_restore_gives_no_gpu_away(self):
+        self.restore()
+        sessions.mark_restored(self.db)
+        self.assertRaises(
+            (exception.SessionLost, exception.ClaimDenied),
+            self.build, 'early', 3)
+        self.check()
+
+    def test_restore_that_nobody_marked_gives_no_gpu_away(self):
+        self.restore()
+        self.assertRaises(exception.GPUPluginException,
+                          self.build, 'early', 3)
+        self.check()
+
+    def test_restart_of_the_holder_keeps_its_book(self):
+        self.restore()
+        before = {assignment.uuid for assignment
+                  in self.trackers['h1'].assignments.all()}
+        self.trackers['h1'] = self.start('h1')
+        self.assertEqual(before, {
+            assignment.uuid for assignment
+            in self.trackers['h1'].assignments.all()})
+        self.check()
+
+    def test_guest_that_ended_after_a_restore_is_released(self):
+        self.restore()
+        self.delete('after')
+        self.iterate()
+        self.assertEqual({'assigned': 1, 'available': 3}, self.states())
+        self.assertEqual(self.machines['h1'].used,
+                         set(self.machines['h1'].dirty))
+
+
+class SQLiteRestoreTest(RestoreMixin, base.ConductorTestCase):
+    """The file is copied while no conductor has it open."""
+
+    def back_up(self):
+        self.db.engine.dispose()
+        shutil.copy(self.db.engine.url.database, self.path)
+
+    def put_back(self):
+        self.db.engine.dispose()
+        file = self.db.engine.url.database
+        for left in ('-wal', '-shm'):
+            pathlib.Path(f'{file}{left}').unlink(missing_ok=True)
+        shutil.copy(self.path, file)
+
+
+class ServerMixin(RestoreMixin):
+
+    server = ''
+
+    def setUp(self):
+        services.require(self, self.server)
+        super().setUp()
+
+    def database(self):
+        return database.ServerDatabase(self.conf, self.server)
+
+    @property
+    def url(self):
+        return self.db.engine.url
+
+    def execute(self, program, *arguments, **options):
+        subprocess.run(
+            [program, *arguments], check=True, capture_output=True,
+            env={**os.environ, **{
+                name: self.url.password for name in ('PGPASSWORD', 'MYSQL_PWD')
+                if self.url.password}}, **options)
+
+
+class PostgreSQLRestoreTest(ServerMixin, base.ConductorTestCase):
+
+    server = services.POSTGRESQL
+    programs = ('pg_dump', 'psql')
+
+    def connection(self):
+        return ('--host', self.url.host, '--port', str(self.url.port or 5432),
+                '--username', self.url.username, self.url.database)
+
+    def back_up(self):
+        self.execute('pg_dump', '--clean', '--if-exists', '--file',
+                     self.path, *self.connection())
+
+    def put_back(self):
+        self.execute('psql', '--quiet', '--set', 'ON_ERROR_STOP=1', '--file',
+                     self.path, *self.connection())
+
+
+class MariaDBRestoreTest(ServerMixin, base.ConductorTestCase):
+
+    server = services.MARIADB
+    programs = ('mariadb-dump', 'mariadb')
+
+    def connection(self):
+        return ('--host', self.url.host, '--port', str(self.url.port or 3306),
+                '--user', self.url.username, self.url.database)
+
+    def back_up(self):
+        self.execute('mariadb-dump', '--single-transaction',
+                     f'--result-file={self.path}', *self.connection())
+
+    def put_back(self):
+        with open(self.path, encoding='utf-8') as file:
+            self.execute('mariadb', *self.connection(), stdin=file)
