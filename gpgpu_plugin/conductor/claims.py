@@ -76,8 +76,9 @@ def claim(db: api.Database, request: objects.ClaimRequest,
         assigned = _assigned_before(request, active)
         if not assigned:
             offers = _offers(groups)
-            selected = _choose(
-                request, _own_demands(session, request, offers), offers)
+            demands = _own_demands(session, request, offers)
+            _check_allocation(request, groups)
+            selected = _choose(request, demands, offers)
             assigned = _assign(
                 session, host, request, selected, offers, lease)
             if assigned:
@@ -141,6 +142,20 @@ def _assigned_before(request: objects.ClaimRequest,
             f'the instance has devices on this host that were claimed for '
             f'another request: {found[0].request}')
     return found
+
+
+def _check_allocation(request: objects.ClaimRequest,
+                      groups: Iterable[capacity.LoadedGroup]) -> None:
+    """Refuse an instance that would have units without devices.
+
+    :raises ClaimDenied: Placement allocated more than the request is for
+    """
+    for group in groups:
+        refusal = request_mod.unrequested(
+            request.request,
+            request.allocated.get(group.value.provider_uuid, {}))
+        if refusal is not None:
+            raise _denied(request, refusal.reason, refusal.detail)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,8 @@ class LifecycleMixin(service.ServiceMixin):
             request = request_mod.from_extra_specs(
                 instance.flavor.extra_specs,
                 host_numa.image_policy(image_meta))
-        if not request:
+        if not request and (build is virt_exception.Build.REBUILD
+                            or not self._gpu_is_allocated(allocations)):
             nova_spawn()
             return
         fit = numa.GuestFit(
@@ -117,6 +118,19 @@ class LifecycleMixin(service.ServiceMixin):
             allocation_removal=build is virt_exception.Build.EVACUATION)
         with virt_exception.translated(build), self._gpu_working(instance):
             self._gpu_execute(run)
+
+    def _gpu_is_allocated(
+            self, allocations: nova_types.Allocations | None) -> bool:
+        """Return whether Placement may have allocated GPUs of this host.
+
+        If the flavor requests none, their claim is denied.
+        """
+        inventory = self.gpu_tracker.inventory
+        return (inventory.owns_any(allocations or ())
+                if inventory.newest is not None else
+                any(request_mod.may_be_gpu(name)
+                    for allocation in (allocations or {}).values()
+                    for name in allocation['resources']))
 
     def _gpu_execute(self, run: steps.Spawn) -> None:
         try:

@@ -73,17 +73,24 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             self, context: nova_types.Context, instance: nova_types.Instance,
             flavor: nova_types.Flavor) -> claim_obj.Claim | None:
         request = request_mod.from_extra_specs(flavor.extra_specs)
-        if not request:
+        if not request and not request_mod.has_suffixed_groups(
+                flavor.extra_specs):
             return None
         assert instance.migration_context is not None
         # The instance's own allocations are the destination's by now.
         allocations = self._gpu_client.get_allocs_for_consumer(
             context, instance.uuid)['allocations']
-        return self.gpu_tracker.session.call(
-            self.gpu_tracker.api.claim, self._gpu_claim_request(
-                instance, request, allocations,
-                instance.migration_context.new_numa_topology,
-                roles.migration_of(instance)))
+        try:
+            return self.gpu_tracker.session.call(
+                self.gpu_tracker.api.claim, self._gpu_claim_request(
+                    instance, request, allocations,
+                    instance.migration_context.new_numa_topology,
+                    roles.migration_of(instance)))
+        except exception.ClaimDenied as exc:
+            if not request and exc.reason == request_mod.Reason.HOST_UNKNOWN:
+                # A host without the plugin has no GPUs of ours.
+                return None
+            raise
 
     def confirm_migration(
             self, context: nova_types.Context,

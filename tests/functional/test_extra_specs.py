@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import typing
+
 from nova.tests.functional.api import client as api_client
 
 from tests.fixtures import cloud
@@ -63,15 +65,45 @@ class ExtraSpecTest(cloud.GpuCloud):
         self.assertIn('topology_same_numa', self.stdlog.logger.output)
         self.wait_states(available=8)
 
-    def _boot_unchecked(self, extra_specs: dict[str, str]) -> None:
+    def _unchecked(self, extra_specs: dict[str, str]) -> str:
+        """Create a flavor that Nova's API does not validate."""
         self.api.microversion = '2.85'
         flavor = self.flavor_of(extra_specs)
         self.api.microversion = 'latest'
+        return flavor
+
+    def _boot_unchecked(self, extra_specs: dict[str, str],
+                        reason: str = 'extra_spec_invalid') -> None:
+        self._boot_refused(self._unchecked(extra_specs), reason)
+
+    def _boot_refused(self, flavor: str, reason: str) -> None:
         server = self.boot(flavor, 'ERROR')
         self.assertEqual(set(), self.held(server))
         self.wait_states(available=8)
-        self.assertIn('extra_spec_invalid', self.stdlog.logger.output)
+        self.assertIn(reason, self.stdlog.logger.output)
         self.wait_for(lambda: self.usage() == 0, 'usage 0')
+
+    def test_suffixed_class_below_2_86_is_refused_by_the_claim(self) -> None:
+        for extra_specs in (
+                {'resources1:CUSTOM_GPU_H100': '1'},
+                {'resources:CUSTOM_GPU_H100': '1',
+                 'resources1:CUSTOM_GPU_H100': '1',
+                 'group_policy': 'none'}):
+            self._boot_unchecked(extra_specs, 'allocation_not_requested')
+
+    def test_resize_to_a_suffixed_class_leaves_the_server_alone(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot(self.flavor(H100=1))
+        before = self.held(server)
+        self.api.post_server_action(server['id'], {'resize': {
+            'flavorRef': self._unchecked(
+                {'resources1:CUSTOM_GPU_H100': '1'})}})
+        self.wait_for(
+            lambda: 'allocation_not_requested' in self.stdlog.logger.output,
+            'denied claim')
+        self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(before, self.held(server))
+        self.wait_for(lambda: self.usage() == 1, 'usage 1')
 
     def test_wrong_value_below_2_86_is_refused_later(self) -> None:
         self._boot_unchecked({'resources:CUSTOM_GPU_H100': '1',
@@ -91,3 +123,22 @@ class ExtraSpecTest(cloud.GpuCloud):
         server = self.boot(
             self.flavor_of({'resources:CUSTOM_GPU_NO_SUCH': '1'}), 'ERROR')
         self.assertIn('No valid host', server['fault']['message'])
+
+
+class OwnClassTest(cloud.GpuCloud):
+    """A variant whose resource class does not begin as the plugin's do."""
+
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('H100', '--vendor', '10de', '--device', '2330',
+         '--resource-class', 'CUSTOM_ACCELERATOR'),)
+
+    def test_suffixed_class_is_refused_by_the_claim(self) -> None:
+        server = self.boot(
+            self.flavor_of({'resources1:CUSTOM_ACCELERATOR': '1'}), 'ERROR')
+        self.assertEqual(set(), self.held(server))
+        self.wait_states(available=8)
+        self.assertIn('allocation_not_requested', self.stdlog.logger.output)
+        self.delete(server)
+        server = self.boot(
+            self.flavor_of({'resources:CUSTOM_ACCELERATOR': '1'}))
+        self.assertEqual(1, len(self.held(server)))

@@ -35,6 +35,7 @@ class Reason(enum.StrEnum):
     NUMA_POLICY_REQUIRED = 'numa_policy_required'
     EXTRA_SPEC_INVALID = 'extra_spec_invalid'
     REQUEST_CHANGED = 'request_changed'
+    ALLOCATION_NOT_REQUESTED = 'allocation_not_requested'
     CONDUCTOR_UNAVAILABLE = 'conductor_unavailable'
 
 
@@ -212,9 +213,11 @@ PCI_NUMA_POLICY = 'hw:pci_numa_affinity_policy'
 PCI_NUMA_POLICY_PROPERTY = 'hw_pci_numa_affinity_policy'
 """The same as a property of images."""
 
+_RESOURCE_CLASS = re.compile(r'CUSTOM_[A-Z0-9_]+|PGPU|VGPU')
 # Suffixed groups (resources1:...) are spread over providers by Placement and
 # a group of GPUs is one provider, so only unsuffixed keys can be ours.
-_RESOURCE_KEY = re.compile(r'resources:(CUSTOM_[A-Z0-9_]+|PGPU|VGPU)')
+_RESOURCE_KEY = re.compile(rf'resources:({_RESOURCE_CLASS.pattern})')
+_SUFFIXED_KEY = re.compile(rf'resources[^:]+:({_RESOURCE_CLASS.pattern})')
 
 
 def check_extra_spec(key: str, value: str) -> enum.StrEnum:
@@ -278,6 +281,39 @@ def _pci_numa_policy(flavors: str | None,
         raise exception.Invalid(
             field=f'extra spec {PCI_NUMA_POLICY}', value=value,
             expected='one of ' + ', '.join(PCINUMAPolicy)) from None
+
+
+def may_be_gpu(resource_class: str) -> bool:
+    """Return whether a resource class could be the plugin's."""
+    return _RESOURCE_CLASS.fullmatch(resource_class) is not None
+
+
+def has_suffixed_groups(extra_specs: Mapping[str, str]) -> bool:
+    """Return whether a suffixed group names a class that could be ours.
+
+    No GPU can be requested that way: a claim is denied if Placement allocated
+    some.
+    """
+    return any(map(_SUFFIXED_KEY.fullmatch, extra_specs))
+
+
+def unrequested(request: Request, allocated: Mapping[str, int],
+                ) -> Refusal | None:
+    """Return the refusal if more is allocated than the request accounts for.
+
+    :param allocated: units of one provider of the plugin, by resource class
+    """
+    requested = {demand.resource_class: demand.count
+                 for demand in request.demands}
+    for name, units in sorted(allocated.items()):
+        if units > requested.get(name, 0):
+            return Refusal(
+                reason=Reason.ALLOCATION_NOT_REQUESTED,
+                detail=f'Placement allocated {units} of {name}, but '
+                       f'"resources:{name}" requests '
+                       f'{requested.get(name, 0)}; a suffixed group such as '
+                       f'"resources1:" requests no GPU')
+    return None
 
 
 def _count(key: str, value: str) -> int:

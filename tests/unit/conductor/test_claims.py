@@ -100,6 +100,18 @@ class ClaimTest(base.ConductorTestCase):
                     resource_class='CUSTOM_FPGA', count=1),))),
             lease=60).assignments)
 
+    def test_units_without_a_request_are_denied(self):
+        exc = self.assertRaises(
+            exception.ClaimDenied, self.claim, 2, allocated=3)
+        self.assertEqual('allocation_not_requested', exc.reason)
+        self.assertIn('allocated 3 of CUSTOM_GPU_H100', exc.kwargs['detail'])
+        self.assertEqual({'available': 8}, self.states())
+        # On the source of an evacuation, or of somebody else.
+        request = dataclasses.replace(
+            self.request(2), allocated={'elsewhere': {'CUSTOM_GPU_H100': 3}})
+        self.assertEqual(2, len(claims.claim(
+            self.db, request, lease=60).assignments))
+
     def test_class_of_a_variant_that_the_host_does_not_have_is_denied(self):
         # Nothing but the variant shows that such a class is the plugin's.
         variant_admin.create(self.db, admin.VariantInfo(

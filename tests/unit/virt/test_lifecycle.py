@@ -49,6 +49,31 @@ class LifecycleTest(base.DriverTestCase):
         self.assertRaises(virt_exception.GPUClaimDenied, self.spawn, 2)
         self.assertEqual([], self.driver.list_instance_uuids())
 
+    def spawn_allocated(self, **kwargs):
+        """Spawn a flavor that requests nothing; Placement gave a GPU."""
+        self.driver.spawn(
+            None, self.make_instance(0, **kwargs), None, [], None,
+            {self.provider: {'resources': {'CUSTOM_GPU_H100': 1}}})
+
+    def test_allocation_that_the_flavor_does_not_request_makes_no_guest(self):
+        exc = self.assertRaises(
+            virt_exception.GPUClaimDenied, self.spawn_allocated)
+        self.assertIn('allocation_not_requested', str(exc))
+        self.assertEqual([], self.driver.list_instance_uuids())
+
+    def test_rebuild_of_a_guest_with_unrequested_units_is_not_denied(self):
+        self.spawn_allocated(task_state=task_states.REBUILD_SPAWNING)
+        self.assertEqual(['i1'], self.driver.list_instance_uuids())
+
+    def test_allocation_is_asked_about_while_no_provider_is_known(self):
+        self.tracker.inventory._newest = None
+        self.assertRaises(
+            virt_exception.GPUClaimDenied, self.spawn_allocated)
+        self.driver.spawn(
+            None, self.make_instance(0), None, [], None,
+            {self.provider: {'resources': {'VCPU': 1}}})
+        self.assertEqual(['i1'], self.driver.list_instance_uuids())
+
     def test_denied_evacuation_leaves_the_instance_where_it_is(self):
         self.boot(7, 'other')
         self.assertRaises(

@@ -75,6 +75,27 @@ class MigrationTest(base.DriverTestCase):
             None, self.instance, 'ip', self.make_instance(0).flavor, None)
         self.assertEqual([], self.of_destination())
 
+    def begin_suffixed(self):
+        flavor = self.make_instance(0).flavor
+        flavor.extra_specs['resources1:CUSTOM_GPU_H100'] = '1'
+        self.driver.migrate_disk_and_power_off(
+            None, self.instance, 'ip', flavor, None)
+
+    def test_allocation_that_the_flavor_does_not_request_is_denied(self):
+        self.client.allocations['i1'] = {
+            self.provider: {'resources': {'CUSTOM_GPU_H100': 1}}}
+        exc = self.assertRaises(
+            nova_exception.InstanceFaultRollback, self.begin_suffixed)
+        self.assertEqual(
+            'allocation_not_requested', exc.inner_exception.reason)
+
+    def test_suffixed_group_of_others_claims_nothing(self):
+        self.client.allocations['i1'] = {}
+        for host in ('h1', 'without-plugin'):
+            self.migration.dest_compute = host
+            self.begin_suffixed()
+            self.assertEqual([], self.of_destination())
+
     def finish(self):
         self.driver.finish_migration(
             None, self.migration, self.instance, None, None, None, False,

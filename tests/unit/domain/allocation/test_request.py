@@ -78,3 +78,22 @@ class RequestTest(base.BaseTestCase):
                           if 'colour' not in str(exc)
                           and 'gpgpu:numa' not in str(exc)
                           else repr(next(iter(specs))), str(exc))
+
+    def test_suffixed_group_of_a_possible_gpu_class_is_found(self):
+        for key, found in (
+                ('resources1:CUSTOM_GPU_H100', True),
+                ('resources_X:VGPU', True), ('resources:VGPU', False),
+                ('resources1:VCPU', False), ('trait1:CUSTOM_GPU', False)):
+            self.assertEqual(
+                found, request.has_suffixed_groups({key: '1'}), key)
+
+    def test_units_beyond_the_request_are_refused(self):
+        asked = request.from_extra_specs({'resources:CUSTOM_GPU_A': '2'})
+        for allocated in ({}, {'CUSTOM_GPU_A': 2}, {'CUSTOM_GPU_A': 1}):
+            self.assertIsNone(request.unrequested(asked, allocated))
+        refusal = request.unrequested(asked, {'CUSTOM_GPU_A': 3})
+        self.assertEqual('allocation_not_requested', refusal.reason)
+        self.assertIn('allocated 3 of CUSTOM_GPU_A', refusal.detail)
+        self.assertIn('requests 2', refusal.detail)
+        self.assertIn('requests 0', request.unrequested(
+            asked, {'CUSTOM_GPU_A': 2, 'CUSTOM_GPU_B': 1}).detail)
