@@ -193,6 +193,8 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
         row.vgpu_type = _foreign_type(function, vgpus)
     host_db.changed(host)
     _check_identity(session, host, row, before, function)
+    if observed is None:
+        _check_owner(session, host, row, before, function)
 
 
 def _foreign_type(function: pci.PCIFunction,
@@ -204,6 +206,23 @@ def _foreign_type(function: pci.PCIFunction,
     if function.pf is None or vgpus is None or not vgpus.existing_vgpus:
         return None
     return vgpus.existing_vgpus[0]
+
+
+def _check_owner(session: orm.Session, host: models.Host,
+                 row: models.Device, before: pci.PCIFunction,
+                 now: pci.PCIFunction) -> None:
+    """Distrust a device that another service no longer manages.
+
+    A guest of that service may have used it. A GPU that has VFs was not used
+    itself. The device gets its token when it joins a group: without one it is
+    not cleaned, as the host may use it now.
+    """
+    if (before.owner and not now.owner
+            and now.used_by != device_rules.DeviceUser.VF
+            and row.state == device_rules.DeviceState.AVAILABLE):
+        device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
+        event_db.add(session, 'distrust', host.name, row,
+                     detail=f'no longer managed by {before.owner}')
 
 
 def _check_identity(session: orm.Session, host: models.Host,

@@ -17,6 +17,7 @@ The number of queries does not depend on the number of hosts.
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -176,6 +177,10 @@ def _move(host: models.Host, device: models.Device, before: str | None,
         device.group = groups[place.variant] if place.variant else None
         if not is_quarantined:
             device.reason = place.reason
+        if (device.group is not None and device.clean_token is None
+                and device.state == device_rules.DeviceState.DIRTY):
+            # Another service managed it before it had a variant.
+            device.clean_token = str(uuid.uuid4())
         host_db.changed(host)
     elif (place.variant is None and device.reason != place.reason
             and not is_quarantined):

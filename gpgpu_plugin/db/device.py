@@ -123,10 +123,14 @@ def children_of(session: orm.Session,
 
 
 def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
-    """Return the present devices of a host that are dirty or cleaning."""
+    """Return the present devices of a host that are dirty or cleaning.
+
+    A device without a token waits until it is in a group.
+    """
     return list(session.scalars(
         sa.select(models.Device)
         .where(models.Device.host_id == host_id, models.Device.present,
+               models.Device.clean_token.is_not(None),
                models.Device.state.in_([
                    device_rules.DeviceState.DIRTY,
                    device_rules.DeviceState.CLEANING]))

@@ -14,11 +14,14 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 
@@ -50,6 +53,41 @@ class ReportTest(base.ConductorTestCase):
             *base.EIGHT[1:], base.replace(0, fault='reads all ones'))))
         [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertEqual('reads all ones', device.reason)
+
+    def managed_elsewhere(self, **facts):
+        """Report the first GPU as Nova's, then again with these facts."""
+        hosts.store(self.db, base.scan((
+            base.replace(0, owner='Nova ([pci] device_spec)'),
+            *base.EIGHT[1:])))
+        return hosts.store(self.db, base.scan((
+            base.replace(0, **facts), *base.EIGHT[1:])))
+
+    def test_card_that_others_no_longer_manage_is_cleaned_first(self):
+        inventory = self.managed_elsewhere()
+        self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+        self.assertEqual((8, 1), self.offered(inventory))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_card_that_others_manage_in_another_way_stays_theirs(self):
+        self.managed_elsewhere(owner='Cyborg')
+        self.assertEqual({'available': 7, 'unmanaged': 1}, self.states())
+        [device] = device_admin.list_all(self.db, state='unmanaged')
+        self.assertIn('Cyborg', device.reason)
+
+    def test_card_whose_vfs_others_managed_is_not_cleaned(self):
+        self.managed_elsewhere(used_by='vf')
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_card_of_others_without_a_variant_waits_for_one(self):
+        variant_admin.delete(self.db, 'H100')
+        self.managed_elsewhere()
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='H100', vendor='10de', device='2330'))
+        self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
 
     def test_assigned_card_that_vanishes_keeps_its_holder(self):
         granted = self.boot(8)
