@@ -25,12 +25,15 @@ from gpgpu_plugin import extensions
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import nova_driver
 from gpgpu_plugin.virt import nova_managed_devices
+from gpgpu_plugin.virt import nova_pci_records
 from gpgpu_plugin.virt import orphans
 
 LOG = logging.getLogger(__name__)
@@ -71,6 +74,9 @@ class ServiceMixin(nova_driver.ComputeDriver):
         self._gpu_transport: rpc_transport.Transport | None = None
         self._gpu_server: rpc_transport.RPCServer | None = None
         self._gpu_stopping = False
+        # What Nova itself manages; both give options by PCI address.
+        self._gpu_pci_records: nova_pci_records.NovaPCIRecords | None = None
+        self._gpu_nova_options: tasks.ManagedElsewhere = lambda scan: {}
 
     @property
     def gpu_tracker(self) -> resource_tracker.ResourceTracker:
@@ -94,6 +100,9 @@ class ServiceMixin(nova_driver.ComputeDriver):
         super().init_host(host)
         [(uuid, name)] = self.get_nodenames_by_uuid().items()
         tracker.set_node(name, uuid)
+        # Before the first report: a GPU of Nova's guests is not offered.
+        self._gpu_pci_records = nova_pci_records.NovaPCIRecords(uuid)
+        tracker.exclude(self._gpu_managed_by_nova)
         # Claims of a dead predecessor end before anything is built.
         self._gpu_worker.run_once()
         if not tracker.session.is_fenced:
@@ -139,7 +148,13 @@ class ServiceMixin(nova_driver.ComputeDriver):
             nova_managed.check(
                 devices, scan, tracker.inventory.resource_classes())
         # A variant may come later that matches some of them.
-        tracker.exclude(nova_managed.options)
+        self._gpu_nova_options = nova_managed.options
+        tracker.exclude(self._gpu_managed_by_nova)
+
+    def _gpu_managed_by_nova(self, scan: scanner.Scan) -> dict[str, str]:
+        assert self._gpu_pci_records is not None
+        return (self._gpu_pci_records.options(scan)
+                | self._gpu_nova_options(scan))
 
     # -- the worker's thread ------------------------------------------------
 
@@ -185,10 +200,26 @@ class ServiceMixin(nova_driver.ComputeDriver):
             allocations: object = None) -> None:
         """Update Nova's resources, then the plugin's groups below the node."""
         super().update_provider_tree(provider_tree, nodename, allocations)
-        if self._gpu_tracker is not None and (
-                self._gpu_tracker.update_provider_tree(
-                    provider_tree, nodename)):
+        tracker = self._gpu_tracker
+        if tracker is not None and (
+                tracker.update_provider_tree(provider_tree, nodename)
+                or self._gpu_records_changed(tracker)):
             self._gpu_wake()
+
+    def _gpu_records_changed(
+            self, tracker: resource_tracker.ResourceTracker) -> bool:
+        """Make a report due if Nova's guests use other GPUs than before."""
+        records = self._gpu_pci_records
+        try:
+            if records is None or not records.changed():
+                return False
+        except Exception:
+            # Whatever it is, the host must stay usable; Nova asks again.
+            LOG.exception('Cannot read the PCI devices of %s from Nova\'s '
+                          'database', tracker.host)
+            return False
+        tracker.exclude(self._gpu_managed_by_nova)
+        return True
 
     def cleanup_host(self, host: str) -> None:
         """Stop what init_host started."""

@@ -82,6 +82,8 @@ class ServiceTestCase(base.BaseTestCase):
         self.worker = self.calls.worker
         self.conflicts = mock.MagicMock()
         self.conflicts.__bool__.return_value = False
+        self.records = mock.Mock()
+        self.records.changed.return_value = False
         for name, value in (
                 ('resource_tracker.ResourceTracker', self.tracker_class),
                 ('worker.Worker', self.worker_class),
@@ -90,7 +92,9 @@ class ServiceTestCase(base.BaseTestCase):
                 ('rpc_transport.probe', self.calls.probe),
                 ('rpc_transport.server', self.calls.server),
                 ('nova_managed_devices.NovaManagedDevices',
-                 lambda conf: self.conflicts)):
+                 lambda conf: self.conflicts),
+                ('nova_pci_records.NovaPCIRecords',
+                 lambda node_uuid: self.records)):
             self.useFixture(fixtures.MonkeyPatch(
                 f'gpgpu_plugin.virt.service.{name}', value))
         self.log = self.useFixture(fixtures.FakeLogger(
@@ -117,8 +121,9 @@ class InitHostTest(ServiceTestCase):
         self.tracker.session.is_fenced = False
         self.driver.init_host('h1')
         self.assertEqual([
-            'nova.init_host', 'tracker.set_node', 'worker.run_once',
-            'tracker.restore', 'worker.start', 'worker.wake'], self.names())
+            'nova.init_host', 'tracker.set_node', 'tracker.exclude',
+            'worker.run_once', 'tracker.restore', 'worker.start',
+            'worker.wake'], self.names())
         self.tracker.set_node.assert_called_once_with('node', 'node-uuid')
         self.assertEqual(('h1', 'client'), self.made_for)
         self.assertIs(self.tracker, self.driver.gpu_tracker)
@@ -169,9 +174,16 @@ class ConflictTest(ServiceTestCase):
         self.assertEqual(
             {'host': 'h1'}, self.tracker.api.device_list.call_args.kwargs)
 
+    def excluded(self):
+        return self.tracker.exclude.call_args.args[0]('scan')
+
     def test_variant_that_comes_later_does_not_get_them(self):
+        self.records.options.return_value = {'a': 'record', 'b': 'record'}
+        self.conflicts.options.return_value = {'b': 'option', 'c': 'option'}
         self.driver.init_host('h1')
-        self.tracker.exclude.assert_called_once_with(self.conflicts.options)
+        self.assertEqual(
+            {'a': 'record', 'b': 'option', 'c': 'option'}, self.excluded())
+        self.conflicts.options.assert_called_once_with('scan')
 
     def test_host_starts_also_if_they_cannot_be_compared(self):
         for exc in (exception.ConductorUnavailable(method='x', timeout=1),
@@ -181,15 +193,17 @@ class ConflictTest(ServiceTestCase):
             self.driver.init_host('h1')
             self.assertIn('Cannot check whether', self.log.output)
             self.assertFalse(self.conflicts.check.called)
-            self.tracker.exclude.assert_called_once_with(
-                self.conflicts.options)
+            self.conflicts.options.return_value = {'c': 'option'}
+            self.records.options.return_value = {}
+            self.assertEqual({'c': 'option'}, self.excluded())
             self.assertTrue(self.worker.start.called)
 
     def test_nova_without_devices_of_its_own_asks_nobody(self):
         self.conflicts.__bool__.return_value = False
         self.driver.init_host('h1')
         self.assertFalse(self.tracker.api.device_list.called)
-        self.assertFalse(self.tracker.exclude.called)
+        self.records.options.return_value = {'a': 'record'}
+        self.assertEqual({'a': 'record'}, self.excluded())
 
 
 class ServeTest(ServiceTestCase):
@@ -258,6 +272,26 @@ class ProviderTreeTest(ServiceTestCase):
                  *wakes], self.names())
             self.tracker.update_provider_tree.assert_called_once_with(
                 'tree', 'node')
+
+
+    def test_guest_of_nova_that_is_gone_makes_a_report_due(self):
+        self.driver.init_host('h1')
+        self.tracker.update_provider_tree.return_value = False
+        self.records.changed.return_value = True
+        self.calls.reset_mock()
+        self.update()
+        self.assertEqual(
+            ['nova.update_provider_tree', 'tracker.update_provider_tree',
+             'tracker.exclude', 'worker.wake'], self.names())
+
+    def test_records_that_cannot_be_read_leave_the_host_usable(self):
+        self.driver.init_host('h1')
+        self.tracker.update_provider_tree.return_value = False
+        self.records.changed.side_effect = RuntimeError('no database')
+        self.calls.reset_mock()
+        self.update()
+        self.assertIn("Nova's database", self.log.output)
+        self.assertFalse(self.tracker.exclude.called)
 
 
 class CleanupHostTest(ServiceTestCase):
