@@ -91,7 +91,7 @@ class HostAssignments:
                 '%(reason)s. %(kept)s. The assignments will be fetched from '
                 'gpgpu-conductor. Releases that were only in this file are '
                 'lost; the next comparison with Nova releases the devices of '
-                'deleted instances', {
+                'instances that are not here any more', {
                     'path': self._path, 'reason': exc,
                     'kept': self._set_aside()})
 

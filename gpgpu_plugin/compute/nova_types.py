@@ -280,6 +280,15 @@ class Instance(typing.Protocol):
     def save(self) -> None: ...
 
 
+class InstanceInfo(typing.Protocol):
+    """What the hypervisor says about a guest.
+
+    :ivar state: a number of nova.compute.power_state
+    """
+
+    state: int
+
+
 class AllocationCandidate(typing.TypedDict):
     """One way in which Placement can meet a request on a host."""
 

@@ -58,15 +58,16 @@ class ResourceTracker:
 
     :param host: name of the nova-compute service
     :param client: Nova's report client (``virtapi.reportclient``)
-    :param is_orphaned: returns whether nobody uses an assignment any more; not
-        called while a build on this host has it; raises if that is unknown
+    :param find_orphans: given all assignments of an instance here, returns the
+        UUIDs of those that nobody uses any more; not called while a build on
+        this host has them; raises if that is unknown
     :param clock: seconds that only grow
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
                  backend: base.Host, api: conductor_api.ConductorAPI,
                  client: nova_types.ReportClient,
-                 is_orphaned: Callable[[claim_obj.Assignment], bool],
+                 find_orphans: tasks.FindOrphans,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.host = host
         self.backend = backend
@@ -78,7 +79,7 @@ class ResourceTracker:
             host, client, lambda: bool(self.allocation_removal),
             self.assignments.acknowledge)
         self._client = client
-        self._is_orphaned = is_orphaned
+        self._find_orphans = find_orphans
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
         self._schedule = schedule.Schedule(
@@ -380,7 +381,7 @@ class ResourceTracker:
 
     def _reconcile(self) -> None:
         done = tasks.reconcile(
-            self._host(), self._current_builds, self._is_orphaned)
+            self._host(), self._current_builds, self._find_orphans)
         if done.orphans:
             LOG.warning(
                 'Releasing assignments on %s that nobody uses any more: %s',

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import typing
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -88,6 +89,18 @@ class Reconciled:
 
     listed: tuple[claim_obj.Assignment, ...]
     orphans: tuple[claim_obj.Assignment, ...]
+
+
+class FindOrphans(typing.Protocol):
+    """Search for assignments of one instance that nobody uses any more."""
+
+    def __call__(self, assignments: Sequence[claim_obj.Assignment], *,
+                 spawning: bool = False) -> Collection[str]:
+        """Return their UUIDs.
+
+        :param spawning: the instance's guest is about to be built here
+        :raises Exception: it is unknown
+        """
 
 
 ManagedElsewhere = Callable[[scanner.Scan], dict[str, str]]
@@ -199,7 +212,7 @@ def clean(host: host_mod.Host) -> Iterator[inventory_obj.HostInventory | None]:
 
 
 def reconcile(host: host_mod.Host, builds: Callable[[], Collection[str]],
-              is_orphaned: Callable[[claim_obj.Assignment], bool],
+              find_orphans: FindOrphans,
               ) -> Reconciled:
     """Compare the conductor's assignments with the host's instances.
 
@@ -207,7 +220,7 @@ def reconcile(host: host_mod.Host, builds: Callable[[], Collection[str]],
     and with what changed here meanwhile. In doubt an assignment stays.
 
     :param builds: returns the UUIDs of instances that are being built
-    :raises Exception: what ``is_orphaned`` raises; nothing was changed
+    :raises Exception: what ``find_orphans`` raises; nothing was changed
     """
     changes = host.assignments.changes()
     listed = host.session.call(host.api.host_assignments, [
@@ -216,11 +229,14 @@ def reconcile(host: host_mod.Host, builds: Callable[[], Collection[str]],
     # the set, or that is over.
     building = builds()
     pending = set(host.assignments.pending())
+    unused: set[str] = set()
+    for instance_uuid, assigned in _by_instance(
+            assignment for assignment in listed
+            if assignment.uuid not in pending).items():
+        if instance_uuid not in building:
+            unused.update(find_orphans(assigned))
     orphans = tuple(
-        assignment for assignment in listed
-        if assignment.uuid not in pending
-        and assignment.instance_uuid not in building
-        and is_orphaned(assignment))
+        assignment for assignment in listed if assignment.uuid in unused)
     host.assignments.replace(
         _by_instance(assignment for assignment in listed
                      if assignment not in orphans), changes, building)

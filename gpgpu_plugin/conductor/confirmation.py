@@ -38,8 +38,9 @@ def confirm(
 ) -> tuple[tuple[inventory_obj.HostInventory, ...], tuple[str, ...]]:
     """Confirm a migration (ConductorAPI.confirm_migration).
 
-    :returns: what source and destination offer now, and the hosts on which
-        roles changed
+    :returns: what source and destination offer now, and the hosts that have
+        to compare: those on which roles changed, and others on which the
+        instance has devices, which a failed move may have left there
     """
     host_ids, origin_id = _host_ids(db, confirmation, origin)
 
@@ -48,9 +49,10 @@ def confirm(
         hosts = {host.id: host
                  for host in host_db.lock_ids(session, sorted(host_ids))}
         sessions.check(hosts.get(origin_id), origin, reported=False)
-        active = [assignment for assignment in assignment_db.of_instance(
+        everywhere = assignment_db.of_instance(
             session, confirmation.instance_uuid)
-            if assignment.host_id in hosts]
+        active = [assignment for assignment in everywhere
+                  if assignment.host_id in hosts]
         destination = [assignment for assignment in active
                        if assignment.migration_uuid
                        == confirmation.migration_uuid]
@@ -63,8 +65,11 @@ def confirm(
         _become_instance(session, hosts, destination)
         return (tuple(inventory.refresh(session, host)
                       for host in hosts.values()),
-                tuple(sorted({hosts[assignment.host_id].name
-                              for assignment in destination})))
+                tuple(sorted({
+                    session.get_one(models.Host, assignment.host_id).name
+                    for assignment in everywhere
+                    if assignment in destination
+                    or assignment.host_id not in hosts})))
     return db.write(work) if host_ids else ((), ())
 
 

@@ -163,7 +163,8 @@ class ConductorManager(conductor_contract.Conductor):
         offered, changed = confirmation_mod.confirm(
             self._db, confirmation, origin)
         for host in changed:
-            # The source confirms for the destination.
+            # The source confirms for the destination, and a host that an
+            # earlier move left does not learn of it from Nova.
             self._tell(self._compute_api.assignments_changed, ctxt, host)
         return offered
 

@@ -116,7 +116,9 @@ class LifecycleMixin(service.ServiceMixin):
                 kwargs.get('network_info'), kwargs.get('block_device_info')),
             keeps=build is virt_exception.Build.REBUILD,
             allocation_removal=build is virt_exception.Build.EVACUATION)
-        with virt_exception.translated(build), self._gpu_working(instance):
+        with virt_exception.translated(build), self._gpu_working(
+                instance,
+                roles.spawned(instance, self.gpu_tracker, run.keeps)):
             self._gpu_execute(run)
 
     def _gpu_is_allocated(

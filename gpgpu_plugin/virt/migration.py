@@ -128,7 +128,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             network_info: object, migration: nova_types.Migration,
             *args: object, **kwargs: object) -> None:
         """Create the guest on the source again, with the devices kept."""
-        selector = roles.source_of(migration)
+        selector = roles.current(instance, self.gpu_tracker, migration)
         with self._gpu_working(instance, selector):
             prepare(self.gpu_tracker, filter(
                 selector,

@@ -47,8 +47,9 @@ class DeclaredDriver:
         """Return names of compute nodes by UUID."""
         raise NotImplementedError
 
-    def list_instance_uuids(self) -> list[str]:
-        """Return the UUIDs of the instances whose guests are here."""
+    def get_info(self, instance: nova_types.Instance,
+                 use_cache: bool = True) -> nova_types.InstanceInfo:
+        """Return the state of a guest."""
         raise NotImplementedError
 
     def update_provider_tree(

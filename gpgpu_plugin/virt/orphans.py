@@ -9,56 +9,63 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assignments that nobody uses any more.
+"""Assignments that nobody uses any more, by Nova and the hypervisor.
 
-Nova and the hypervisor decide. In case of doubt an assignment counts as used:
-cleaning a device under a running guest is worse than waiting.
+``liveness`` decides; this module asks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import task_states
+from oslo_log import log as logging
 
-from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
+from gpgpu_plugin.virt import liveness
+from gpgpu_plugin.virt import roles
 
-MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
-          task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
-"""Tasks in which a migration has a claim for its destination."""
+LOG = logging.getLogger(__name__)
 
 
-def is_orphaned(assignment: claim.Assignment,
-                guests: Callable[[], Collection[str]]) -> bool:
-    """Return whether nobody uses an assignment on this host any more.
+def find(assignments: Sequence[claim.Assignment],
+         domain_of: Callable[[str], liveness.Domain], *,
+         spawning: bool = False) -> frozenset[str]:
+    """Return the UUIDs of assignments on this host that nobody uses any more.
 
-    It is not called for assignments of an instance that is being built here.
-
-    :param guests: UUIDs of the instances whose guests are on this host
+    :param assignments: all of one instance on the host
+    :param domain_of: returns the state of an instance's domain on the host
+    :param spawning: whether the instance's guest is about to be built here
+        with a claim of its own; otherwise nothing is being built
     :raises Exception: Nova or the hypervisor does not answer
     """
-    if assignment.instance_uuid in guests():
-        return False
-    if (assignment.state == device_rules.DeviceState.PROVISIONING
-            and assignment.role is claim.ClaimRole.INSTANCE):
-        return True
-    instance = _find(assignment.instance_uuid)
-    if instance is None:
-        return True
-    return (assignment.state == device_rules.DeviceState.PROVISIONING
-            and instance.task_state not in MOVING)
+    if not assignments:
+        return frozenset()
+    instance_uuid, host = assignments[0].instance_uuid, assignments[0].host
+    domain = domain_of(instance_uuid)
+    if spawning:
+        found = frozenset(assignment.uuid for assignment in assignments)
+    else:
+        found = liveness.unused(
+            assignments, _location(instance_uuid), host, domain)
+    if found and domain is liveness.Domain.ACTIVE:
+        LOG.warning(
+            'Instance %s runs on %s and Nova does not need its assignments '
+            '%s there. They stay assigned while it runs', instance_uuid, host,
+            ', '.join(sorted(found)))
+        return frozenset()
+    return found
 
 
-def _find(uuid: str) -> objects.Instance | None:
-    """Return the instance; None if Nova deleted it."""
+def _location(instance_uuid: str) -> liveness.Location | None:
+    """Return where the instance is; None if Nova deleted it."""
     context = nova_context.get_admin_context(read_deleted='yes')
     try:
-        instance = objects.Instance.get_by_uuid(context, uuid)
+        instance = objects.Instance.get_by_uuid(
+            context, instance_uuid, expected_attrs=['flavor'])
     except nova_exception.InstanceNotFound:
         return None
-    return None if instance.deleted else instance
+    return None if instance.deleted else roles.location(instance)

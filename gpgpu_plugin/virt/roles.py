@@ -27,6 +27,7 @@ from nova.compute import vm_states
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.objects import claim
+from gpgpu_plugin.virt import liveness
 
 Selector = Callable[[claim.Assignment], bool]
 """Whether an assignment of an instance on this host is meant."""
@@ -51,27 +52,42 @@ def source_of(migration: nova_types.Migration) -> Selector:
     return lambda assignment: not is_destination(assignment)
 
 
+def of_build(assignment: claim.Assignment) -> bool:
+    """Select the assignments that a build, not a migration, claimed."""
+    return assignment.role is claim.ClaimRole.INSTANCE
+
+
 def current(instance: nova_types.Instance,
-            tracker: resource_tracker.ResourceTracker) -> Selector:
+            tracker: resource_tracker.ResourceTracker,
+            without: nova_types.Migration | None = None) -> Selector:
     """Select the assignments that the instance uses here between migrations.
 
     Both roles may be on one host, until a resize is decided or after it
     failed, or where an earlier move failed.
+
+    :param without: a migration that is being reverted to this host
     """
-    if instance.migration_context is None:
-        return any_role
-    migration = migration_of(instance)
-    is_destination = destination_of(migration)
-    if not any(map(is_destination,
-                   tracker.assignments.of_instance(instance.uuid))):
-        # Confirmed already, or no resize and no cold migration.
-        return any_role
-    if migration.source_compute != migration.dest_compute:
-        return is_destination
-    new = instance.new_flavor
-    return (is_destination
-            if new is not None and instance.flavor.id == new.id
-            else source_of(migration))
+    claims: set[str | None] = {
+        assignment.migration_uuid for assignment
+        in tracker.assignments.of_instance(instance.uuid)}
+    if without is not None:
+        claims.discard(without.uuid)
+    if len(claims) > 1 or claims - {None}:
+        claims = set(liveness.current(
+            claims, location(instance), tracker.host))
+    return lambda assignment: assignment.migration_uuid in claims
+
+
+def spawned(instance: nova_types.Instance,
+            tracker: resource_tracker.ResourceTracker,
+            keeps: bool) -> Selector:
+    """Select the assignments that a guest gets that is spawned here.
+
+    :param keeps: whether it is rebuilt in place
+    """
+    if keeps and tracker.assignments.of_instance(instance.uuid):
+        return current(instance, tracker)
+    return of_build
 
 
 def settle(tracker: resource_tracker.ResourceTracker,
@@ -82,23 +98,46 @@ def settle(tracker: resource_tracker.ResourceTracker,
     the instance on this host are released, so that they do not block the next
     migration.
     """
-    if (instance.migration_context is None
-            or instance.vm_state == vm_states.RESIZED):
+    assignments = tracker.assignments.of_instance(instance.uuid)
+    claims = {assignment.migration_uuid for assignment in assignments}
+    if not claims - {None} or instance.vm_state == vm_states.RESIZED:
         return
-    migration = migration_of(instance)
-    if migration.status != 'error':
+    newest = next(location(instance).of_host(tracker.host), None)
+    if newest is None or newest.status not in liveness.OVER:
         return
     used = current(instance, tracker)
-    assignments = tracker.assignments.of_instance(instance.uuid)
     unused = tuple(assignment.uuid for assignment in assignments
                    if not used(assignment))
-    if any(map(destination_of(migration), filter(used, assignments))):
+    migration_uuid = next((
+        assignment.migration_uuid for assignment in assignments
+        if used(assignment)), None)
+    if migration_uuid is not None:
         tracker.confirm_migration(claim.MigrationConfirmation(
-            instance_uuid=instance.uuid, migration_uuid=migration.uuid,
+            instance_uuid=instance.uuid, migration_uuid=migration_uuid,
             source_assignments=unused))
     else:
         tracker.release_instance(
             instance.uuid, lambda assignment: not used(assignment))
+
+
+def location(instance: nova_types.Instance) -> liveness.Location:
+    """Return where an instance is, by itself and its migrations.
+
+    :raises Exception: Nova's database does not answer
+    """
+    migrations = objects.MigrationList.get_by_filters(
+        nova_context.get_admin_context(), {'instance_uuid': instance.uuid})
+    return liveness.Location(
+        host=instance.host, task=instance.task_state,
+        flavor=instance.flavor.id, migrations=tuple(
+            liveness.Migration(
+                uuid=migration.uuid, status=migration.status,
+                source=migration.source_compute,
+                dest=migration.dest_compute,
+                is_evacuation=migration.migration_type == 'evacuation',
+                new_flavor=migration.new_instance_type_id)
+            for migration in sorted(
+                migrations, key=lambda migration: -migration.id)))
 
 
 def migration_of(instance: nova_types.Instance) -> nova_types.Migration:

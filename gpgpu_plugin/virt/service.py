@@ -17,6 +17,9 @@ import functools
 import importlib.metadata
 
 import nova.conf
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import power_state
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
@@ -31,6 +34,7 @@ from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import nova_driver
 from gpgpu_plugin.virt import nova_managed_devices
 from gpgpu_plugin.virt import nova_pci_records
@@ -40,6 +44,9 @@ LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 SUPPORTED_NOVA = 34
+
+_INACTIVE = (power_state.SHUTDOWN, power_state.CRASHED)
+"""Power states of a domain without a process."""
 
 
 def check_nova_version(found: str) -> None:
@@ -124,10 +131,16 @@ class ServiceMixin(nova_driver.ComputeDriver):
             CONF, host, host_class.for_host(CONF, host),
             conductor_api.ConductorAPI(CONF, self._gpu_transport),
             self._gpu_client, functools.partial(
-                orphans.is_orphaned, guests=self._gpu_guests))
+                orphans.find, domain_of=self._gpu_domain))
 
-    def _gpu_guests(self) -> set[str]:
-        return set(self.list_instance_uuids())
+    def _gpu_domain(self, instance_uuid: str) -> liveness.Domain:
+        """Return the state of an instance's domain; paused ones are active."""
+        try:
+            state = self.get_info(objects.Instance(uuid=instance_uuid)).state
+        except nova_exception.InstanceNotFound:
+            return liveness.Domain.ABSENT
+        return (liveness.Domain.INACTIVE if state in _INACTIVE
+                else liveness.Domain.ACTIVE)
 
     def _gpu_check_conflicts(self) -> None:
         """Refuse to start if Nova itself assigns devices of a variant."""

@@ -43,6 +43,11 @@ class MovesCase(test_operations.OperationCase):
         super().setUp()
         self.useFixture(libvirt_cloud.Moves())
 
+    def compare(self, host: str) -> None:
+        """Compare a host's assignments with Nova's instances."""
+        self.driver(host).gpu_tracker.request_reconcile()
+        self.run_once(host)
+
     def fail_cleaning(self) -> None:
         """Make cleaning the guest's devices on the first host fail."""
         for address in self.cards:
@@ -247,23 +252,15 @@ class TwoHostsTest(MovesCase):
         # the source's allocation back, which finds it by its comparison.
         new = self.held_on(self.server, 'gpu2')
         self.assertEqual(2, len(new))
-        self.driver('gpu1').gpu_tracker.request_reconcile()
-        self.run_once('gpu1')
-        self.settle(self.server, {**self.expected(
-            {'gpu1': self.cards}, {'gpu1': self.cards, 'gpu2': new}, gpu1=0),
-            'offered': {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}})
+        self.compare('gpu1')
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards}, {'gpu2': new}))
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(new, sorted(self.hostdevs(self.server, 'gpu2')))
-        self.delete(self.server)
-        # Nova does not tell the source, whose comparison finds it once the
-        # guest is gone.
-        self.wait_for(lambda: not self.held_on(self.server, 'gpu2'), 'free')
-        self.assertEqual(sorted(self.cards),
-                         self.held_on(self.server, 'gpu1'))
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}))
         self._forget_guest('gpu1')
-        self.driver('gpu1').gpu_tracker.request_reconcile()
-        self.run_once('gpu1')
+        self.delete(self.server)
         self.settle(self.server, self.nothing_held)
 
     def test_migration_after_a_failed_one_leaves_one_set(self) -> None:
@@ -272,12 +269,11 @@ class TwoHostsTest(MovesCase):
             self.wait_status(self.server['id'], 'ERROR')
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(
-            {('gpu1', 'instance'), ('gpu2', 'instance')}, self.roles())
-        # The source still has what the server had there.
+        # The conductor has told the source.
+        self.wait_for(
+            lambda: self.roles() == {('gpu2', 'instance')}, 'one set')
         self.act('migrate')
         back = self.moved('gpu1')
-        self.assertEqual([], sorted({*back} & {*self.cards}))
         self.decide('confirmResize')
         self.settle(self.server, self.expected({'gpu1': back}))
         self.act('reboot', {'type': 'HARD'})
@@ -294,20 +290,27 @@ class TwoHostsTest(MovesCase):
         domain.destroy()
         domain.undefine()
 
-    def test_confirmation_that_fails_keeps_both_sets(self) -> None:
-        self.resize(self.flavor(L40S=4))
+    def _fail_confirmation(self, count: int) -> list[str]:
+        self.resize(self.flavor(L40S=count))
         new = self.moved()
         with self.broken('undefineFlags', 'undefine'):
             self.act('confirmResize')
             self.wait_status(self.server['id'], 'ERROR')
-        # Nova takes the migration's allocation back all the same; its guest
-        # may still have the old devices.
-        self.settle(self.server, {
-            **self.expected({'gpu1': self.cards, 'gpu2': new}, gpu1=0),
-            'offered': {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}})
+        self.wait_migration('error')
+        return new
+
+    def test_confirmation_that_fails_frees_the_old_set(self) -> None:
+        new = self._fail_confirmation(4)
+        # Nova takes the migration's allocation back all the same. The old
+        # guest is off.
+        self.compare('gpu1')
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}))
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(new, self.hostdevs(self.server, 'gpu2'))
+        self.settle(self.server, self.expected(
+            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}))
+        self.assertEqual({('gpu2', 'instance')}, self.roles())
 
     def test_revert_that_fails_on_destination_keeps_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))
@@ -516,6 +519,17 @@ class EvacuateTest(MovesCase):
         self.settle(self.server, self.expected({'gpu2': new}))
         self.delete(self.server)
         self.settle(self.server, self.nothing_held)
+
+    def test_host_that_returns_without_its_guest_frees_devices(self) -> None:
+        self._evacuate('done')
+        server = self.wait_status(self.server['id'], 'SHUTOFF', 'ACTIVE')
+        self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
+        domain = self.connections['gpu1'].lookupByUUIDString(self.server['id'])
+        domain.destroy()
+        domain.undefine()
+        self._gpu1_comes_back()
+        self.settle(self.server, self.expected(
+            {'gpu2': self.hostdevs(self.server, 'gpu2')}))
 
     def test_denied(self) -> None:
         self.restart_scheduler('ComputeFilter')

@@ -118,7 +118,7 @@ class ComputeTestCase(base.BaseTestCase):
         tracker = resource_tracker.ResourceTracker(
             self.conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(self.state_path, 'sys')),
-            self.api, self.client, self.is_orphaned,
+            self.api, self.client, self.find_orphans,
             clock=lambda: self.seconds)
         tracker.set_node('h1', NODE)
         return tracker
@@ -126,6 +126,10 @@ class ComputeTestCase(base.BaseTestCase):
     def is_orphaned(self, assignment):
         return (assignment.state == 'provisioning'
                 or assignment.instance_uuid in self.gone)
+
+    def find_orphans(self, assignments, *, spawning=False):
+        return {assignment.uuid for assignment in assignments
+                if spawning or self.is_orphaned(assignment)}
 
     def update_tree(self):
         """What Nova does: its copy changed by us, then written."""

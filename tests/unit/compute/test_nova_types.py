@@ -23,6 +23,7 @@ from nova.compute import provider_tree
 from nova.compute import resource_tracker
 from nova.scheduler import host_manager
 from nova.scheduler.client import report
+from nova.virt import hardware
 from oslotest import base
 
 from gpgpu_plugin.compute import nova_types
@@ -55,6 +56,7 @@ NOVA = {
     nova_types.Migration: objects.Migration,
     nova_types.Instance: objects.Instance,
     nova_types.RequestSpec: objects.RequestSpec,
+    nova_types.InstanceInfo: hardware.InstanceInfo(state=1),
     # Their attributes are made by their constructors.
     nova_types.HostState: host_manager.HostState('h', 'n', 'c'),
     nova_types.ComputeManager: constructed(compute_manager.ComputeManager),

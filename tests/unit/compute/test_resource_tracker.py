@@ -234,10 +234,10 @@ class OrphanTest(base.ComputeTestCase):
         self.boot(2)
         self.gone.add('i1')
         tracker = self.make_tracker()
-        is_orphaned, tracker._is_orphaned = tracker._is_orphaned, self._away
+        find, tracker._find_orphans = tracker._find_orphans, self._away
         tracker.run_once()
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
-        tracker._is_orphaned = is_orphaned
+        tracker._find_orphans = find
         tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 

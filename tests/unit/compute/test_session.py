@@ -41,7 +41,7 @@ class SessionCase(base.ComputeTestCase):
         tracker = resource_tracker.ResourceTracker(
             conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(folder, 'sys')),
-            self.api, self.client, self.is_orphaned,
+            self.api, self.client, self.find_orphans,
             clock=lambda: self.seconds)
         conf.set_override('state_path', self.state_path, 'gpgpu')
         tracker.set_node('h1', base.NODE)

@@ -160,7 +160,9 @@ class ReconcileTaskTest(TasksTestCase):
         self.api.host_assignments.return_value = listed
         return tasks.reconcile(
             self.host, lambda: set(builds),
-            lambda assignment: assignment.instance_uuid in gone)
+            lambda assignments: {
+                assignment.uuid for assignment in assignments
+                if assignment.instance_uuid in gone})
 
     def test_book_becomes_the_list_without_orphans(self):
         self.book.add('i9', [make.assignment(instance_uuid='i9')])
@@ -196,7 +198,8 @@ class ReconcileTaskTest(TasksTestCase):
         def builds():
             begun.append(1)
             return {'i1'}
-        done = tasks.reconcile(self.host, builds, lambda assignment: True)
+        done = tasks.reconcile(
+            self.host, builds, lambda assignments: self.fail())
         self.assertEqual((), done.orphans)
 
     def test_user_that_is_unknown_changes_nothing(self):

@@ -68,6 +68,13 @@ class ConfirmationTest(base.ConductorTestCase):
         self.assertEqual([(8, 2)], [self.offered(view) for view in views])
         self.assertEqual(('h1',), changed)
 
+    def test_host_that_a_failed_move_left_has_to_compare(self):
+        left = base.uuids(self.boot(2))
+        moved = self.move(3, 'm1')
+        self.assertEqual(('h1', 'h2'), self.confirm('m1', [])[1])
+        self.assertEqual({('h1', 'instance', None): left,
+                          ('h2', 'instance', None): moved}, self.roles())
+
     def test_repeated_confirmation_changes_nothing(self):
         source = base.uuids(self.boot(2))
         moved = self.move(3, 'm1')

@@ -9,66 +9,84 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Who is dead, row by row; in doubt nobody."""
+"""Nova and the hypervisor are asked; in doubt nothing is unused."""
 
 import types
 from unittest import mock
 
+import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
 
-from gpgpu_plugin.objects import claim
+from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import orphans
+from tests.unit.compute import make
 
 
-def assignment(state='assigned', role=claim.ClaimRole.INSTANCE,
-               migration_uuid=None):
-    return claim.Assignment(
-        uuid='a1', instance_uuid='i1', host='h1', role=role,
-        migration_uuid=migration_uuid,
-        device_uuid='d1', stable_id='/devices/x', address='0000:01:00.0',
-        variant='H100', resource_class='CUSTOM_GPU_H100', state=state)
+class FindTest(base.BaseTestCase):
 
+    def setUp(self):
+        super().setUp()
+        self.domain = 'absent'
+        self.migrations = []
+        self.useFixture(fixtures.MockPatchObject(
+            objects.MigrationList, 'get_by_filters',
+            side_effect=lambda context, filters: self.migrations))
+        self.log = self.useFixture(fixtures.FakeLogger())
 
-class LivenessTest(base.BaseTestCase):
-
-    def is_orphaned(self, assignment, instance=None, guests=()):
+    def find(self, instance=None, **kwargs):
         answer = {'side_effect': nova_exception.InstanceNotFound(
             instance_id='i1')}
         if instance is not None:
             answer = {'return_value': types.SimpleNamespace(**{
-                'deleted': False, 'task_state': None, **instance})}
-        with mock.patch.object(
-                objects.Instance, 'get_by_uuid', **answer):
-            return orphans.is_orphaned(assignment, lambda: guests)
+                'uuid': 'i1', 'deleted': False, 'host': 'h1',
+                'task_state': None, 'flavor': types.SimpleNamespace(id=1),
+                **instance})}
+        with mock.patch.object(objects.Instance, 'get_by_uuid', **answer):
+            return orphans.find(
+                [make.assignment()],
+                lambda uuid: liveness.Domain(self.domain), **kwargs)
 
-    def test_assigned_lives_as_long_as_the_instance(self):
-        self.assertFalse(self.is_orphaned(assignment(), {}))
-        self.assertTrue(self.is_orphaned(assignment(), {'deleted': True}))
-        self.assertTrue(self.is_orphaned(assignment()))
+    def test_deleted_instance_uses_nothing(self):
+        self.assertEqual({'a1'}, self.find())
+        self.assertEqual({'a1'}, self.find({'deleted': True}))
+        self.assertEqual(set(), self.find({}))
 
-    def test_guest_that_is_still_there_uses_it(self):
-        for state in ('assigned', 'provisioning'):
-            self.assertFalse(self.is_orphaned(
-                assignment(state), {'deleted': True}, guests={'i1'}))
+    def test_running_guest_keeps_all_with_a_warning(self):
+        self.domain = 'active'
+        self.assertEqual(set(), self.find())
+        self.assertIn('a1', self.log.output)
+        self.assertEqual(set(), self.find({}, spawning=True))
 
-    def test_claim_of_a_build_that_is_no_more(self):
-        self.assertTrue(self.is_orphaned(
-            assignment('provisioning'), {'task_state': 'spawning'}))
+    def test_running_guest_that_nova_knows_is_no_warning(self):
+        self.domain = 'active'
+        self.assertEqual(set(), self.find({}))
+        self.assertEqual('', self.log.output)
 
-    def test_claim_of_a_migration_is_waited_for(self):
-        claimed = assignment(
-            'provisioning', claim.ClaimRole.DESTINATION, 'migration-1')
-        for task in ('resize_prep', 'resize_migrating', 'resize_migrated',
-                     'resize_finish'):
-            self.assertFalse(self.is_orphaned(claimed, {'task_state': task}))
-        for task in (None, 'deleting', 'rebooting', 'resize_reverting'):
-            self.assertTrue(self.is_orphaned(claimed, {'task_state': task}))
-        self.assertTrue(self.is_orphaned(claimed))
+    def test_guest_that_is_off_does_not_keep_a_deleted_instance(self):
+        self.domain = 'inactive'
+        self.assertEqual({'a1'}, self.find())
 
-    def test_hypervisor_that_cannot_be_asked(self):
-        def away():
-            raise RuntimeError('no connection')
-        self.assertRaises(
-            RuntimeError, orphans.is_orphaned, assignment(), away)
+    def test_newest_migration_comes_first(self):
+        self.migrations = [types.SimpleNamespace(
+            id=number, uuid=f'm{number}', status=status, source_compute='h1',
+            dest_compute='h2', migration_type='migration',
+            new_instance_type_id=1)
+            for number, status in ((1, 'finished'), (2, 'confirmed'))]
+        self.assertEqual({'a1'}, self.find({'host': 'h2'}))
+        self.migrations[0].id = 3
+        self.assertEqual(set(), self.find({'host': 'h2'}))
+
+    def test_new_build_uses_nothing_of_before(self):
+        self.assertEqual({'a1'}, self.find({}, spawning=True))
+
+    def test_nothing_asks_nobody(self):
+        self.assertEqual(set(), orphans.find([], self.fail))
+
+    def test_database_that_is_away_is_an_error(self):
+        with mock.patch.object(objects.Instance, 'get_by_uuid',
+                               side_effect=RuntimeError('away')):
+            self.assertRaises(
+                RuntimeError, orphans.find, [make.assignment()],
+                lambda uuid: liveness.Domain.ABSENT)

@@ -15,6 +15,7 @@ import types
 from unittest import mock
 
 import fixtures
+from nova import objects
 from oslotest import base
 
 from gpgpu_plugin.objects import claim
@@ -46,80 +47,90 @@ class SelectorTest(base.BaseTestCase):
         self.assertTrue(roles.any_role(DESTINATION))
 
 
-class CurrentTest(base.BaseTestCase):
+class LocatedTestCase(base.BaseTestCase):
+    """Instance with one migration m1 to the host ``dest``."""
 
-    def roles(self, *, moving=True, dest='h1', flavor=1, new_flavor=2,
-              assigned=(INSTANCE, DESTINATION)):
+    def locate(self, *, status='error', dest='h1', flavor=1, moved=True,
+               assigned=(INSTANCE, DESTINATION)):
+        self.find = self.useFixture(fixtures.MockPatchObject(
+            objects.MigrationList, 'get_by_filters', return_value=[
+                types.SimpleNamespace(
+                    id=1, uuid='m1', status=status, source_compute='h0'
+                    if dest != 'h1' else 'h1', dest_compute=dest,
+                    migration_type='resize', new_instance_type_id=2)]
+            if moved else [])).mock
+        self.tracker = mock.Mock()
+        self.tracker.host = dest
+        self.tracker.assignments.of_instance.return_value = assigned
+        self.instance = types.SimpleNamespace(
+            uuid='i1', host=dest, task_state=None, vm_state='error',
+            flavor=types.SimpleNamespace(id=flavor))
+
+
+class CurrentTest(LocatedTestCase):
+
+    def roles(self, without=None, **kwargs):
         """Roles of the assignments that count."""
-        migration = types.SimpleNamespace(
-            uuid='m1', source_compute='h1', dest_compute=dest)
-        self.useFixture(fixtures.MockPatchObject(
-            roles, 'migration_of', return_value=migration))
-        tracker = types.SimpleNamespace(assignments=types.SimpleNamespace(
-            of_instance=lambda instance_uuid: assigned))
-        selector = roles.current(types.SimpleNamespace(
-            uuid='i1', migration_context=object() if moving else None,
-            flavor=types.SimpleNamespace(id=flavor),
-            new_flavor=None if new_flavor is None
-            else types.SimpleNamespace(id=new_flavor)), tracker)
-        return [str(assignment.role) for assignment in assigned
+        self.locate(**kwargs)
+        selector = roles.current(self.instance, self.tracker, without)
+        return [str(assignment.role) for assignment
+                in self.tracker.assignments.of_instance()
                 if selector(assignment)]
 
-    def test_no_migration(self):
-        self.assertEqual(['instance', 'destination'],
-                         self.roles(moving=False))
-
-    def test_source_of_two_hosts_has_what_the_instance_had(self):
-        left = types.SimpleNamespace(
-            role=claim.ClaimRole.DESTINATION, migration_uuid='m0')
-        for flavor in (1, 2):
-            self.assertEqual(['instance'], self.roles(
-                dest='h2', flavor=flavor, assigned=(INSTANCE,)))
-            self.assertEqual(['destination'], self.roles(
-                dest='h2', flavor=flavor, assigned=(left,)))
+    def test_instance_without_moves_asks_nothing_of_nova(self):
+        self.assertEqual(['instance'], self.roles(assigned=(INSTANCE,)))
+        self.assertEqual([], self.roles(assigned=()))
+        self.assertFalse(self.find.called)
 
     def test_destination_of_two_hosts_has_what_was_claimed_for_it(self):
-        for flavor in (1, 2):
-            self.assertEqual(['destination'], self.roles(
-                dest='h2', flavor=flavor, assigned=(DESTINATION,)))
+        for status in ('post-migrating', 'finished', 'error', 'confirmed'):
             # Beside what an earlier move left there.
             self.assertEqual(['destination'], self.roles(
-                dest='h2', flavor=flavor))
+                dest='h2', status=status))
+            self.assertEqual(['destination'], self.roles(
+                dest='h2', status=status, assigned=(DESTINATION,)))
 
-    def test_one_host_has_both(self):
-        self.assertEqual(['instance'], self.roles(flavor=1))
-        self.assertEqual(['destination'], self.roles(flavor=2))
-
-    def test_before_nova_wrote_the_new_flavor(self):
-        self.assertEqual(['instance'], self.roles(new_flavor=None))
-
-    def test_confirmed_while_nova_does_not_know_it_yet(self):
-        for flavor in (1, 2):
+    def test_one_host_has_what_the_flavor_says(self):
+        for status in ('error', 'finished'):
             self.assertEqual(['instance'], self.roles(
-                flavor=flavor, assigned=(INSTANCE,)))
+                flavor=1, status=status))
+            self.assertEqual(['destination'], self.roles(
+                flavor=2, status=status))
+
+    def test_instance_without_gpus_has_none_after_a_failed_resize(self):
+        self.assertEqual([], self.roles(flavor=1, assigned=(DESTINATION,)))
+
+    def test_revert_takes_the_destination_s_away(self):
+        self.assertEqual(['instance'], self.roles(
+            types.SimpleNamespace(uuid='m1'), flavor=2, status='reverting'))
+
+    def test_spawned_guest_has_the_role_instance(self):
+        for keeps, assigned in ((False, (INSTANCE, DESTINATION)), (True, ())):
+            self.locate(dest='h2', assigned=assigned)
+            selector = roles.spawned(self.instance, self.tracker, keeps)
+            self.assertTrue(selector(INSTANCE))
+            self.assertFalse(selector(DESTINATION))
+
+    def test_rebuilt_guest_keeps_what_it_has(self):
+        self.locate(dest='h2')
+        selector = roles.spawned(self.instance, self.tracker, True)
+        self.assertFalse(selector(INSTANCE))
+        self.assertTrue(selector(DESTINATION))
 
 
-class SettleTest(base.BaseTestCase):
+class SettleTest(LocatedTestCase):
 
-    def settle(self, *, status='error', flavor=2, dest='h1',
-               vm_state='error', moving=True,
-               assigned=(INSTANCE, DESTINATION)):
+    def settle(self, vm_state='error', **kwargs):
         """What the tracker is asked to do."""
-        self.useFixture(fixtures.MockPatchObject(
-            roles, 'migration_of', return_value=types.SimpleNamespace(
-                uuid='m1', status=status, source_compute='h1',
-                dest_compute=dest)))
-        tracker = mock.Mock()
-        tracker.assignments.of_instance.return_value = assigned
-        roles.settle(tracker, types.SimpleNamespace(
-            uuid='i1', vm_state=vm_state,
-            migration_context=object() if moving else None,
-            flavor=types.SimpleNamespace(id=flavor),
-            new_flavor=types.SimpleNamespace(id=2)))
-        for _, (_, which), _ in tracker.release_instance.mock_calls:
-            return [assignment.uuid for assignment in assigned
+        self.locate(**kwargs)
+        self.instance.vm_state = vm_state
+        roles.settle(self.tracker, self.instance)
+        for _, (_, which), _ in self.tracker.release_instance.mock_calls:
+            return [assignment.uuid for assignment
+                    in self.tracker.assignments.of_instance()
                     if which(assignment)]
-        for _, (confirmation,), _ in tracker.confirm_migration.mock_calls:
+        for _, (confirmation,), _ in (
+                self.tracker.confirm_migration.mock_calls):
             return confirmation
         return None
 
@@ -129,9 +140,11 @@ class SettleTest(base.BaseTestCase):
             source_assignments=source)
 
     def test_guest_with_the_destination_s_devices_keeps_them(self):
-        self.assertEqual(self.confirmed('a-instance'), self.settle())
-        self.assertEqual(self.confirmed('a-instance'),
-                         self.settle(dest='h2', flavor=1))
+        self.assertEqual(
+            self.confirmed('a-instance'), self.settle(flavor=2))
+        for status in ('error', 'confirmed'):
+            self.assertEqual(self.confirmed('a-instance'),
+                             self.settle(dest='h2', status=status))
         self.assertEqual(self.confirmed(),
                          self.settle(dest='h2', assigned=(DESTINATION,)))
 
@@ -141,7 +154,7 @@ class SettleTest(base.BaseTestCase):
     def test_migration_that_is_not_over_is_left_alone(self):
         self.assertIsNone(self.settle(status='finished'))
         self.assertIsNone(self.settle(vm_state='resized'))
-        self.assertIsNone(self.settle(moving=False))
+        self.assertIsNone(self.settle(moved=False))
 
-    def test_source_of_two_hosts_has_nothing_to_release(self):
-        self.assertEqual([], self.settle(dest='h2', assigned=(INSTANCE,)))
+    def test_role_instance_alone_has_nothing_to_settle(self):
+        self.assertIsNone(self.settle(dest='h2', assigned=(INSTANCE,)))

@@ -15,12 +15,16 @@ import types
 from unittest import mock
 
 import fixtures
+from nova import exception as nova_exception
+from nova.compute import power_state
 from nova.virt import driver as nova_driver
+from nova.virt import hardware
 from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import service
+from tests.unit.compute import make
 
 
 class NovaVersionTest(base.BaseTestCase):
@@ -59,8 +63,13 @@ class NovaDriver(nova_driver.ComputeDriver):
     def get_nodenames_by_uuid(self, refresh=False):
         return {'node-uuid': 'node'}
 
-    def list_instance_uuids(self):
-        return ['i1', 'i1', 'i2']
+    def get_info(self, instance, use_cache=True):
+        state = {'i1': power_state.RUNNING, 'i2': power_state.SHUTDOWN,
+                 'i3': power_state.NOSTATE, 'i4': power_state.PAUSED,
+                 'i5': power_state.CRASHED}.get(instance.uuid)
+        if state is None:
+            raise nova_exception.InstanceNotFound(instance_id=instance.uuid)
+        return hardware.InstanceInfo(state=state)
 
     def update_provider_tree(self, tree, nodename, allocations=None):
         self.calls.nova.update_provider_tree(tree, nodename, allocations)
@@ -100,9 +109,9 @@ class ServiceTestCase(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.virt.service'))
 
-    def tracker_class(self, conf, host, backend, api, client, is_orphaned):
+    def tracker_class(self, conf, host, backend, api, client, find_orphans):
         self.made_for = (host, client)
-        self.is_orphaned = is_orphaned
+        self.find_orphans = find_orphans
         return self.tracker
 
     def worker_class(self, work, interval, name):
@@ -141,14 +150,16 @@ class InitHostTest(ServiceTestCase):
         self.assertRaises(RuntimeError, self.driver.init_host, 'h1')
         self.assertFalse(self.worker.start.called)
 
-    def test_guests_of_the_hypervisor_decide_what_is_orphaned(self):
+    def test_guest_that_may_run_uses_its_assignments(self):
         self.driver.init_host('h1')
         with fixtures.MockPatch(
-                'gpgpu_plugin.virt.orphans._find', return_value=None):
-            for instance, orphaned in (('i2', False), ('i3', True)):
-                self.assertIs(orphaned, self.is_orphaned(
-                    types.SimpleNamespace(
-                        instance_uuid=instance, state='assigned')))
+                'gpgpu_plugin.virt.orphans._location', return_value=None):
+            for instance, runs in (
+                    ('i1', True), ('i2', False), ('i3', True), ('i4', True),
+                    ('i5', False), ('i6', False)):
+                self.assertEqual(
+                    set() if runs else {'a1'}, self.find_orphans(
+                        [make.assignment(instance_uuid=instance)]))
 
 
 class ConflictTest(ServiceTestCase):

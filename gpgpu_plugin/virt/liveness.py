@@ -1,0 +1,195 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which assignments of an instance on one host are used: a table of cases.
+
+An assignment lives while Nova's instance is on the host, or moves to it or
+from it. All functions are of values. In doubt an assignment counts as used:
+cleaning a device under a running guest is worse than waiting.
+
+A *claim* is named by the UUID of the migration whose destination it is for;
+None names the claim of the role ``instance``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection
+from collections.abc import Iterator
+
+from nova.compute import task_states
+
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.objects import claim as claim_obj
+
+_MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
+           task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
+"""Tasks in which a migration has a claim for its destination."""
+
+_BUILDING = (task_states.SPAWNING, task_states.UNSHELVING)
+"""Tasks of an instance that is not on any host yet."""
+
+OVER = ('error', 'failed', 'confirmed', 'reverted', 'completed', 'cancelled')
+"""Statuses of a migration that nothing follows any more."""
+
+_ON_SOURCE = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating',
+              'post-migrating')
+"""Statuses before the guest is on the destination."""
+
+Claims = Collection[str | None]
+
+
+class Domain(enum.StrEnum):
+    """State of an instance's domain on the host."""
+
+    ABSENT = 'absent'
+    INACTIVE = 'inactive'
+    ACTIVE = 'active'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Migration:
+    """A resize, cold migration, live migration or evacuation.
+
+    :ivar new_flavor: id of the flavor that the instance gets by it
+    """
+
+    uuid: str
+    status: str
+    source: str | None
+    dest: str | None
+    is_evacuation: bool = False
+    new_flavor: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Location:
+    """Where Nova says that an instance is.
+
+    :ivar flavor: id of the instance's flavor
+    :ivar migrations: all of the instance, newest first
+    """
+
+    host: str | None
+    task: str | None = None
+    flavor: int | None = None
+    migrations: tuple[Migration, ...] = ()
+
+    def of_host(self, host: str) -> Iterator[Migration]:
+        """Return the migrations from or to a host, newest first."""
+        return (migration for migration in self.migrations
+                if host in (migration.source, migration.dest))
+
+
+def unused(assignments: Collection[claim_obj.Assignment],
+           location: Location | None, host: str,
+           domain: Domain) -> frozenset[str]:
+    """Return the UUIDs of assignments that Nova does not need any more.
+
+    The guest itself is not considered: while it runs, or is built, all of them
+    are used, whatever Nova says.
+
+    :param assignments: all of one instance on the host
+    :param location: None: the instance is deleted
+    """
+    if location is None or (
+            location.host is None and location.task not in _BUILDING):
+        return frozenset(assignment.uuid for assignment in assignments)
+    abandoned = {
+        assignment.uuid for assignment in assignments
+        if domain is Domain.ABSENT and _is_abandoned_build(assignment)}
+    claims = {assignment.migration_uuid for assignment in assignments
+              if assignment.uuid not in abandoned}
+    needed = _needed(claims, location, host, domain)
+    return frozenset(
+        assignment.uuid for assignment in assignments
+        if assignment.uuid in abandoned
+        or assignment.migration_uuid not in needed)
+
+
+def _is_abandoned_build(assignment: claim_obj.Assignment) -> bool:
+    """Return whether a build that is over has made this claim."""
+    return (assignment.state == device_rules.DeviceState.PROVISIONING
+            and assignment.role is claim_obj.ClaimRole.INSTANCE)
+
+
+def _needed(claims: Claims, location: Location, host: str,
+            domain: Domain) -> Claims:
+    if location.host is None:
+        return claims
+    if location.host == host:
+        return _needed_here(claims, location, host)
+    return {claim for claim in claims
+            if _is_needed_while_away(claim, location, host, domain)}
+
+
+def _needed_here(claims: Claims, location: Location, host: str) -> Claims:
+    newest = next(location.of_host(host), None)
+    if newest is not None and newest.status not in (*OVER, 'done') and not (
+            newest.status == 'finished' and newest.source != host):
+        # It is decided later which of them stays.
+        return claims
+    return current(claims, location, host)
+
+
+def current(claims: Claims, location: Location, host: str) -> Claims:
+    """Return the claim of the guest of an instance that is on a host.
+
+    The newest migration that brought the instance here decides. It is more
+    than one claim if none did, which does not happen to Nova.
+    """
+    left = set(claims)
+    for migration in location.of_host(host):
+        if _brought_here(migration, location, host):
+            # The claim of a confirmed migration is the instance's.
+            return left & {migration.uuid} or left & {None} or left
+        left.discard(migration.uuid)
+    return left
+
+
+def _brought_here(migration: Migration, location: Location,
+                  host: str) -> bool:
+    """Return whether the instance has what the migration claimed here."""
+    if migration.dest != host or migration.status in ('reverted', 'failed'):
+        return False
+    return (migration.source != host or migration.status == 'confirmed'
+            or migration.new_flavor == location.flavor)
+
+
+def _is_needed_while_away(claim: str | None, location: Location, host: str,
+                          domain: Domain) -> bool:
+    """Return whether an instance on another host needs a claim here."""
+    migrations = list(location.of_host(host))
+    leaving = next((migration for migration in migrations
+                    if migration.source == host), None)
+    if leaving is not None and not _has_left(leaving, domain):
+        return True
+    if claim is None:
+        evacuation = next((migration for migration in migrations
+                           if migration.is_evacuation
+                           and migration.dest == host), None)
+        return evacuation is not None and (
+            evacuation.status not in (*OVER, 'done'))
+    own = next((migration for migration in migrations
+                if migration.uuid == claim), None)
+    if own is None or own.status in _ON_SOURCE:
+        return location.task in _MOVING
+    return own.status not in OVER
+
+
+def _has_left(migration: Migration, domain: Domain) -> bool:
+    """Return whether the source of a migration is not returned to."""
+    if domain is Domain.ABSENT and (
+            migration.status == 'confirming'
+            or (migration.is_evacuation and migration.status == 'done')):
+        return True
+    return migration.status in OVER

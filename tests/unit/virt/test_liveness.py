@@ -1,0 +1,239 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The table of assignments that live, row by row."""
+
+from nova.compute import task_states
+from oslotest import base
+
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.virt import liveness
+from tests.unit.compute import make
+
+HERE, ELSEWHERE = 'h1', 'h2'
+ON_SOURCE = ('pre-migrating', 'migrating', 'post-migrating')
+OVER = ('error', 'failed', 'confirmed', 'reverted')
+MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
+          task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
+
+OWN = make.assignment(uuid='own')
+OTHER = make.assignment(uuid='other')
+"""Same claim as ``OWN``."""
+
+
+def claimed(migration_uuid='m1', state='assigned'):
+    """An assignment for the destination of a migration."""
+    return make.assignment(
+        uuid=f'of-{migration_uuid}', role=claim.ClaimRole.DESTINATION,
+        migration_uuid=migration_uuid, state=state)
+
+
+def away(status, uuid='m1', **kwargs):
+    """A migration from here to the other host."""
+    return liveness.Migration(
+        uuid=uuid, status=status, source=HERE, dest=ELSEWHERE, **kwargs)
+
+
+def home(status, uuid='m1', **kwargs):
+    """A migration from the other host to here."""
+    return liveness.Migration(
+        uuid=uuid, status=status, source=ELSEWHERE, dest=HERE, **kwargs)
+
+
+def on_host(status, uuid='m1'):
+    """A resize on this host to the flavor 2."""
+    return liveness.Migration(
+        uuid=uuid, status=status, source=HERE, dest=HERE, new_flavor=2)
+
+
+class TableTestCase(base.BaseTestCase):
+
+    def dead(self, *assignments, host=HERE, migrations=(), task=None,
+             flavor=1, domain='inactive'):
+        """UUIDs of the assignments that nobody uses."""
+        return sorted(liveness.unused(
+            assignments, liveness.Location(
+                host=host, task=task, flavor=flavor,
+                migrations=tuple(migrations)),
+            HERE, liveness.Domain(domain)))
+
+
+class NowhereTest(TableTestCase):
+
+    def test_deleted_instance_uses_nothing(self):
+        self.assertEqual({'own', 'of-m1'}, liveness.unused(
+            [OWN, claimed()], None, HERE, liveness.Domain.INACTIVE))
+
+    def test_instance_without_host_uses_nothing(self):
+        self.assertEqual(
+            ['of-m1', 'own'], self.dead(OWN, claimed(), host=None))
+
+    def test_instance_that_is_spawned_or_unshelved_uses_all(self):
+        for task in (task_states.SPAWNING, task_states.UNSHELVING):
+            self.assertEqual([], self.dead(OWN, host=None, task=task))
+
+    def test_claim_of_a_build_that_is_over_is_dead(self):
+        build = make.assignment(uuid='build', state='provisioning')
+        for host in (HERE, ELSEWHERE):
+            self.assertEqual(['build'], self.dead(
+                build, host=host, domain='absent'))
+        # Killed before the guest that exists was recorded as such.
+        self.assertEqual([], self.dead(build, domain='inactive'))
+
+
+class HereTest(TableTestCase):
+
+    def test_one_claim_lives_whatever_happened(self):
+        for migrations in (
+                [], [away('error')], [away('reverted')], [home('confirmed')],
+                [home('error')], [away('finished')]):
+            self.assertEqual([], self.dead(OWN, OTHER, migrations=migrations))
+        self.assertEqual([], self.dead(claimed(), migrations=[home('error')]))
+
+    def test_migration_that_brought_it_here_has_the_living_claim(self):
+        for status in ('finished', 'confirmed', 'error'):
+            self.assertEqual(['own'], self.dead(
+                OWN, claimed(), migrations=[home(status)]))
+
+    def test_confirmed_claim_has_the_role_instance(self):
+        self.assertEqual(['of-m0'], self.dead(
+            OWN, claimed('m0'),
+            migrations=[home('confirmed'), home('error', 'm0')]))
+
+    def test_migration_that_came_back_leaves_the_older_claim(self):
+        for status in ('reverted', 'error', 'failed'):
+            self.assertEqual(['own'], self.dead(
+                OWN, claimed('m0'),
+                migrations=[away(status), home('error', 'm0')]))
+
+    def test_newest_migration_here_decides(self):
+        self.assertEqual(['of-m0'], self.dead(
+            claimed(), claimed('m0'),
+            migrations=[home('error'), home('error', 'm0')]))
+
+    def test_undecided_migration_keeps_all(self):
+        for status in (*ON_SOURCE, 'reverting', 'confirming'):
+            for migration in (home(status), away(status)):
+                self.assertEqual([], self.dead(
+                    OWN, claimed(), migrations=[migration]))
+
+    def test_evacuation_that_is_not_done_keeps_all(self):
+        for status in ('accepted', 'pre-migrating'):
+            self.assertEqual([], self.dead(
+                OWN, claimed('m0'), migrations=[
+                    away(status, is_evacuation=True), home('error', 'm0')]))
+
+    def test_evacuated_instance_has_the_claim_of_its_build(self):
+        for status in ('done', 'completed'):
+            self.assertEqual(['of-m0'], self.dead(
+                OWN, claimed('m0'), migrations=[
+                    home(status, is_evacuation=True), home('error', 'm0')]))
+
+
+class OneHostTest(TableTestCase):
+
+    def test_undecided_resize_keeps_both(self):
+        for status in (*ON_SOURCE, 'finished', 'confirming', 'reverting'):
+            for flavor in (1, 2):
+                self.assertEqual([], self.dead(
+                    OWN, claimed(), migrations=[on_host(status)],
+                    flavor=flavor))
+
+    def test_flavor_decides_after_a_failed_resize(self):
+        for flavor, dead in ((1, 'of-m1'), (2, 'own')):
+            self.assertEqual([dead], self.dead(
+                OWN, claimed(), migrations=[on_host('error')], flavor=flavor))
+
+    def test_failed_resize_of_an_instance_without_gpus_leaves_nothing(self):
+        self.assertEqual(['of-m1'], self.dead(
+            claimed(), migrations=[on_host('error')], flavor=1))
+
+    def test_decided_resize_leaves_one(self):
+        self.assertEqual(['own'], self.dead(
+            OWN, claimed(), migrations=[on_host('confirmed')], flavor=2))
+        self.assertEqual(['of-m1'], self.dead(
+            OWN, claimed(), migrations=[on_host('reverted')], flavor=1))
+
+
+class ElsewhereTest(TableTestCase):
+
+    def dead(self, *assignments, **kwargs):
+        return super().dead(*assignments, host=ELSEWHERE, **kwargs)
+
+    def test_claim_of_a_migration_to_here_lives_while_it_moves(self):
+        for state in ('provisioning', 'assigned'):
+            for status in ON_SOURCE:
+                for task in MOVING:
+                    self.assertEqual([], self.dead(
+                        claimed(state=state), migrations=[home(status)],
+                        task=task))
+
+    def test_claim_of_a_migration_that_stopped_is_dead(self):
+        for status in ON_SOURCE:
+            for task in (None, task_states.REBOOTING, task_states.DELETING):
+                self.assertEqual(['of-m1'], self.dead(
+                    claimed(), migrations=[home(status)], task=task))
+
+    def test_claim_of_an_unknown_migration_lives_while_it_moves(self):
+        self.assertEqual([], self.dead(
+            claimed(), task=task_states.RESIZE_PREP))
+        self.assertEqual(['of-m1'], self.dead(claimed()))
+
+    def test_claim_of_an_undecided_migration_to_here_lives(self):
+        for status in ('finished', 'reverting', 'confirming'):
+            self.assertEqual([], self.dead(
+                claimed(), migrations=[home(status)]))
+
+    def test_claim_of_a_migration_that_is_over_is_dead(self):
+        for status in OVER:
+            self.assertEqual(['of-m1'], self.dead(
+                claimed(), migrations=[home(status)]))
+
+    def test_old_side_lives_until_it_is_decided(self):
+        for status in ('post-migrating', 'finished', 'confirming',
+                       'reverting'):
+            for left in (OWN, claimed('m0')):
+                self.assertEqual([], self.dead(
+                    left, migrations=[away(status), home('error', 'm0')]))
+
+    def test_old_side_is_dead_once_it_is_decided(self):
+        for status in OVER:
+            for domain in ('inactive', 'absent'):
+                self.assertEqual(['own'], self.dead(
+                    OWN, migrations=[away(status)], domain=domain))
+
+    def test_old_side_without_domain_is_dead_while_nova_confirms(self):
+        self.assertEqual(['own'], self.dead(
+            OWN, migrations=[away('confirming')], domain='absent'))
+
+    def test_old_side_stays_dead_while_it_moves_home(self):
+        self.assertEqual(['own'], self.dead(
+            OWN, claimed('m2'), task=task_states.RESIZE_PREP,
+            migrations=[home('pre-migrating', 'm2'), away('confirmed')]))
+
+    def test_evacuated_source_without_domain_is_dead(self):
+        done = away('done', is_evacuation=True)
+        self.assertEqual(['own'], self.dead(
+            OWN, migrations=[done], domain='absent'))
+        # Nova destroys it when nova-compute starts.
+        self.assertEqual([], self.dead(OWN, migrations=[done]))
+        self.assertEqual(['own'], self.dead(
+            OWN, migrations=[away('completed', is_evacuation=True)]))
+
+    def test_evacuation_to_here_keeps_its_build(self):
+        self.assertEqual([], self.dead(
+            OWN, migrations=[home('pre-migrating', is_evacuation=True)]))
+        for status in ('failed', 'done'):
+            self.assertEqual(['own'], self.dead(
+                OWN, migrations=[home(status, is_evacuation=True)]))
+
+    def test_instance_that_nothing_moves_uses_nothing_here(self):
+        self.assertEqual(['own'], self.dead(OWN))
