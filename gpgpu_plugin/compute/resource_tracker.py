@@ -79,7 +79,7 @@ class ResourceTracker:
             host, client, lambda: bool(self.allocation_removal),
             self.assignments.acknowledge)
         self._client = client
-        self._find_orphans = find_orphans
+        self.find_orphans = find_orphans
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
         self._schedule = schedule.Schedule(
@@ -381,7 +381,7 @@ class ResourceTracker:
 
     def _reconcile(self) -> None:
         done = tasks.reconcile(
-            self._host(), self._current_builds, self._find_orphans)
+            self._host(), self._current_builds, self.find_orphans)
         if done.orphans:
             LOG.warning(
                 'Releasing assignments on %s that nobody uses any more: %s',

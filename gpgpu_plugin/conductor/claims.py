@@ -71,7 +71,9 @@ def claim(db: api.Database, request: objects.ClaimRequest,
     """
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
-        active = assignment_db.of_hosts(session, [host.id])
+        active = _end_orphans(
+            session, host, request,
+            assignment_db.of_hosts(session, [host.id]))
         groups = capacity.load(session, [host.id], active)[host.id]
         assigned = _assigned_before(request, active)
         if not assigned:
@@ -123,6 +125,34 @@ def _fingerprint(request: objects.ClaimRequest) -> str:
     return json.dumps(codec.to_primitive(request.request), sort_keys=True)
 
 
+def _end_orphans(session: orm.Session, host: models.Host,
+                 request: objects.ClaimRequest,
+                 active: Iterable[models.Assignment],
+                 ) -> list[models.Assignment]:
+    """Release what the host found unused; return what stays active.
+
+    Assignments of the same claim and the same request are its result.
+    """
+    left = []
+    for row in active:
+        if (row.uuid not in request.orphans
+                or row.instance_uuid != request.instance_uuid
+                or (_has_key(row, request)
+                    and row.request == _fingerprint(request))):
+            left.append(row)
+        else:
+            releases.release_active(session, host, row)
+    # The unique key is checked by each statement: what has ended must have
+    # left it before the claim takes it.
+    session.flush()
+    return left
+
+
+def _has_key(row: models.Assignment, request: objects.ClaimRequest) -> bool:
+    return (row.instance_uuid, row.role, row.migration_uuid) == (
+        request.instance_uuid, request.role, request.migration_uuid or '')
+
+
 def _assigned_before(request: objects.ClaimRequest,
                      active: Iterable[models.Assignment],
                      ) -> list[models.Assignment]:
@@ -130,10 +160,7 @@ def _assigned_before(request: objects.ClaimRequest,
 
     :raises ClaimDenied: another request was made under the claim's key
     """
-    found = [row for row in active
-             if (row.instance_uuid, row.role, row.migration_uuid) == (
-                 request.instance_uuid, request.role,
-                 request.migration_uuid or '')]
+    found = [row for row in active if _has_key(row, request)]
     # That of an adopted assignment is not known.
     if found and found[0].request not in (
             assignment_db.UNKNOWN_REQUEST, _fingerprint(request)):

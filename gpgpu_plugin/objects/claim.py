@@ -52,6 +52,8 @@ class ClaimRequest:
     :ivar numa_choices: other sets of nodes to which the host could move it
     :ivar sockets: the NUMA nodes of each of the host's sockets; empty:
         unknown
+    :ivar orphans: UUIDs of assignments of the instance on the host that nobody
+        uses any more, as the host found; they end before devices are selected
     """
 
     instance_uuid: str
@@ -66,6 +68,7 @@ class ClaimRequest:
     numa_nodes: tuple[int, ...] | None = None
     numa_choices: tuple[tuple[int, ...], ...] = ()
     sockets: tuple[tuple[int, ...], ...] = ()
+    orphans: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.role is ClaimRole.DESTINATION) != bool(self.migration_uuid):

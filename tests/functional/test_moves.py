@@ -23,6 +23,7 @@ import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.rpc import conductor_api
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
@@ -311,6 +312,26 @@ class TwoHostsTest(MovesCase):
         self.settle(self.server, self.expected(
             {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}))
         self.assertEqual({('gpu2', 'instance')}, self.roles())
+
+    def test_unshelve_ends_what_an_earlier_stay_left(self) -> None:
+        # The first host does not compare what it has.
+        self.driver('gpu1').gpu_tracker._run[
+            tasks.Task.RECONCILE] = lambda: None
+        self._fail_confirmation(1)
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self._forget_guest('gpu1')
+        self.act('shelve')
+        self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
+        self.assertEqual(
+            sorted(self.cards), self.held_on(self.server, 'gpu1'))
+        self.act('unshelve')
+        server = self.wait_status(
+            self.server['id'], 'ACTIVE', 'SHELVED_OFFLOADED')
+        self.assertEqual('gpu1', server['OS-EXT-SRV-ATTR:host'])
+        new = self.hostdevs(self.server, 'gpu1')
+        self.assertEqual(1, len(new))
+        self.settle(self.server, self.expected({'gpu1': new}))
 
     def test_revert_that_fails_on_destination_keeps_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))

@@ -234,10 +234,10 @@ class OrphanTest(base.ComputeTestCase):
         self.boot(2)
         self.gone.add('i1')
         tracker = self.make_tracker()
-        find, tracker._find_orphans = tracker._find_orphans, self._away
+        find, tracker.find_orphans = tracker.find_orphans, self._away
         tracker.run_once()
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
-        tracker._find_orphans = find
+        tracker.find_orphans = find
         tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 

@@ -125,6 +125,32 @@ class StepsTest(base.ComputeTestCase):
         first = self.run_steps().uuids
         self.assertEqual(first, self.run_steps().uuids)
 
+    def test_spawn_ends_what_another_request_left_here(self):
+        first = self.run_steps().uuids
+        self.assertEqual(1, len(self.run_steps(count=1).uuids))
+        self.assertEqual({'assigned': 1, 'dirty': 2, 'available': 5},
+                         self.states())
+        self.assertEqual([], [
+            assignment.uuid for assignment
+            in self.tracker.assignments.of_instance('i1')
+            if assignment.uuid in first])
+        self.tracker.run_once()
+        self.assertEqual({'assigned': 1, 'available': 7}, self.states())
+
+    def test_denied_claim_releases_what_was_left_here(self):
+        self.run_steps()
+        self.assertRaises(exception.ClaimDenied, self.run_steps, count=8)
+        self.assertEqual((), self.tracker.assignments.of_instance('i1'))
+        self.assertEqual({'dirty': 2, 'available': 6}, self.states())
+
+    def test_denied_claim_that_the_book_cannot_explain_is_compared(self):
+        first = self.run_steps().uuids
+        self.tracker.assignments.remove('i1', first, first)
+        self.gone.add('i1')
+        self.assertRaises(exception.ClaimDenied, self.run_steps, count=1)
+        self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+
     def test_rebuild_in_place_needs_no_conductor(self):
         first = self.run_steps().uuids
         self.conductor.stop()
