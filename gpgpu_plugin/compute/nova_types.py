@@ -158,6 +158,12 @@ class NovaResourceTracker(typing.Protocol):
     def _update(self, context: object,
                 compute_node: ComputeNode) -> None: ...
 
+    def resize_claim(
+            self, context: Context, instance: Instance, flavor: Flavor,
+            nodename: str, migration: Migration,
+            allocations: Allocations | None, image_meta: object = None,
+            limits: object = None) -> MoveClaim: ...
+
 
 class ComputeManager(typing.Protocol):
     """The manager of nova-compute."""
@@ -287,6 +293,12 @@ class InstanceInfo(typing.Protocol):
     """
 
     state: int
+
+
+class MoveClaim(typing.Protocol):
+    """Nova's claim of CPU, memory and disk for a move to this host."""
+
+    def abort(self) -> None: ...
 
 
 class AllocationCandidate(typing.TypedDict):

@@ -101,12 +101,14 @@ def _lock_host(session: orm.Session, request: objects.ClaimRequest,
                origin: session_obj.Origin | None) -> models.Host:
     """Return the host, locked.
 
+    :raises Invalid: another host asks
     :raises ClaimDenied: it has not reported its devices
     """
-    host = host_db.lock(session, request.host)
     if origin is not None and origin.host != request.host:
-        # The source of a migration, which has no say about the other host.
-        origin = None
+        raise exception.Invalid(
+            field='host', value=request.host,
+            expected=f'{origin.host}, since a host claims its own devices')
+    host = host_db.lock(session, request.host)
     sessions.check(host, origin, reported=False)
     if host is None or (origin is not None and not host.report_number):
         raise _denied(request, _Reason.HOST_UNKNOWN,

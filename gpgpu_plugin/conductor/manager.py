@@ -115,7 +115,7 @@ class ConductorManager(conductor_contract.Conductor):
               request: claim_obj.ClaimRequest, wanted: float,
               ) -> claim_obj.Claim:
         try:
-            claim = claims.claim(
+            return claims.claim(
                 self._db, request, self._conf.gpgpu.claim_lease, origin,
                 functools.partial(
                     arrival.check_wanted, 'claim',
@@ -123,11 +123,6 @@ class ConductorManager(conductor_contract.Conductor):
         except (exception.ClaimDenied, exception.RequestExpired) as exc:
             LOG.info('%s', exc)
             raise
-        if request.role is claim_obj.ClaimRole.DESTINATION:
-            # The source of a migration claims for its destination, which
-            # has to update its inventory.
-            self._refresh(ctxt, [request.host])
-        return claim
 
     def activate(
         self, ctxt: _Context, *, origin: session_obj.Origin,
@@ -145,10 +140,11 @@ class ConductorManager(conductor_contract.Conductor):
         changed = releases.abort(
             self._db, assignments, touched=touched, fault=fault,
             driver_capacities=driver_capacities, origin=origin)
-        if touched and changed is not None:
-            # The source of a migration aborts the destination's claim; the
-            # destination has to clean the devices.
-            self._refresh(ctxt, [changed.host])
+        if changed is not None and changed.host != origin.host:
+            # The source of a migration that failed there ends what the
+            # destination has claimed.
+            self._tell(
+                self._compute_api.assignments_changed, ctxt, changed.host)
         return changed
 
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,

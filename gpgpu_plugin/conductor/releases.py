@@ -111,8 +111,8 @@ def _end(
         [host] = host_db.lock_ids(session, [host_id])
         if origin is not None and origin.host == host.name:
             sessions.check(host, origin, reported=False)
-        # Another host ends what it claimed here for a migration. The UUIDs
-        # name one claim, so that a late call ends nothing else.
+        # The source of a migration ends what was claimed here for it. The
+        # UUIDs name one claim, so that a late call ends nothing else.
         for row in assignment_db.by_uuid(session, uuids):
             # The device of one that ended may be another instance's now.
             if row.active:

@@ -68,11 +68,11 @@ def translated(build: Build) -> Iterator[None]:
     try:
         yield
     except (exception.ClaimDenied, exception.Invalid) as exc:
-        reason = _reason(exc)
+        text = reason(exc)
         if build is Build.EVACUATION:
             raise nova_exception.ComputeResourcesUnavailable(
-                reason=reason) from exc
-        raise GPUClaimDenied(reason=reason) from exc
+                reason=text) from exc
+        raise GPUClaimDenied(reason=text) from exc
     except exception.GPUPluginException as exc:
         if build is Build.REBUILD:
             raise nova_exception.InstanceDeployFailure(
@@ -81,8 +81,11 @@ def translated(build: Build) -> Iterator[None]:
             reason=str(exc)) from exc
 
 
-def _reason(exc: exception.ClaimDenied | exception.Invalid) -> str:
-    if isinstance(exc, exception.ClaimDenied):
+def reason(exc: Exception) -> str:
+    """Return why a claim was denied, in one line."""
+    if isinstance(exc, exception.Invalid):
+        return f'{request.Reason.EXTRA_SPEC_INVALID}: {exc}'
+    if isinstance(exc, exception.GPUPluginException):
         # The message of an exception from RPC has a traceback appended.
         return exc.msg_fmt % exc.kwargs
-    return f'{request.Reason.EXTRA_SPEC_INVALID}: {exc}'
+    return str(exc)

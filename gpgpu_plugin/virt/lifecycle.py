@@ -161,16 +161,14 @@ class LifecycleMixin(service.ServiceMixin):
             ) -> claim_obj.ClaimRequest:
         """Return the claim to send.
 
-        :param migration: claim for its destination; None: claim for this host
+        :param migration: claim for its destination, which is this host
         """
-        role, migration_uuid, host = (
-            (claim_obj.ClaimRole.INSTANCE, None, self.gpu_tracker.host)
-            if migration is None else
-            (claim_obj.ClaimRole.DESTINATION, migration.uuid,
-             migration.dest_compute))
+        role, migration_uuid = (
+            (claim_obj.ClaimRole.INSTANCE, None) if migration is None else
+            (claim_obj.ClaimRole.DESTINATION, migration.uuid))
         return claim_obj.ClaimRequest(
-            instance_uuid=instance.uuid, host=host, role=role,
-            migration_uuid=migration_uuid,
+            instance_uuid=instance.uuid, host=self.gpu_tracker.host,
+            role=role, migration_uuid=migration_uuid,
             project_id=instance.project_id, user_id=instance.user_id,
             numa_nodes=None if topology is None else tuple(
                 sorted({cell.id for cell in topology.cells})),

@@ -11,12 +11,12 @@
 #    under the License.
 """Resize, cold and live migration of an instance with GPUs.
 
-Source and destination have devices until Nova confirms or reverts. The source
-claims those of the destination before the guest is stopped, so that a denial
-changes nothing. After that nothing is undone here: Nova leaves the instance in
-ERROR on its host, with its devices, until it is hard rebooted, reverted or
-deleted. A hard reboot releases the devices on this host that the guest does
-not use.
+Source and destination have devices until Nova confirms or reverts. The
+destination claims its devices together with Nova (``move_claim``), before the
+source is told to begin, so that a denial changes nothing. After that nothing
+is undone here: Nova leaves the instance in ERROR on its host, with its
+devices, until it is hard rebooted, reverted or deleted. A hard reboot releases
+the devices on this host that the guest does not use.
 """
 
 from __future__ import annotations
@@ -35,10 +35,34 @@ from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import claims
 from gpgpu_plugin.virt import lifecycle
+from gpgpu_plugin.virt import move_claim
 from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """End nothing: nothing was claimed."""
+
+
+def claim(tracker: resource_tracker.ResourceTracker,
+          request: claim_obj.ClaimRequest) -> move_claim.End:
+    """Claim devices for a guest that comes here.
+
+    :returns: ends the claim, if the guest does not come
+    """
+    granted = claims.claim(tracker, request)
+    end = functools.partial(
+        claims.end, tracker, request.instance_uuid, granted.assignments)
+    try:
+        tracker.assignments.add(request.instance_uuid, granted.assignments)
+    except Exception:
+        end()
+        raise
+    tracker.inventory.accept(granted.inventory)
+    return end
 
 
 class MigrationMixin(lifecycle.LifecycleMixin):
@@ -50,46 +74,14 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             self, context: nova_types.Context, instance: nova_types.Instance,
             dest: str, flavor: nova_types.Flavor, *args: object,
             **kwargs: object) -> object:
-        """Claim for the destination, then stop the guest and copy its disk.
-
-        :raises nova.exception.InstanceFaultRollback: the claim was denied;
-            the guest runs on where it is
-        """
-        try:
-            claim = self._gpu_claim_destination(context, instance, flavor)
-        except Exception as exc:
-            # Nova gives the destination's allocation back; on any other
-            # class the instance would go to ERROR.
-            raise nova_exception.InstanceFaultRollback(exc) from exc
+        """Stop the guest and copy its disk; on failure end the claim."""
         try:
             return super().migrate_disk_and_power_off(
                 context, instance, dest, flavor, *args, **kwargs)
         except Exception:
-            if claim is not None:
-                unclaim(self.gpu_tracker, claim)
-            raise
-
-    def _gpu_claim_destination(
-            self, context: nova_types.Context, instance: nova_types.Instance,
-            flavor: nova_types.Flavor) -> claim_obj.Claim | None:
-        request = request_mod.from_extra_specs(flavor.extra_specs)
-        if not request and not request_mod.has_suffixed_groups(
-                flavor.extra_specs):
-            return None
-        assert instance.migration_context is not None
-        # The instance's own allocations are the destination's by now.
-        allocations = self._gpu_client.get_allocs_for_consumer(
-            context, instance.uuid)['allocations']
-        try:
-            return self.gpu_tracker.session.call(
-                self.gpu_tracker.api.claim, self._gpu_claim_request(
-                    instance, request, allocations,
-                    instance.migration_context.new_numa_topology,
-                    roles.migration_of(instance)))
-        except exception.ClaimDenied as exc:
-            if not request and exc.reason == request_mod.Reason.HOST_UNKNOWN:
-                # A host without the plugin has no GPUs of ours.
-                return None
+            if lifecycle.asks_for_gpus(flavor):
+                unclaim(self.gpu_tracker, instance.uuid,
+                        roles.migration_of(instance))
             raise
 
     def confirm_migration(
@@ -152,6 +144,28 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
     # -- on the destination -------------------------------------------------
 
+    def init_host(self, host: str) -> None:
+        """Claim GPUs with each of Nova's claims for a move to this host.
+
+        :raises ConfigInvalid: this Nova claims in another way
+        """
+        move_claim.claim_with(
+            move_claim.nova_tracker(self.virtapi), self._gpu_claim_move)
+        super().init_host(host)
+
+    def _gpu_claim_move(
+            self, instance: nova_types.Instance, flavor: nova_types.Flavor,
+            migration: nova_types.Migration,
+            allocations: nova_types.Allocations | None) -> move_claim.End:
+        request = request_mod.from_extra_specs(flavor.extra_specs)
+        if not request and not request_mod.has_suffixed_groups(
+                flavor.extra_specs):
+            return _nothing
+        assert instance.migration_context is not None
+        return claim(self.gpu_tracker, self._gpu_claim_request(
+            instance, request, allocations,
+            instance.migration_context.new_numa_topology, migration))
+
     def finish_migration(
             self, context: nova_types.Context,
             migration: nova_types.Migration, instance: nova_types.Instance,
@@ -173,23 +187,31 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
 
 def unclaim(tracker: resource_tracker.ResourceTracker,
-            granted: claim_obj.Claim) -> None:
-    """End a claim for a destination; never raises.
+            instance_uuid: str, migration: nova_types.Migration) -> None:
+    """End the claim of a migration's destination; never raises.
 
     The destination ends whatever is left over.
     """
-    uuids = [assignment.uuid for assignment in granted.assignments]
-    if not uuids:
-        return
+    is_destination = roles.destination_of(migration)
     try:
+        uuids = [
+            assignment.uuid for assignment in tracker.api.instance_assignments(
+                gpgpu_context.admin(), instance_uuid)
+            if assignment.host == migration.dest_compute
+            and is_destination(assignment)]
+        if not uuids:
+            return
         # A destination that was restarted meanwhile has prepared all that is
         # assigned there, this claim, too.
         tracker.session.call(tracker.api.abort, uuids, touched=True)
+        if migration.dest_compute == tracker.host:
+            tracker.assignments.remove(instance_uuid, uuids)
+            tracker.refresh()
     except Exception:
         LOG.exception(
-            'Cannot end assignments %s on %s of a migration that failed; '
-            'that host ends them later', uuids,
-            granted.assignments[0].host)
+            'Cannot end the claim of migration %s, which failed; its '
+            'destination %s ends it later', migration.uuid,
+            migration.dest_compute)
 
 
 def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
@@ -200,18 +222,15 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
     :param providers: UUIDs of the providers on which Placement allocated
     :raises NotFound: nothing was claimed although Placement allocated
     """
-    is_destination = roles.destination_of(migration)
-    assignments = [
-        assignment for assignment in tracker.api.instance_assignments(
-            gpgpu_context.admin(), instance_uuid)
-        if assignment.host == tracker.host and is_destination(assignment)]
+    assignments = list(filter(
+        roles.destination_of(migration),
+        tracker.assignments.of_instance(instance_uuid)))
     if not assignments:
         if tracker.inventory.owns_any(providers):
             raise exception.NotFound(
                 kind='claim for migration', name=migration.uuid)
         nova_finish()
         return
-    tracker.assignments.add(instance_uuid, assignments)
     prepare(tracker, assignments)
     # Before the guest is made: whatever happens from here on, the devices
     # are the instance's, which is not built a second time.

@@ -26,10 +26,10 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
+from gpgpu_plugin.virt import claims
 
 LOG = logging.getLogger(__name__)
 
@@ -88,14 +88,8 @@ def _claim(run: Spawn) -> None:
         # No call: a guest is made anew also while no conductor answers.
         run.assignments, run.was_assigned = assigned, True
         return
-    # A release that is still pending, such as from before the instance was
-    # shelved, would end what is granted now.
-    run.tracker.flush_releases()
-    _name_orphans(run)
-    claim = _request_claim(run)
-    _check_against_book(run, claim)
+    claim = claims.claim(run.tracker, run.request, spawning=True)
     run.assignments = claim.assignments
-    _forget_orphans(run)
     # Claimed and activated before: they are the instance's already.
     run.was_assigned = bool(claim.assignments) and all(
         assignment.state == device_rules.DeviceState.ASSIGNED
@@ -103,72 +97,6 @@ def _claim(run: Spawn) -> None:
     run.tracker.assignments.add(instance_uuid, run.assignments)
     run.tracker.inventory.accept(claim.inventory)
     run.claimed(run.request, claim)
-
-
-def _name_orphans(run: Spawn) -> None:
-    """Name what an earlier stay of the instance left on this host."""
-    run.request = dataclasses.replace(
-        run.request, orphans=tuple(sorted(run.tracker.find_orphans(
-            run.tracker.assignments.of_instance(run.request.instance_uuid),
-            spawning=True))))
-
-
-def _end_orphans(run: Spawn, reason: str) -> None:
-    """End what was left here although the claim was denied.
-
-    It may be in the way of the next one.
-    """
-    if run.request.orphans:
-        run.tracker.release_instance(
-            run.request.instance_uuid,
-            lambda assignment: assignment.uuid in run.request.orphans)
-    elif reason == request_mod.Reason.REQUEST_CHANGED:
-        # The book lacks what the conductor has, which the comparison ends.
-        run.tracker.request_reconcile()
-
-
-def _forget_orphans(run: Spawn) -> None:
-    ended = set(run.request.orphans).difference(run.uuids)
-    if ended:
-        LOG.warning(
-            'Released assignments on %s that nobody used, as instance %s is '
-            'built there: %s', run.tracker.host, run.request.instance_uuid,
-            ', '.join(sorted(ended)))
-        run.tracker.assignments.remove(run.request.instance_uuid, ended)
-        run.tracker.refresh()
-
-
-def _request_claim(run: Spawn) -> claim_obj.Claim:
-    try:
-        return run.tracker.session.call(run.tracker.api.claim, run.request)
-    except exception.ClaimDenied as denied:
-        _end_orphans(run, denied.reason)
-        raise
-    except (exception.Fenced, exception.HostNotReady):
-        raise
-    except Exception:
-        # It may have been granted all the same.
-        run.tracker.request_reconcile()
-        raise
-
-
-def _check_against_book(run: Spawn, claim: claim_obj.Claim) -> None:
-    """Refuse devices that this host knows to be used.
-
-    :raises HostNotReady: the claim was aborted
-    """
-    found = run.tracker.assignments.contradictions(claim.assignments)
-    if not found:
-        return
-    run.tracker.session.call(
-        run.tracker.api.abort,
-        [assignment.uuid for assignment in claim.assignments], touched=True)
-    run.tracker.session.lose(doubted=True)
-    raise exception.HostNotReady(
-        path=run.tracker.host,
-        reason=f'gpgpu-conductor granted devices that this host knows to be '
-               f'used: {"; ".join(found)}. Its database may have been '
-               f'restored from a backup')
 
 
 def _unclaim(run: Spawn) -> None:

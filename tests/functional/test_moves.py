@@ -217,7 +217,7 @@ class TwoHostsTest(MovesCase):
         self.resize(self.flavor(L40S=4))
         self.wait_migration('error')
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.failed('resize', 'ClaimDenied')
+        self.failed('resize', 'not_enough_available')
         self.assertIn('not_enough_available', self.stdlog.logger.output)
         self.abandon(claim)
         self.done()

@@ -18,6 +18,7 @@ import typing
 
 import fixtures
 from nova import objects
+from nova.compute import claims
 from nova.compute import manager as compute_manager
 from nova.compute import provider_tree
 from nova.compute import resource_tracker
@@ -33,7 +34,7 @@ objects.register_all()
 
 def constructed(kind):
     """Return an object with the attributes that a constructor makes."""
-    return types.SimpleNamespace(**dict.fromkeys(re.findall(
+    return types.SimpleNamespace(**vars(kind), **dict.fromkeys(re.findall(
         r'self\.(\w+) = ', inspect.getsource(kind.__init__))))
 
 
@@ -55,6 +56,7 @@ NOVA = {
     nova_types.MigrationContext: objects.MigrationContext,
     nova_types.Migration: objects.Migration,
     nova_types.Instance: objects.Instance,
+    nova_types.MoveClaim: claims.MoveClaim,
     nova_types.RequestSpec: objects.RequestSpec,
     nova_types.InstanceInfo: hardware.InstanceInfo(state=1),
     # Their attributes are made by their constructors.

@@ -310,12 +310,11 @@ class RestartedDestinationTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.tracker.restore()
         self.assertEqual([claim.assignments[0].uuid], self.mdevs())
-        # The source knows nothing of a restart; the host is told to look.
+        # The source knows nothing of a restart.
         self.tracker.run_once()
-        self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.rpc.compute_api.ComputeAPI.refresh',
-            lambda api, ctxt, host: self.tracker.refresh()))
-        migration.unclaim(self.tracker, claim)
+        migration.unclaim(
+            self.tracker, claim.assignments[0].instance_uuid,
+            types.SimpleNamespace(uuid='migration', dest_compute='h1'))
         self.tracker.run_once()
         self.assertEqual([], self.mdevs())
         self.assertEqual({'available'}, {

@@ -107,10 +107,13 @@ class ClaimTest(ManagerCase):
         self.assertEqual(2, len(self.claim_by_rpc().assignments))
         self.assertEqual([], self.compute.refreshed)
 
-    def test_claim_for_a_destination_refreshes_it(self):
-        self.claim_by_rpc(role=claim_obj.ClaimRole.DESTINATION,
-                          migration_uuid='m1')
-        self.assertEqual(['h1'], self.compute.refreshed)
+    def test_claim_for_another_host_is_invalid(self):
+        error = self.refused(
+            exception.Invalid, CONTRACT.claim, wanted=60,
+            request=dataclasses.replace(
+                self.request(2), host='h2', migration_uuid='m1',
+                role=claim_obj.ClaimRole.DESTINATION))
+        self.assertIn('a host claims its own devices', str(error))
 
     def test_claim_lasts_as_long_as_the_option_says(self):
         self.conf.set_override('claim_lease', 70000, 'gpgpu')
@@ -130,14 +133,17 @@ class ClaimTest(ManagerCase):
         self.assertIn('Claim of i1 on h1 denied: not_enough_available',
                       log.output)
 
-    def test_abort_of_touched_devices_refreshes_their_host(self):
-        changed = self.abort(base.uuids(self.claim(1)), touched=True)
-        self.assertEqual('h1', changed.host)
-        self.assertEqual(['h1'], self.compute.refreshed)
-
-    def test_abort_of_untouched_devices_refreshes_no_host(self):
-        self.abort(base.uuids(self.claim(1)), touched=False)
+    def test_abort_by_the_host_itself_tells_no_host(self):
+        for touched in (True, False):
+            changed = self.abort(base.uuids(self.claim(1)), touched=touched)
+            self.assertEqual('h1', changed.host)
+        self.assertEqual([], self.compute.changed)
         self.assertEqual([], self.compute.refreshed)
+
+    def test_abort_by_the_source_of_a_move_tells_the_destination(self):
+        self.report_second_host()
+        self.abort(base.uuids(self.claim(1, host='h2')), touched=True)
+        self.assertEqual(['h2'], self.compute.changed)
 
     def test_abort_of_what_never_existed_refreshes_no_host(self):
         self.assertIsNone(self.abort(['none'], touched=True))

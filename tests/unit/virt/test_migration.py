@@ -39,27 +39,46 @@ class MigrationTest(base.DriverTestCase):
             roles, 'migration_of', return_value=self.migration))
 
     def begin(self, gpus=3):
-        """What the source does."""
+        """What the destination does, then the source.
+
+        :returns: what ends the destination's claim
+        """
         flavor = self.make_instance(gpus).flavor
-        self.request(gpus)
-        self.client.allocations['i1'] = {
-            provider: {'resources': resources} for provider, resources
-            in self.client.allocations['i1'].items()}
+        end = self.driver._gpu_claim_move(
+            self.instance, flavor, self.migration, {
+                provider: {'resources': resources} for provider, resources
+                in self.request(gpus).allocated.items()})
         self.driver.migrate_disk_and_power_off(
             None, self.instance, 'ip', flavor, None)
+        return end
 
     def of_destination(self):
         return [assignment.state for assignment in
                 self.api.instance_assignments(context.admin(), 'i1')
                 if roles.destination_of(self.migration)(assignment)]
 
-    def test_source_claims_for_the_destination(self):
+    def test_destination_claims_for_itself(self):
         self.begin(3)
         self.assertEqual(['provisioning'] * 3, self.of_destination())
+        self.assertEqual(
+            5, len(self.tracker.assignments.of_instance('i1')))
+
+    def test_claim_of_move_that_does_not_come_is_ended_untouched(self):
+        end = self.begin(3)
+        end()
+        self.assertEqual([], self.of_destination())
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.assertEqual(
+            2, len(self.tracker.assignments.of_instance('i1')))
+
+    def test_claim_that_the_book_cannot_keep_is_ended(self):
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.assignments, 'add', side_effect=OSError('full')))
+        self.assertRaises(OSError, self.begin, 3)
+        self.assertEqual([], self.of_destination())
 
     def test_denied_claim_changes_nothing(self):
-        self.assertRaises(
-            nova_exception.InstanceFaultRollback, self.begin, 7)
+        self.assertRaises(exception.ClaimDenied, self.begin, 7)
         self.assertEqual([], self.of_destination())
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
 
@@ -69,10 +88,13 @@ class MigrationTest(base.DriverTestCase):
             side_effect=RuntimeError('no space')))
         self.assertRaises(RuntimeError, self.begin, 3)
         self.assertEqual([], self.of_destination())
+        self.assertEqual(
+            2, len(self.tracker.assignments.of_instance('i1')))
 
     def test_flavor_without_gpus_claims_nothing(self):
-        self.driver.migrate_disk_and_power_off(
-            None, self.instance, 'ip', self.make_instance(0).flavor, None)
+        self.driver._gpu_claim_move(
+            self.instance, self.make_instance(0).flavor, self.migration,
+            {})()
         self.assertEqual([], self.of_destination())
 
     def begin_suffixed(self):
@@ -128,15 +150,21 @@ class MigrationTest(base.DriverTestCase):
             None, self.make_instance(0), 'x'))
 
     def test_unclaim_never_raises(self):
-        granted = claim_obj.Claim(
-            assignments=self.tracker.assignments.of_instance('i1'),
-            inventory=self.tracker.inventory.newest)
+        self.begin(3)
         self.useFixture(fixtures.MockPatchObject(
             self.api, 'abort', side_effect=oslo_messaging.RemoteError()))
         log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.virt.migration'))
-        migration.unclaim(self.tracker, granted)
-        self.assertIn('that host ends them later', log.output)
+        migration.unclaim(self.tracker, 'i1', self.migration)
+        self.assertIn('h1 ends it later', log.output)
+
+    def test_unclaim_leaves_other_hosts_and_roles_as_they_are(self):
+        self.begin(3)
+        for uuid, host in (('m1', 'h2'), ('m2', 'h1')):
+            migration.unclaim(self.tracker, 'i1', types.SimpleNamespace(
+                uuid=uuid, dest_compute=host))
+        self.assertEqual({'assigned': 2, 'provisioning': 3, 'available': 3},
+                         self.states())
 
     def test_claim_is_for_the_numa_nodes_of_the_new_topology(self):
         self.instance.numa_topology = types.SimpleNamespace(
@@ -152,16 +180,6 @@ class MigrationTest(base.DriverTestCase):
             ((1,), 'h1', claim_obj.ClaimRole.DESTINATION, 'm1'),
             (request.numa_nodes, request.host, request.role,
              request.migration_uuid))
-
-    def test_claim_on_another_host_is_not_prepared_here(self):
-        self.begin(3)
-        self.migration.dest_compute = 'h2'
-        self.useFixture(fixtures.MockPatchObject(
-            self.tracker, 'host', 'h2'))
-        prepare = self.useFixture(fixtures.MockPatchObject(
-            self.tracker.backend, 'prepare')).mock
-        self.assertRaises(exception.NotFound, self.finish)
-        self.assertFalse(prepare.called)
 
     def during(self, method):
         """Watch a method of Nova's driver.

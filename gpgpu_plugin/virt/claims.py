@@ -1,0 +1,135 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Claims of this host, and their end where nothing was built."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import claim as claim_obj
+
+LOG = logging.getLogger(__name__)
+
+
+def claim(tracker: resource_tracker.ResourceTracker,
+          request: claim_obj.ClaimRequest, *,
+          spawning: bool = False) -> claim_obj.Claim:
+    """Claim devices of this host; they are not in its book yet.
+
+    What an earlier stay of the instance left here ends with the claim.
+
+    :param spawning: the instance is built here
+    :raises ClaimDenied: the conductor denied it
+    :raises HostNotReady: the conductor knows less than this host
+    """
+    # A release that is still pending, such as from before the instance was
+    # shelved, would end what is granted now.
+    tracker.flush_releases()
+    request = dataclasses.replace(
+        request, orphans=tuple(sorted(tracker.find_orphans(
+            tracker.assignments.of_instance(request.instance_uuid),
+            spawning=spawning))))
+    granted = _request(tracker, request)
+    _check_against_book(tracker, granted)
+    _forget_orphans(tracker, request, granted)
+    return granted
+
+
+def _end_orphans(tracker: resource_tracker.ResourceTracker,
+                 request: claim_obj.ClaimRequest, reason: str) -> None:
+    """End what was left here although the claim was denied.
+
+    It may be in the way of the next one.
+    """
+    if request.orphans:
+        tracker.release_instance(
+            request.instance_uuid,
+            lambda assignment: assignment.uuid in request.orphans)
+    elif reason == request_mod.Reason.REQUEST_CHANGED:
+        # The book lacks what the conductor has, which the comparison ends.
+        tracker.request_reconcile()
+
+
+def _forget_orphans(tracker: resource_tracker.ResourceTracker,
+                    request: claim_obj.ClaimRequest,
+                    granted: claim_obj.Claim) -> None:
+    ended = set(request.orphans).difference(
+        assignment.uuid for assignment in granted.assignments)
+    if ended:
+        LOG.warning(
+            'Released assignments on %s that nobody used, as instance %s '
+            'claims devices there: %s', tracker.host, request.instance_uuid,
+            ', '.join(sorted(ended)))
+        tracker.assignments.remove(request.instance_uuid, ended)
+        tracker.refresh()
+
+
+def _request(tracker: resource_tracker.ResourceTracker,
+             request: claim_obj.ClaimRequest) -> claim_obj.Claim:
+    try:
+        return tracker.session.call(tracker.api.claim, request)
+    except exception.ClaimDenied as denied:
+        _end_orphans(tracker, request, denied.reason)
+        raise
+    except (exception.Fenced, exception.HostNotReady):
+        raise
+    except Exception:
+        # It may have been granted all the same.
+        tracker.request_reconcile()
+        raise
+
+
+def _check_against_book(tracker: resource_tracker.ResourceTracker,
+                        granted: claim_obj.Claim) -> None:
+    """Refuse devices that this host knows to be used.
+
+    :raises HostNotReady: the claim was aborted
+    """
+    found = tracker.assignments.contradictions(granted.assignments)
+    if not found:
+        return
+    tracker.session.call(
+        tracker.api.abort,
+        [assignment.uuid for assignment in granted.assignments], touched=True)
+    tracker.session.lose(doubted=True)
+    raise exception.HostNotReady(
+        path=tracker.host,
+        reason=f'gpgpu-conductor granted devices that this host knows to be '
+               f'used: {"; ".join(found)}. Its database may have been '
+               f'restored from a backup')
+
+
+def end(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
+        assignments: Sequence[claim_obj.Assignment]) -> None:
+    """End a claim of this host whose devices nobody has touched.
+
+    If the conductor does not answer, the claim is ended later.
+
+    :raises OSError: the host's book cannot be written
+    """
+    uuids = [assignment.uuid for assignment in assignments]
+    if not uuids:
+        return
+    tracker.assignments.remove(instance_uuid, uuids, uuids)
+    try:
+        tracker.inventory.accept(tracker.session.call(
+            tracker.api.abort, uuids, touched=False))
+    except Exception:
+        LOG.exception('Cannot end assignments %s on %s; they will be '
+                      'released', ', '.join(uuids), tracker.host)
+        tracker.release(uuids)

@@ -1,0 +1,128 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Claims of a destination, made where Nova can still try another host.
+
+Nova's compute manager claims for a resize or cold migration on the
+destination, before it tells the source to begin. The plugin claims right
+after it: a denial then leaves the guest as it is, and Nova tries the next
+alternate host. The method is private to Nova, so its signature is checked
+when nova-compute starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+
+from nova import exception as nova_exception
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.virt import exception as virt_exception
+
+LOG = logging.getLogger(__name__)
+
+End = Callable[[], None]
+"""Ends a claim that is not used."""
+
+
+class ClaimGPUs(typing.Protocol):
+    """Claims GPUs for the destination of a move."""
+
+    def __call__(self, instance: nova_types.Instance,
+                 flavor: nova_types.Flavor, migration: nova_types.Migration,
+                 allocations: nova_types.Allocations | None) -> End: ...
+
+
+def nova_tracker(virtapi: object) -> nova_types.NovaResourceTracker:
+    """Return the resource tracker of Nova's compute manager.
+
+    :raises ConfigInvalid: this Nova has none, or another ``resize_claim``
+    """
+    tracker = getattr(getattr(virtapi, '_compute', None), 'rt', None)
+    method = getattr(tracker, 'resize_claim', None)
+    expected = _parameters(
+        nova_types.NovaResourceTracker.resize_claim)[1:]
+    found = [] if method is None else _parameters(method)
+    if found != expected:
+        raise exception.ConfigInvalid(
+            option='compute_driver',
+            reason=f'method resize_claim of Nova\'s resource tracker has '
+                   f'parameters ({", ".join(found)}), and this version of '
+                   f'gpgpu_plugin works with ({", ".join(expected)})')
+    return typing.cast('nova_types.NovaResourceTracker', tracker)
+
+
+def _parameters(method: Callable[..., object]) -> list[str]:
+    return list(inspect.signature(method).parameters)
+
+
+def claim_with(tracker: nova_types.NovaResourceTracker,
+               claim_gpus: ClaimGPUs) -> None:
+    """Make Nova's claims for moves claim GPUs as well.
+
+    :param tracker: what ``nova_tracker`` returned
+    :param claim_gpus: called after each of Nova's claims; what it raises
+        denies the move on this host
+    """
+    nova_claim = tracker.resize_claim
+
+    @functools.wraps(nova_claim)
+    def resize_claim(
+            context: nova_types.Context, instance: nova_types.Instance,
+            flavor: nova_types.Flavor, nodename: str,
+            migration: nova_types.Migration,
+            allocations: nova_types.Allocations | None,
+            image_meta: object = None, limits: object = None,
+            ) -> nova_types.MoveClaim:
+        claim = nova_claim(
+            context, instance, flavor, nodename, migration, allocations,
+            image_meta=image_meta, limits=limits)
+        try:
+            end = claim_gpus(instance, flavor, migration, allocations)
+        except Exception as exc:
+            LOG.info('Migration %s of instance %s to this host is denied: %s',
+                     migration.uuid, instance.uuid,
+                     virt_exception.reason(exc))
+            claim.abort()
+            raise _rollback(exc) from exc
+        _end_with(claim, end)
+        return claim
+    tracker.resize_claim = resize_claim  # type: ignore[method-assign]
+
+
+def _rollback(exc: Exception) -> nova_exception.InstanceFaultRollback:
+    """Return the error after which the server stays as it is.
+
+    On any other class Nova sets it to ERROR when no host is left.
+    """
+    return nova_exception.InstanceFaultRollback(
+        nova_exception.ComputeResourcesUnavailable(
+            reason=virt_exception.reason(exc)))
+
+
+def _end_with(claim: nova_types.MoveClaim, end: End) -> None:
+    """Make the end of Nova's claim end that of the plugin, too.
+
+    Nova aborts its claim if the source cannot be told to begin.
+    """
+    nova_abort = claim.abort
+
+    def abort() -> None:
+        try:
+            nova_abort()
+        finally:
+            end()
+    claim.abort = abort  # type: ignore[method-assign]

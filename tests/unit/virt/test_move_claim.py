@@ -1,0 +1,130 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+
+import types
+from unittest import mock
+
+from nova import exception as nova_exception
+from nova.compute import resource_tracker
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.virt import move_claim
+
+
+class Tracker:
+    """Nova's resource tracker, as far as it claims for moves."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def resize_claim(self, context, instance, flavor, nodename, migration,
+                     allocations, image_meta=None, limits=None):
+        self.calls.nova(context, instance, flavor, nodename, migration,
+                        allocations, image_meta, limits)
+        return types.SimpleNamespace(abort=self.calls.nova_abort)
+
+
+def virtapi(tracker):
+    return types.SimpleNamespace(
+        _compute=types.SimpleNamespace(rt=tracker))
+
+
+class NovaTrackerTest(base.BaseTestCase):
+
+    def test_tracker_of_this_nova_is_accepted(self):
+        tracker = resource_tracker.ResourceTracker.__new__(
+            resource_tracker.ResourceTracker)
+        self.assertIs(tracker, move_claim.nova_tracker(virtapi(tracker)))
+
+    def test_other_nova_is_refused_by_name(self):
+        class Other:
+            def resize_claim(self, context, instance, node):
+                """Claim in another way."""
+        for api in (virtapi(Other()), virtapi(object()),
+                    types.SimpleNamespace()):
+            exc = self.assertRaises(
+                exception.ConfigInvalid, move_claim.nova_tracker, api)
+            self.assertIn('resize_claim', str(exc))
+            self.assertIn('(context, instance, flavor, nodename', str(exc))
+
+    def test_wrapped_tracker_is_accepted_again(self):
+        tracker = Tracker(mock.Mock())
+        move_claim.claim_with(tracker, mock.Mock())
+        self.assertIs(tracker, move_claim.nova_tracker(virtapi(tracker)))
+
+
+class MoveClaimTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.calls = mock.Mock()
+        self.tracker = Tracker(self.calls)
+        self.calls.gpus.return_value = self.calls.end
+        move_claim.claim_with(self.tracker, self.calls.gpus)
+        self.instance = types.SimpleNamespace(uuid='i1')
+        self.migration = types.SimpleNamespace(uuid='m1')
+
+    def claim(self):
+        return self.tracker.resize_claim(
+            'context', self.instance, 'flavor', 'node', self.migration,
+            'allocations', image_meta='image', limits='limits')
+
+    def names(self):
+        return [name for name, _, _ in self.calls.mock_calls]
+
+    def test_nova_claims_first_then_gpus_are_claimed(self):
+        self.claim()
+        self.assertEqual([
+            mock.call.nova('context', self.instance, 'flavor', 'node',
+                           self.migration, 'allocations', 'image', 'limits'),
+            mock.call.gpus(self.instance, 'flavor', self.migration,
+                           'allocations')], self.calls.mock_calls)
+
+    def test_claim_that_nova_denies_asks_for_no_gpus(self):
+        self.calls.nova.side_effect = (
+            nova_exception.ComputeResourcesUnavailable(reason='memory'))
+        self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.claim)
+        self.assertEqual(['nova'], self.names())
+
+    def test_denial_aborts_nova_s_claim_and_leaves_the_server(self):
+        for exc, reason in (
+                (exception.ClaimDenied(
+                    'message\nTraceback', instance='i1', host='h1',
+                    reason='not_enough_available', detail='x'),
+                 'Claim of i1 on h1 denied: not_enough_available (x)'),
+                (exception.ConductorUnavailable(method='claim', timeout=1),
+                 'claim'),
+                (OSError('disk full'), 'disk full')):
+            self.calls.reset_mock()
+            self.calls.gpus.side_effect = exc
+            raised = self.assertRaises(
+                nova_exception.InstanceFaultRollback, self.claim)
+            self.assertIsInstance(
+                raised.inner_exception,
+                nova_exception.ComputeResourcesUnavailable)
+            self.assertIn(reason, str(raised.inner_exception))
+            self.assertNotIn('Traceback', str(raised.inner_exception))
+            self.assertEqual(['nova', 'gpus', 'nova_abort'], self.names())
+
+    def test_abort_of_nova_s_claim_ends_that_of_gpus(self):
+        for fails in (False, True):
+            claim = self.claim()
+            self.calls.reset_mock()
+            self.calls.nova_abort.side_effect = (
+                RuntimeError('database') if fails else None)
+            if fails:
+                self.assertRaises(RuntimeError, claim.abort)
+            else:
+                claim.abort()
+            self.assertEqual(['nova_abort', 'end'], self.names())
