@@ -124,6 +124,11 @@ class ReportClient(typing.Protocol):
     def get_allocations_for_resource_provider(
             self, context: Context, rp_uuid: str) -> ProviderAllocations: ...
 
+    def delete_allocation_for_instance(
+            self, context: Context, uuid: str,
+            consumer_type: str = 'instance', force: bool = False) -> object:
+        ...
+
 
 class VirtAPI(typing.Protocol):
     """The interface that nova-compute gives its virt driver."""

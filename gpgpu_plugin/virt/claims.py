@@ -31,19 +31,20 @@ def claim(tracker: resource_tracker.ResourceTracker,
           spawning: bool = False) -> claim_obj.Claim:
     """Claim devices of this host; they are not in its book yet.
 
-    What an earlier stay of the instance left here ends with the claim.
-
-    :param spawning: the instance is built here
+    :param spawning: the instance is built here: what an earlier stay of it
+        left here ends with the claim
     :raises ClaimDenied: the conductor denied it
     :raises HostNotReady: the conductor knows less than this host
     """
     # A release that is still pending, such as from before the instance was
     # shelved, would end what is granted now.
     tracker.flush_releases()
-    request = dataclasses.replace(
-        request, orphans=tuple(sorted(tracker.find_orphans(
-            tracker.assignments.of_instance(request.instance_uuid),
-            spawning=spawning))))
+    if spawning:
+        # A move has both sides of the instance's devices.
+        request = dataclasses.replace(
+            request, orphans=tuple(sorted(tracker.find_orphans(
+                tracker.assignments.of_instance(request.instance_uuid),
+                spawning=True))))
     granted = _request(tracker, request)
     _check_against_book(tracker, granted)
     _forget_orphans(tracker, request, granted)

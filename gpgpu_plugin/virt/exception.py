@@ -34,6 +34,10 @@ class GPUClaimDenied(nova_exception.GroupAffinityViolation):
     msg_fmt = _('%(reason)s')
 
 
+DENIALS = (exception.ClaimDenied, exception.Invalid)
+"""Errors of a claim that the conductor refused, or could never grant."""
+
+
 class GPUDomainStale(nova_exception.NovaException):
     """A saved domain does not have the devices that are assigned now."""
 
@@ -67,7 +71,7 @@ def translated(build: Build) -> Iterator[None]:
     """
     try:
         yield
-    except (exception.ClaimDenied, exception.Invalid) as exc:
+    except DENIALS as exc:
         text = reason(exc)
         if build is Build.EVACUATION:
             raise nova_exception.ComputeResourcesUnavailable(

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 import nova.conf
 from nova import exception as nova_exception
 from nova.compute import task_states
+from nova.compute import vm_states
+from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
@@ -27,6 +29,7 @@ from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import release
@@ -34,6 +37,7 @@ from gpgpu_plugin.virt import roles
 from gpgpu_plugin.virt import service
 from gpgpu_plugin.virt import steps
 
+LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 
@@ -95,7 +99,7 @@ class LifecycleMixin(service.ServiceMixin):
             nova_spawn()
             return
         build = self._gpu_build(instance)
-        with virt_exception.translated(build):
+        with self._gpu_denial(context, instance, build):
             request = request_mod.from_extra_specs(
                 instance.flavor.extra_specs,
                 host_numa.image_policy(image_meta))
@@ -116,9 +120,9 @@ class LifecycleMixin(service.ServiceMixin):
                 kwargs.get('network_info'), kwargs.get('block_device_info')),
             keeps=build is virt_exception.Build.REBUILD,
             allocation_removal=build is virt_exception.Build.EVACUATION)
-        with virt_exception.translated(build), self._gpu_working(
-                instance,
-                roles.spawned(instance, self.gpu_tracker, run.keeps)):
+        with (self._gpu_denial(context, instance, build),
+              self._gpu_working(instance, roles.spawned(
+                  instance, self.gpu_tracker, run.keeps))):
             self._gpu_execute(run)
 
     def _gpu_is_allocated(
@@ -133,6 +137,43 @@ class LifecycleMixin(service.ServiceMixin):
                 any(request_mod.may_be_gpu(name)
                     for allocation in (allocations or {}).values()
                     for name in allocation['resources']))
+
+    @contextlib.contextmanager
+    def _gpu_denial(self, context: nova_types.Context,
+                    instance: nova_types.Instance,
+                    build: virt_exception.Build) -> Iterator[None]:
+        """Translate a denial for Nova; do what Nova leaves undone."""
+        try:
+            with virt_exception.translated(build):
+                yield
+        except (virt_exception.GPUClaimDenied,
+                nova_exception.ComputeResourcesUnavailable) as exc:
+            if isinstance(exc.__cause__, virt_exception.DENIALS):
+                action_event.denied(
+                    context, instance.uuid, self.gpu_tracker.host,
+                    virt_exception.reason(exc.__cause__))
+            if (isinstance(exc, virt_exception.GPUClaimDenied)
+                    and instance.vm_state == vm_states.BUILDING):
+                self._gpu_remove_allocation(context, instance.uuid)
+            raise
+
+    def _gpu_remove_allocation(self, context: nova_types.Context,
+                               instance_uuid: str) -> None:
+        """Remove the allocation of a build that was denied.
+
+        Nova keeps it if it does not try another host: it takes the denial for
+        one by the policy of a server group, after which there is none. An
+        evacuated or shelved instance keeps it, since the same consumer may
+        have resources elsewhere.
+        """
+        try:
+            self._gpu_client.delete_allocation_for_instance(
+                context, instance_uuid, force=True)
+        except Exception:
+            LOG.exception('Cannot remove the allocation of instance %s, whose '
+                          'build was denied; delete the instance, or remove '
+                          'it with "openstack resource provider allocation '
+                          'delete"', instance_uuid)
 
     def _gpu_execute(self, run: steps.Spawn) -> None:
         try:

@@ -35,7 +35,9 @@ from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import claims
+from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import move_claim
 from gpgpu_plugin.virt import roles
@@ -154,17 +156,22 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         super().init_host(host)
 
     def _gpu_claim_move(
-            self, instance: nova_types.Instance, flavor: nova_types.Flavor,
-            migration: nova_types.Migration,
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            flavor: nova_types.Flavor, migration: nova_types.Migration,
             allocations: nova_types.Allocations | None) -> move_claim.End:
-        request = request_mod.from_extra_specs(flavor.extra_specs)
-        if not request and not request_mod.has_suffixed_groups(
-                flavor.extra_specs):
-            return _nothing
-        assert instance.migration_context is not None
-        return claim(self.gpu_tracker, self._gpu_claim_request(
-            instance, request, allocations,
-            instance.migration_context.new_numa_topology, migration))
+        try:
+            request = request_mod.from_extra_specs(flavor.extra_specs)
+            if not request and not request_mod.has_suffixed_groups(
+                    flavor.extra_specs):
+                return _nothing
+            assert instance.migration_context is not None
+            return claim(self.gpu_tracker, self._gpu_claim_request(
+                instance, request, allocations,
+                instance.migration_context.new_numa_topology, migration))
+        except virt_exception.DENIALS as exc:
+            action_event.denied(context, instance.uuid, self.gpu_tracker.host,
+                                virt_exception.reason(exc))
+            raise
 
     def finish_migration(
             self, context: nova_types.Context,

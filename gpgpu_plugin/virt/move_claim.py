@@ -41,8 +41,9 @@ End = Callable[[], None]
 class ClaimGPUs(typing.Protocol):
     """Claims GPUs for the destination of a move."""
 
-    def __call__(self, instance: nova_types.Instance,
-                 flavor: nova_types.Flavor, migration: nova_types.Migration,
+    def __call__(self, context: nova_types.Context,
+                 instance: nova_types.Instance, flavor: nova_types.Flavor,
+                 migration: nova_types.Migration,
                  allocations: nova_types.Allocations | None) -> End: ...
 
 
@@ -91,7 +92,8 @@ def claim_with(tracker: nova_types.NovaResourceTracker,
             context, instance, flavor, nodename, migration, allocations,
             image_meta=image_meta, limits=limits)
         try:
-            end = claim_gpus(instance, flavor, migration, allocations)
+            end = claim_gpus(
+                context, instance, flavor, migration, allocations)
         except Exception as exc:
             LOG.info('Migration %s of instance %s to this host is denied: %s',
                      migration.uuid, instance.uuid,

@@ -117,6 +117,52 @@ class DeniedTest(cloud.GpuCloud):
                     server['fault']['message'],
                     f'{fault.format(server["id"])} on gpu[12] {reason}')
 
+    def _denials(self, server: dict[str, typing.Any]) -> list[tuple[str, str]]:
+        """Return host and reason of each denied claim, as the user sees it."""
+        [action] = self.api.get_instance_actions(server['id'])
+        found = self.api.api_get(
+            f'/servers/{server["id"]}/os-instance-actions/'
+            f'{action["request_id"]}').body['instanceAction']
+        self.message = found['message']
+        return sorted(
+            (event['host'], event['details']) for event in found['events']
+            if event['event'] == 'gpgpu_claim')
+
+    def test_action_of_a_build_names_why_each_host_denied_it(self) -> None:
+        self.restart_scheduler('ComputeFilter')
+        reason = ('Claim of {} on {} denied: not_enough_available (1 of '
+                  'CUSTOM_GPU_H100 requested, 0 available)')
+        for full in (['gpu1'], ['gpu1', 'gpu2']):
+            self.claim_directly(full[-1], 8)
+            server = self.boot(
+                self.flavor(H100=1), 'ACTIVE' if len(full) == 1 else 'ERROR')
+            self.assertEqual(
+                [(host, reason.format(server['id'], host)) for host in full],
+                self._denials(server))
+            # The denial of one host is no failure of the whole action.
+            self.assertIsNone(self.message)
+            self.delete(server)
+            self.wait_for(lambda: self.usage('gpu2') == 0, 'free')
+            self.run_once('gpu2')
+
+    def test_denied_build_on_a_forced_host_leaves_no_allocation(self) -> None:
+        claim = self.claim_directly('gpu1', 8)
+        server = self.boot(self.flavor(H100=1), 'ERROR',
+                           availability_zone='nova:gpu1')
+        self.assertIn('not_enough_available', server['fault']['message'])
+        self.assertEqual(0, self.usage('gpu1'))
+        self.assertEqual({}, self.placement.get(
+            f'/allocations/{server["id"]}').body['allocations'])
+        self.abandon(claim)
+        self.boot(self.flavor(H100=8), availability_zone='nova:gpu1')
+
+    def test_denied_build_without_retries_leaves_no_allocation(self) -> None:
+        self.restart_scheduler('ComputeFilter')
+        self.flags(max_attempts=1, group='scheduler')
+        self.claim_directly('gpu1', 8)
+        self.boot(self.flavor(H100=1), 'ERROR')
+        self.assertEqual(0, self.usage('gpu1'))
+
     def test_filter_refuses_what_placement_still_shows(self) -> None:
         for host in self.machines:
             self.claim_directly(host, 8)

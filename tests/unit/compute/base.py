@@ -39,6 +39,7 @@ class FakeReportClient:
 
     :ivar writes: provider UUIDs, one each write
     :ivar allocations: providers by consumer
+    :ivar deleted: consumers whose allocations were deleted
     :ivar conflicts: how many next writes meet another generation
     """
 
@@ -50,6 +51,7 @@ class FakeReportClient:
         self.conflicts = 0
         self.error = None
         self.allocations = {}
+        self.deleted = []
 
     def get_provider_tree_and_ensure_root(
             self, ctxt, rp_uuid, name=None, parent_provider_uuid=None):
@@ -71,6 +73,13 @@ class FakeReportClient:
             consumer: {'resources': allocated[rp_uuid]}
             for consumer, allocated in self.allocations.items()
             if allocated.get(rp_uuid)})
+
+    def delete_allocation_for_instance(
+            self, ctxt, uuid, consumer_type='instance', force=False):
+        assert force, 'its generation may have changed'
+        if self.error is not None:
+            raise self.error
+        self.deleted.append(uuid)
 
     def set_inventory_for_provider(self, ctxt, rp_uuid, records):
         if not self.tree.has_inventory_changed(rp_uuid, records):

@@ -18,9 +18,11 @@ from unittest import mock
 import fixtures
 from nova import exception as nova_exception
 from nova.compute import task_states
+from nova.compute import vm_states
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import roles
@@ -73,6 +75,58 @@ class LifecycleTest(base.DriverTestCase):
             None, self.make_instance(0), None, [], None,
             {self.provider: {'resources': {'VCPU': 1}}})
         self.assertEqual(['i1'], self.driver.list_instance_uuids())
+
+    def test_denial_is_an_event_of_the_user_s_action(self):
+        denied = self.useFixture(fixtures.MockPatchObject(
+            action_event, 'denied')).mock
+        self.boot(7, 'other')
+        for build, expected in (
+                ({}, virt_exception.GPUClaimDenied),
+                ({'host': 'h9', 'task_state': task_states.REBUILD_SPAWNING},
+                 nova_exception.ComputeResourcesUnavailable)):
+            denied.reset_mock()
+            self.assertRaises(expected, self.spawn, 2, **build)
+            [(_, uuid, host, reason)] = [
+                call.args for call in denied.call_args_list]
+            self.assertEqual(('i1', 'h1'), (uuid, host))
+            self.assertRegex(reason, '^Claim of i1 .*not_enough_available')
+
+    def test_hardware_that_fails_is_no_denial(self):
+        denied = self.useFixture(fixtures.MockPatchObject(
+            action_event, 'denied')).mock
+        self.useFixture(fixtures.MockPatchObject(
+            self.tracker.backend, 'prepare', side_effect=exception.HostError(
+                path='/sys/x', reason='broken')))
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable,
+                          self.spawn, 1)
+        self.assertFalse(denied.called)
+        self.assertEqual([], self.client.deleted)
+
+    def test_denied_build_has_no_allocation_before_nova_knows(self):
+        self.boot(7, 'other')
+        self.assertRaises(virt_exception.GPUClaimDenied, self.spawn, 2)
+        self.assertEqual(['i1'], self.client.deleted)
+
+    def test_allocation_of_what_exists_elsewhere_stays(self):
+        self.boot(7, 'other')
+        for instance in (
+                # Evacuation, unshelve.
+                {'host': 'h9', 'task_state': task_states.REBUILD_SPAWNING},
+                {'host': None, 'task_state': task_states.SPAWNING,
+                 'vm_state': vm_states.SHELVED_OFFLOADED}):
+            instance = self.make_instance(2, **instance)
+            self.assertRaises(
+                nova_exception.NovaException, self.driver.spawn, None,
+                instance, None, [], None, {})
+        self.assertEqual([], self.client.deleted)
+
+    def test_denial_is_raised_though_placement_is_away(self):
+        self.boot(7, 'other')
+        log = self.useFixture(fixtures.FakeLogger())
+        self.client.error = RuntimeError('503')
+        self.assertRaises(virt_exception.GPUClaimDenied, self.spawn, 2)
+        self.assertIn('Cannot remove the allocation of instance i1',
+                      log.output)
 
     def test_denied_evacuation_leaves_the_instance_where_it_is(self):
         self.boot(7, 'other')

@@ -20,6 +20,7 @@ from nova import exception as nova_exception
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import migration
 from gpgpu_plugin.virt import roles
 from tests.unit.virt import base
@@ -45,7 +46,7 @@ class MigrationTest(base.DriverTestCase):
         """
         flavor = self.make_instance(gpus).flavor
         end = self.driver._gpu_claim_move(
-            self.instance, flavor, self.migration, {
+            None, self.instance, flavor, self.migration, {
                 provider: {'resources': resources} for provider, resources
                 in self.request(gpus).allocated.items()})
         self.driver.migrate_disk_and_power_off(
@@ -78,7 +79,13 @@ class MigrationTest(base.DriverTestCase):
         self.assertEqual([], self.of_destination())
 
     def test_denied_claim_changes_nothing(self):
+        denied = self.useFixture(fixtures.MockPatchObject(
+            action_event, 'denied')).mock
         self.assertRaises(exception.ClaimDenied, self.begin, 7)
+        [(_, uuid, host, reason)] = [
+            call.args for call in denied.call_args_list]
+        self.assertEqual(('i1', 'h1'), (uuid, host))
+        self.assertIn('not_enough_available', reason)
         self.assertEqual([], self.of_destination())
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
 
@@ -93,30 +100,28 @@ class MigrationTest(base.DriverTestCase):
 
     def test_flavor_without_gpus_claims_nothing(self):
         self.driver._gpu_claim_move(
-            self.instance, self.make_instance(0).flavor, self.migration,
+            None, self.instance, self.make_instance(0).flavor, self.migration,
             {})()
         self.assertEqual([], self.of_destination())
 
-    def begin_suffixed(self):
+    def begin_suffixed(self, allocated=True):
         flavor = self.make_instance(0).flavor
         flavor.extra_specs['resources1:CUSTOM_GPU_H100'] = '1'
-        self.driver.migrate_disk_and_power_off(
-            None, self.instance, 'ip', flavor, None)
+        return self.driver._gpu_claim_move(
+            None, self.instance, flavor, self.migration,
+            {self.provider: {'resources': {'CUSTOM_GPU_H100': 1}}}
+            if allocated else {})
 
     def test_allocation_that_the_flavor_does_not_request_is_denied(self):
         self.client.allocations['i1'] = {
             self.provider: {'resources': {'CUSTOM_GPU_H100': 1}}}
-        exc = self.assertRaises(
-            nova_exception.InstanceFaultRollback, self.begin_suffixed)
-        self.assertEqual(
-            'allocation_not_requested', exc.inner_exception.reason)
+        exc = self.assertRaises(exception.ClaimDenied, self.begin_suffixed)
+        self.assertEqual('allocation_not_requested', exc.reason)
 
     def test_suffixed_group_of_others_claims_nothing(self):
         self.client.allocations['i1'] = {}
-        for host in ('h1', 'without-plugin'):
-            self.migration.dest_compute = host
-            self.begin_suffixed()
-            self.assertEqual([], self.of_destination())
+        self.begin_suffixed(allocated=False)
+        self.assertEqual([], self.of_destination())
 
     def finish(self):
         self.driver.finish_migration(

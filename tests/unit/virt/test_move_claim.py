@@ -87,8 +87,9 @@ class MoveClaimTest(base.BaseTestCase):
         self.assertEqual([
             mock.call.nova('context', self.instance, 'flavor', 'node',
                            self.migration, 'allocations', 'image', 'limits'),
-            mock.call.gpus(self.instance, 'flavor', self.migration,
-                           'allocations')], self.calls.mock_calls)
+            mock.call.gpus('context', self.instance, 'flavor',
+                           self.migration, 'allocations'),
+        ], self.calls.mock_calls)
 
     def test_claim_that_nova_denies_asks_for_no_gpus(self):
         self.calls.nova.side_effect = (
