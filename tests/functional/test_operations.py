@@ -232,7 +232,10 @@ class SameHostTest(OperationCase):
             self.assertEqual(400, refused.response.status_code)
         else:
             self.failed('live-migration')
-        self.assertIn('cannot be live migrated', self.stdlog.logger.output)
+        # nova-conductor logs it when the action has ended.
+        self.wait_for(
+            lambda: 'cannot be live migrated' in self.stdlog.logger.output,
+            'the reason in the log')
         self.done()
 
     def test_restored_server_keeps_devices(self) -> None:

@@ -16,9 +16,30 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
+
+
+class UnlistedTest(vgpu_base.VGPUTestCase):
+    """vGPU types that were never enabled."""
+
+    def test_type_that_is_not_listed_is_not_told_to_schedulers(self):
+        hosts.store(self.db, base.scan(
+            (base.function(0, device='25b6', driver='nvidia',
+                           vgpu_mechanism=capability.VGPUMechanism.MDEV,
+                           vgpu_types=vgpu_base.TYPES),), host='h2',
+            node_uuid='22222222-2222-2222-2222-222222222222'))
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='A2', vendor='10de', device='25b6'))
+        [told] = [host for host in scheduler_feed.changes_since(
+            self.db, 0).hosts if host.host == 'h2']
+        self.assertEqual(['CUSTOM_GPU_A2'], [
+            offered.resource_class for group in told.groups
+            for offered in group.types])
 
 
 class ChangesTest(base.ConductorTestCase):
