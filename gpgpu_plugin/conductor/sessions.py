@@ -131,7 +131,7 @@ def _check_machine(host: models.Host, request: objects.SessionRequest,
 
     :raises Fenced: naming what differs and what to do
     """
-    if host.start_uuid is None or host.takeover:
+    if host.takeover:
         return
     silent = time.time() - (host.heard_at or 0)
     if silent > timeout:
@@ -269,6 +269,8 @@ def mark_restored(db: api.Database) -> list[str]:
         hosts = host_db.lock_all(session)
         for host in hosts:
             host.restored, host.start_uuid = True, None
+            # A copy on another machine must not be the first to call.
+            host.heard_at = time.time()
             host.report_number = 0
             host_db.changed(host)
             event_db.add(session, 'restored', host.name)

@@ -260,6 +260,13 @@ class RestoreTest(SessionCase):
             60, origin)
         self.assertTrue(self.begin('s1', 1).restored)
 
+    def test_another_machine_is_fenced_after_a_marked_restore(self):
+        self.started()
+        self.now += 10**6
+        sessions.mark_restored(self.db)
+        self.assertRaises(exception.Fenced, self.begin, 's2', 1, OTHER)
+        self.assertTrue(self.begin('s3', 1).restored)
+
     def test_report_after_a_restore_without_the_book_is_refused(self):
         self.started()
         sessions.mark_restored(self.db)
