@@ -131,7 +131,9 @@ class SessionMachine(RuleBasedStateMachine):
         tracker = resource_tracker.ResourceTracker(
             self.case.conf, 'h1', machine,
             network_fixture.NetworkAPI(self.network), self.client,
-            lambda assignment: self.is_orphaned(machine, assignment),
+            lambda assignments, spawning=False: {
+                assignment.uuid for assignment in assignments
+                if spawning or self.is_orphaned(machine, assignment)},
             clock=lambda: self.seconds)
         tracker.set_node('h1', base.NODE)
         return tracker
