@@ -187,12 +187,15 @@ class MovesTest(KilledCase):
     def _migrate_until(self, target: str, host: str) -> None:
         self.killed_in(target, self.acting('migrate'), host)
 
-    def test_migration_killed_before_the_claim_leaves_server_on_source(
+    def test_source_killed_after_the_claim_leaves_server_on_source(
             self) -> None:
         self._migrate_until('gpgpu_plugin.virt.mixin.GPUMixin'
-                            '._gpu_claim_destination', 'gpu1')
+                            '.migrate_disk_and_power_off', 'gpu1')
         # Nova ends the migration, and starts the guest where it was.
         self.wait_status(self.server['id'], 'ACTIVE')
+        # As the conductor tells it when the lease of the claim is over.
+        self.driver('gpu2').gpu_tracker.assignments_changed()
+        self.run_once('gpu2')
         self.settle(self.server, {
             **self.all_well, 'usage': self.facts(self.server)['usage']})
         self.given_back()
