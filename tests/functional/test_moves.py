@@ -379,12 +379,17 @@ class TwoHostsTest(MovesCase):
     def test_claim_of_dead_source_ends_after_its_migration(self) -> None:
         destination = self.driver('gpu2').gpu_tracker
 
+        died = threading.Event()
+
         def dies(*args: object, **kwargs: object) -> typing.NoReturn:
+            died.set()
             raise SystemExit
         with fixtures.MonkeyPatch(
                 f'{DRIVER}.migrate_disk_and_power_off', dies):
             self.act('migrate')
             self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
+            # The destination has claimed; now it is the source's turn.
+            self.assertTrue(died.wait(patience.LONG))
         # While Nova migrates it, it is waited for.
         destination.request_reconcile()
         self.run_once('gpu2')
