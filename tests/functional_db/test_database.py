@@ -17,7 +17,6 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
@@ -27,6 +26,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import admin
 from tests.fixtures import database
+from tests.fixtures import hosts
 from tests.fixtures import services
 from tests.unit.conductor import base
 from tests.unit.conductor import test_adoption
@@ -220,7 +220,7 @@ class NameTest(MariaDBMixin, base.ConductorTestCase):
 
     def test_host_renamed_to_upper_case_is_refused_with_the_reason(self):
         exc = self.assertRaises(
-            exception.Conflict, reports.report, self.db,
+            exception.Conflict, hosts.store, self.db,
             base.scan(base.EIGHT, host='H1'))
         self.assertIn('is reported by host h1 already', str(exc))
 
