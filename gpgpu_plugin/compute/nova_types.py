@@ -292,7 +292,7 @@ class Instance(typing.Protocol):
 
 
 class InstanceInfo(typing.Protocol):
-    """What the hypervisor says about a guest.
+    """State of a guest, as the hypervisor reports it.
 
     :ivar state: a number of nova.compute.power_state
     """

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which tasks of the resource tracker are due, and when others become due."""
+"""Schedule of the resource tracker: its due tasks, and when others follow."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ ITERATION = (
 """Order in which an iteration runs the tasks that are due."""
 
 AFTER_REPORT = (_T.DIGEST, _T.RECONCILE, _T.FETCH, _T.CLEAN)
-"""What a session may do only when its first report was accepted: until then
-the conductor may not know what is assigned here."""
+"""Tasks that wait until the first report of the session was accepted: until
+then the conductor may not know what is assigned here."""
 
 _FULL_RECONCILE_INTERVAL = 24 * 3600
 """Seconds, on average, between two comparisons that nothing has asked for."""

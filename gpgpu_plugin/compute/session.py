@@ -68,17 +68,17 @@ class HostSession:
 
     @property
     def is_active(self) -> bool:
-        """Whether a conductor gave this start a session."""
+        """Return whether a conductor gave this start a session."""
         return bool(self._number)
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another nova-compute speaks for the host."""
+        """Return whether another nova-compute speaks for the host."""
         return self._fenced
 
     @property
     def is_reported(self) -> bool:
-        """Whether a report of this session was accepted."""
+        """Return whether a report of this session was accepted."""
         return self.is_active and self._reported
 
     def generation(self) -> int:

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MachineIdentity:
-    """What the service user can read of a machine.
+    """Identity of a machine, as far as the service user can read it.
 
     :ivar boot_id: of the running kernel (/proc/sys/kernel/random/boot_id);
         empty if unknown

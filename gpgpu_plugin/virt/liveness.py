@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which assignments of an instance on one host are used: a table of cases.
+"""Rules for which assignments of an instance on one host are still used.
 
 An assignment lives while Nova's instance is on the host, or moves to it or
 from it. All functions are of values. In doubt an assignment counts as used:

@@ -164,9 +164,9 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         [mdev] = self.mdevs()
         other = self.boot(self.vgpu_flavor(Q4=7))
         self.assertEqual(8, len(self.mdevs()))
-        seat, = [device for device in self.devices('--state', 'quarantined')
+        [row] = [device for device in self.devices('--state', 'quarantined')
                  if device['vgpu_type']]
-        self.manage('device', 'release', seat['uuid'])
+        self.manage('device', 'release', row['uuid'])
         self.wait_for(lambda: self.remaining()['T4-4Q'] == 1, 'clean again')
         self.assertNotIn(mdev, self.mdevs())
         self.delete(server, other)
@@ -179,9 +179,9 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         # What was refused is not offered again before somebody looked.
         self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
         kernel.ignored.clear()
-        seat, = [device for device in self.devices('--state', 'quarantined')
+        [row] = [device for device in self.devices('--state', 'quarantined')
                  if device['vgpu_type']]
-        self.manage('device', 'release', seat['uuid'])
+        self.manage('device', 'release', row['uuid'])
         self.wait_for(lambda: self.remaining()['T4-4Q'] == 8, 'clean again')
         self.delete(server)
 
