@@ -31,6 +31,7 @@ from gpgpu_plugin.virt import steps
 from tests.fixtures import database
 from tests.fixtures import known_machine
 from tests.fixtures import network
+from tests.fixtures import orphans
 from tests.fixtures import services
 from tests.unit.conductor import base
 
@@ -73,7 +74,8 @@ class RestoreMixin:
             types.SimpleNamespace(
                 get_allocations_for_resource_provider=lambda *args: (
                     types.SimpleNamespace(allocations={}))),
-            lambda assignment: assignment.instance_uuid not in self.servers,
+            orphans.search(lambda assignment: (
+                assignment.instance_uuid not in self.servers)),
             clock=lambda: self.seconds)
         tracker.set_node(host, base.scan((), host=host).node_uuid
                          if host == 'h1' else f'{host:0>36}')

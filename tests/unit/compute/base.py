@@ -30,6 +30,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import orphans
 
 NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
 
@@ -127,7 +128,7 @@ class ComputeTestCase(base.BaseTestCase):
         tracker = resource_tracker.ResourceTracker(
             self.conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(self.state_path, 'sys')),
-            self.api, self.client, self.find_orphans,
+            self.api, self.client, orphans.search(self.is_orphaned),
             clock=lambda: self.seconds)
         tracker.set_node('h1', NODE)
         return tracker
@@ -135,10 +136,6 @@ class ComputeTestCase(base.BaseTestCase):
     def is_orphaned(self, assignment):
         return (assignment.state == 'provisioning'
                 or assignment.instance_uuid in self.gone)
-
-    def find_orphans(self, assignments, *, spawning=False):
-        return {assignment.uuid for assignment in assignments
-                if spawning or self.is_orphaned(assignment)}
 
     def update_tree(self):
         """What Nova does: its copy changed by us, then written."""

@@ -24,6 +24,7 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.host.fake import host as fake_host
+from tests.fixtures import orphans
 from tests.unit.compute import base
 
 
@@ -41,7 +42,7 @@ class SessionCase(base.ComputeTestCase):
         tracker = resource_tracker.ResourceTracker(
             conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(folder, 'sys')),
-            self.api, self.client, self.find_orphans,
+            self.api, self.client, orphans.search(self.is_orphaned),
             clock=lambda: self.seconds)
         conf.set_override('state_path', self.state_path, 'gpgpu')
         tracker.set_node('h1', base.NODE)

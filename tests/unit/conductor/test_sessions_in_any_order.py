@@ -42,6 +42,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.virt import steps
 from tests.fixtures import known_machine
 from tests.fixtures import network as network_fixture
+from tests.fixtures import orphans
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -131,9 +132,8 @@ class SessionMachine(RuleBasedStateMachine):
         tracker = resource_tracker.ResourceTracker(
             self.case.conf, 'h1', machine,
             network_fixture.NetworkAPI(self.network), self.client,
-            lambda assignments, spawning=False: {
-                assignment.uuid for assignment in assignments
-                if spawning or self.is_orphaned(machine, assignment)},
+            orphans.search(
+                lambda assignment: self.is_orphaned(machine, assignment)),
             clock=lambda: self.seconds)
         tracker.set_node('h1', base.NODE)
         return tracker
