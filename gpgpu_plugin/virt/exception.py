@@ -38,6 +38,14 @@ DENIALS = (exception.ClaimDenied, exception.Invalid)
 """Errors of a claim that the conductor refused, or could never grant."""
 
 
+class GPUAssignmentsEnded(nova_exception.NovaException):
+    """An instance lost its devices before its guest was created."""
+
+    msg_fmt = _('The GPUs of instance %(instance)s were released by a call '
+                'that was under way, such as a delete. Its guest was not '
+                'created')
+
+
 class GPUDomainStale(nova_exception.NovaException):
     """A saved domain does not have the devices that are assigned now."""
 

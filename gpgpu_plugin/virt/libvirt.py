@@ -78,16 +78,21 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
 
         :raises GPUDomainStale: nothing was changed
         """
+        with self._gpu_working(instance):
+            self._check_saved_domain(instance)
+            super().unrescue(context, instance)
+
+    def _check_saved_domain(self, instance: nova_types.Instance) -> None:
         assigned = {address for attachment in self.gpu_attachments(instance)
                     for address in attachment.functions}
-        if assigned:
-            saved = _saved_hostdevs(instance) - {
-                device.address for device in instance.get_pci_devices()}
-            if assigned != saved:
-                raise virt_exception.GPUDomainStale(
-                    instance=instance.uuid, saved=_listed(saved),
-                    assigned=_listed(assigned))
-        super().unrescue(context, instance)
+        if not assigned:
+            return
+        saved = _saved_hostdevs(instance) - {
+            device.address for device in instance.get_pci_devices()}
+        if assigned != saved:
+            raise virt_exception.GPUDomainStale(
+                instance=instance.uuid, saved=_listed(saved),
+                assigned=_listed(assigned))
 
 
 class GpuLibvirtFakeDriver(GpuLibvirtDriver):

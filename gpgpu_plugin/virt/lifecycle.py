@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import nova.conf
@@ -26,11 +28,13 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import instance_lock
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import release
 from gpgpu_plugin.virt import roles
@@ -49,38 +53,66 @@ def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
         return True
 
 
+class _AtWork(threading.local):
+    """Selectors of the instances whose guests this thread makes or ends."""
+
+    def __init__(self) -> None:
+        self.selectors: dict[str, roles.Selector] = {}
+
+
 class LifecycleMixin(service.ServiceMixin):
-    """Mixin that claims before a guest is created and releases after it."""
+    """Mixin that claims before a guest is created and releases after it.
+
+    Every call that creates a guest, and every ``destroy``, holds the lock of
+    the instance, also for instances without GPUs: a claim may be under way.
+    ``migrate_disk_and_power_off`` and ``power_off`` create none and do not
+    hold it, so that a delete can still end a copy that takes hours, as in
+    Nova. Other deletes wait for the call under way.
+    """
 
     def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
                  **kwargs: object) -> None:
         super().__init__(virtapi, *args, **kwargs)
-        # By instance whose guest we make or end: what it gets meanwhile.
-        self._gpu_at_work: dict[str, roles.Selector] = {}
+        self._gpu_locks = instance_lock.InstanceLocks()
+        self._gpu_at_work = _AtWork()
 
     @contextlib.contextmanager
     def _gpu_working(self, instance: nova_types.Instance,
-                     selector: roles.Selector = roles.any_role,
-                     ) -> Iterator[None]:
-        """Mark that the plugin itself creates or destroys a guest.
+                     select: Callable[[], roles.Selector] | None = None, *,
+                     uses_assigned: bool = True) -> Iterator[None]:
+        """Hold the instance's lock while the driver makes or ends its guest.
 
-        Calls of spawn and destroy within this context neither claim nor
-        release.
+        Calls of spawn and destroy by this thread within the context neither
+        claim nor release.
 
-        :param selector: which of the instance's assignments the guest gets
+        :param select: returns which of the instance's assignments the guest
+            gets; default those that it uses between migrations
+        :param uses_assigned: whether the guest gets devices that the instance
+            has already
+        :raises GPUAssignmentsEnded: the devices were released while this
+            call waited; nothing was changed
         """
-        if instance.uuid in self._gpu_at_work:
+        book, selectors = self.gpu_tracker.assignments, (
+            self._gpu_at_work.selectors)
+        if instance.uuid in selectors:
             # Called by another method of the driver, such as power_on by
             # FakeDriver's reboot: the outer one decides.
             yield
             return
-        self._gpu_at_work[instance.uuid] = selector
-        try:
-            with self.gpu_tracker.building(instance.uuid):
-                yield
-        finally:
-            del self._gpu_at_work[instance.uuid]
-            self._gpu_wake()
+        assigned = book.of_instance(instance.uuid)
+        with self._gpu_locks.hold(instance.uuid):
+            if uses_assigned and assigned and not book.of_instance(
+                    instance.uuid):
+                raise virt_exception.GPUAssignmentsEnded(
+                    instance=instance.uuid)
+            selectors[instance.uuid] = roles.current(
+                instance, self.gpu_tracker) if select is None else select()
+            try:
+                with self.gpu_tracker.building(instance.uuid):
+                    yield
+            finally:
+                del selectors[instance.uuid]
+                self._gpu_wake()
 
     # -- spawn --------------------------------------------------------------
 
@@ -94,7 +126,7 @@ class LifecycleMixin(service.ServiceMixin):
         nova_spawn = functools.partial(
             super().spawn, context, instance, image_meta, injected_files,
             admin_password, allocations, *args, **kwargs)
-        if instance.uuid in self._gpu_at_work:
+        if instance.uuid in self._gpu_at_work.selectors:
             # FakeDriver's finish_migration.
             nova_spawn()
             return
@@ -121,8 +153,9 @@ class LifecycleMixin(service.ServiceMixin):
             keeps=build is virt_exception.Build.REBUILD,
             allocation_removal=build is virt_exception.Build.EVACUATION)
         with (self._gpu_denial(context, instance, build),
-              self._gpu_working(instance, roles.spawned(
-                  instance, self.gpu_tracker, run.keeps))):
+              self._gpu_working(instance, functools.partial(
+                  roles.spawned, instance, self.gpu_tracker, run.keeps),
+                  uses_assigned=run.keeps)):
             self._gpu_execute(run)
 
     def _gpu_is_allocated(
@@ -228,8 +261,7 @@ class LifecycleMixin(service.ServiceMixin):
 
         A hard reboot ends what a failed migration left here.
         """
-        with self._gpu_working(
-                instance, roles.current(instance, self.gpu_tracker)):
+        with self._gpu_working(instance):
             self._gpu_restore(instance)
             super().reboot(context, instance, network_info, reboot_type,
                            *args, **kwargs)
@@ -240,8 +272,7 @@ class LifecycleMixin(service.ServiceMixin):
                  instance: nova_types.Instance, *args: object,
                  **kwargs: object) -> None:
         """Start a guest with its devices ready."""
-        with self._gpu_working(
-                instance, roles.current(instance, self.gpu_tracker)):
+        with self._gpu_working(instance):
             self._gpu_restore(instance)
             super().power_on(context, instance, *args, **kwargs)
 
@@ -249,10 +280,22 @@ class LifecycleMixin(service.ServiceMixin):
             self, context: nova_types.Context, instance: nova_types.Instance,
             *args: object, **kwargs: object) -> None:
         """Start a guest again; init_host has prepared its devices."""
-        with self._gpu_working(
-                instance, roles.current(instance, self.gpu_tracker)):
+        with self._gpu_working(instance):
             super().resume_state_on_host_boot(
                 context, instance, *args, **kwargs)
+
+    def rescue(self, context: nova_types.Context,
+               instance: nova_types.Instance, *args: object,
+               **kwargs: object) -> None:
+        """Start a guest from another image, with its devices."""
+        with self._gpu_working(instance):
+            super().rescue(context, instance, *args, **kwargs)
+
+    def unrescue(self, context: nova_types.Context,
+                 instance: nova_types.Instance) -> None:
+        """Start a guest as it was before its rescue."""
+        with self._gpu_working(instance):
+            super().unrescue(context, instance)
 
     def _gpu_restore(self, instance: nova_types.Instance) -> None:
         """Prepare devices again, for example after a driver was reloaded.
@@ -260,7 +303,7 @@ class LifecycleMixin(service.ServiceMixin):
         :raises HostError: a device is still missing; the guest was not changed
         """
         self.gpu_tracker.restore(filter(
-            self._gpu_at_work[instance.uuid],
+            self._gpu_at_work.selectors[instance.uuid],
             self.gpu_tracker.assignments.of_instance(instance.uuid)))
         self.gpu_attachments(instance)
 
@@ -273,7 +316,7 @@ class LifecycleMixin(service.ServiceMixin):
         assigned = self.gpu_tracker.assignments.of_instance(instance.uuid)
         if not assigned:
             return []
-        selector = self._gpu_at_work.get(
+        selector = self._gpu_at_work.selectors.get(
             instance.uuid) or roles.current(instance, self.gpu_tracker)
         return [
             self.gpu_tracker.backend.attachment(
@@ -288,10 +331,14 @@ class LifecycleMixin(service.ServiceMixin):
                 instance: nova_types.Instance, *args: object,
                 **kwargs: object) -> None:
         """Destroy the guest, then release devices that it does not keep."""
-        super().destroy(context, instance, *args, **kwargs)
-        tracker = self._gpu_tracker
-        if tracker is None or instance.uuid in self._gpu_at_work:
-            return
+        with self._gpu_locks.hold(instance.uuid):
+            super().destroy(context, instance, *args, **kwargs)
+            if (self._gpu_tracker is not None
+                    and instance.uuid not in self._gpu_at_work.selectors):
+                self._gpu_release(instance, self._gpu_tracker)
+
+    def _gpu_release(self, instance: nova_types.Instance,
+                     tracker: resource_tracker.ResourceTracker) -> None:
         what = release.on_destroy(
             vm_state=instance.vm_state, task_state=instance.task_state,
             deleted=bool(instance.deleted), instance_host=instance.host,

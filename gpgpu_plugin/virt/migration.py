@@ -95,7 +95,8 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         From then on the instance has its devices on the destination, and those
         on the source are released.
         """
-        with self._gpu_working(instance):
+        with self._gpu_working(instance, lambda: roles.any_role,
+                               uses_assigned=False):
             try:
                 super().confirm_migration(
                     context, migration, instance, network_info)
@@ -122,10 +123,10 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             network_info: object, migration: nova_types.Migration,
             *args: object, **kwargs: object) -> None:
         """Create the guest on the source again, with the devices kept."""
-        selector = roles.current(instance, self.gpu_tracker, migration)
-        with self._gpu_working(instance, selector):
+        with self._gpu_working(instance, functools.partial(
+                roles.current, instance, self.gpu_tracker, migration)):
             prepare(self.gpu_tracker, filter(
-                selector,
+                self._gpu_at_work.selectors[instance.uuid],
                 self.gpu_tracker.assignments.of_instance(instance.uuid)))
             super().finish_revert_migration(
                 context, instance, network_info, migration, *args, **kwargs)
@@ -185,7 +186,8 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             super().finish_migration, context, migration, instance,
             disk_info, network_info, image_meta, resize_instance,
             allocations, *args, **kwargs)
-        with self._gpu_working(instance, roles.destination_of(migration)):
+        with self._gpu_working(
+                instance, lambda: roles.destination_of(migration)):
             if lifecycle.asks_for_gpus(instance.flavor):
                 finish(self.gpu_tracker, instance.uuid, migration,
                        allocations or {}, nova_finish)

@@ -91,6 +91,17 @@ class DeclaredDriver:
         """Start a guest again after the host was booted."""
         raise NotImplementedError
 
+    def rescue(self, context: nova_types.Context,
+               instance: nova_types.Instance, *args: object,
+               **kwargs: object) -> None:
+        """Start a guest from another image."""
+        raise NotImplementedError
+
+    def unrescue(self, context: nova_types.Context,
+                 instance: nova_types.Instance) -> None:
+        """Start a guest as it was before its rescue."""
+        raise NotImplementedError
+
     def suspend(self, context: nova_types.Context,
                 instance: nova_types.Instance) -> None:
         """Save a guest's state and stop it."""

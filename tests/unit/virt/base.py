@@ -11,11 +11,17 @@
 #    under the License.
 """A driver of Nova with our mixins, and a host with a fake machine."""
 
+import contextlib
+import threading
 import types
 
+import fixtures
+from nova import exception as nova_exception
+from nova.compute import task_states
 from nova.compute import vm_states
 
 from gpgpu_plugin.virt import fake
+from tests.fixtures import patience
 from tests.unit.compute import base
 
 
@@ -51,3 +57,91 @@ class DriverTestCase(base.ComputeTestCase):
                 for provider, resources in allocated.items()})
         instance.vm_state = vm_states.ACTIVE
         return instance
+
+
+class MeetingCase(DriverTestCase):
+    """A delete that meets another call of the driver for the same instance.
+
+    :ivar calls: calls of Nova's driver, in the order of their ends
+    """
+
+    def setUp(self):
+        super().setUp()
+        self.calls = []
+        self.errors = []
+        self.threads = []
+        for method in ('destroy', 'power_on', 'finish_migration',
+                       'finish_revert_migration',
+                       'migrate_disk_and_power_off'):
+            self.watch(method)
+
+    def watch(self, method):
+        self.useFixture(fixtures.MockPatch(
+            f'nova.virt.fake.FakeDriver.{method}',
+            lambda *args, **kwargs: self.calls.append(method)))
+
+    @contextlib.contextmanager
+    def paused(self, method):
+        """Stop Nova's method in the middle of the first call in a thread."""
+        entered, leave = threading.Event(), threading.Event()
+
+        def pause(*args, **kwargs):
+            entered.set()
+            leave.wait(patience.LONG)
+            self.calls.append(method)
+        with fixtures.MockPatch(f'nova.virt.fake.FakeDriver.{method}', pause):
+            try:
+                yield entered
+            finally:
+                leave.set()
+                for thread in self.threads:
+                    thread.join(patience.LONG)
+
+    def start(self, call):
+        """Call in another thread."""
+        def run():
+            try:
+                call()
+            except nova_exception.NovaException as exc:
+                self.errors.append(exc)
+        thread = threading.Thread(target=run)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def delete(self):
+        # Nova has an object of its own for each call.
+        deleted = self.make_instance(
+            2, task_state=task_states.DELETING,
+            migration_context=self.instance.migration_context)
+        self.driver.destroy(None, deleted, None)
+
+    def delete_during(self, method, call):
+        """Delete the instance while a method of Nova's driver runs.
+
+        :returns: whether the delete waited for its end
+        """
+        with self.paused(method) as entered:
+            self.start(call)
+            self.assertTrue(entered.wait(patience.LONG), self.errors)
+            self.assertTrue(self.meet(self.start(self.delete)))
+            waited = self.threads[-1].is_alive()
+        self.assertEqual([], self.errors)
+        return waited
+
+    def call_during_delete(self, call):
+        """Call while Nova destroys the guest for a delete.
+
+        :returns: what the call raised
+        """
+        with self.paused('destroy') as entered:
+            self.start(self.delete)
+            self.assertTrue(entered.wait(patience.LONG), self.errors)
+            self.assertTrue(self.meet(self.start(call)))
+        return self.errors
+
+    def meet(self, thread):
+        """Wait until a thread waits for the instance's lock, or ended."""
+        return patience.wait_until(
+            lambda: self.driver._gpu_locks.users('i1') == 2
+            or not thread.is_alive())

@@ -26,6 +26,7 @@ from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import roles
+from tests.fixtures import patience
 from tests.unit.virt import base
 
 
@@ -163,7 +164,7 @@ class LifecycleTest(base.DriverTestCase):
         for kind in ('SOFT', 'HARD'):
             self.driver.reboot(None, instance, None, kind)
             self.assertEqual({'assigned': 2, 'available': 6}, self.states())
-            self.assertEqual({}, self.driver._gpu_at_work)
+            self.assertEqual({}, self.driver._gpu_at_work.selectors)
 
     def test_power_on_makes_the_devices_ready_again(self):
         instance = self.spawn(2)
@@ -291,7 +292,8 @@ class WorkingTest(base.DriverTestCase):
     def test_guest_gets_the_devices_of_its_current_role_alone(self):
         for method, args in (
                 ('power_on', (None,)), ('reboot', (None, 'SOFT')),
-                ('resume_state_on_host_boot', (None,))):
+                ('resume_state_on_host_boot', (None,)),
+                ('rescue', ()), ('unrescue', ())):
             self.attached = []
             self.watch(method)
             getattr(self.driver, method)(None, self.instance, *args)
@@ -312,7 +314,7 @@ class WorkingTest(base.DriverTestCase):
         self.assertRaises(RuntimeError, self.driver.reboot, None,
                           self.instance, None, 'HARD')
         self.assertFalse(self.settle.called)
-        self.assertEqual({}, self.driver._gpu_at_work)
+        self.assertEqual({}, self.driver._gpu_at_work.selectors)
 
     def test_reboot_and_power_on_make_devices_of_the_role_ready(self):
         for method, args in (('power_on', (None,)),
@@ -389,3 +391,42 @@ class DestroyTest(base.DriverTestCase):
         self.driver._gpu_tracker = None
         self.destroy(task_state=task_states.DELETING)
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
+
+class DeleteMeetsStartTest(base.MeetingCase):
+
+    def setUp(self):
+        super().setUp()
+        self.instance = self.spawn(2)
+
+    def power_on(self):
+        self.driver.power_on(None, self.instance, None)
+
+    def test_delete_waits_for_a_start_then_releases(self):
+        self.assertTrue(self.delete_during('power_on', self.power_on))
+        self.assertEqual(['power_on', 'destroy'], self.calls)
+        self.assertEqual((), self.tracker.assignments.of_instance('i1'))
+        self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_start_that_waited_for_a_delete_makes_no_guest(self):
+        [error] = self.call_during_delete(self.power_on)
+        self.assertIsInstance(error, virt_exception.GPUAssignmentsEnded)
+        self.assertIn('i1', str(error))
+        self.assertEqual(['destroy'], self.calls)
+
+    def test_rebuild_that_waited_for_a_delete_makes_no_guest(self):
+        self.watch('spawn')
+        self.instance.task_state = task_states.REBUILD_SPAWNING
+        [error] = self.call_during_delete(lambda: self.driver.spawn(
+            None, self.instance, None, [], None, {}))
+        self.assertIsInstance(error, virt_exception.GPUAssignmentsEnded)
+        self.assertEqual(['destroy'], self.calls)
+
+    def test_start_that_waited_for_another_call_goes_on(self):
+        with self.paused('power_on') as entered:
+            self.start(self.power_on)
+            self.assertTrue(entered.wait(patience.LONG))
+            self.assertTrue(self.meet(self.start(self.power_on)))
+        self.assertEqual(
+            ([], ['power_on'] * 2), (self.errors, self.calls))

@@ -11,6 +11,7 @@
 #    under the License.
 """What a migration does to the devices of both its hosts."""
 
+import functools
 import types
 
 import fixtures
@@ -21,13 +22,14 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
+from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import migration
 from gpgpu_plugin.virt import roles
 from tests.unit.virt import base
 
 
-class MigrationTest(base.DriverTestCase):
-    """A resize on one host: both roles are there."""
+class MigrationCase(base.DriverTestCase):
+    """Base class of tests of a resize on one host: both roles are there."""
 
     def setUp(self):
         super().setUp()
@@ -57,6 +59,18 @@ class MigrationTest(base.DriverTestCase):
         return [assignment.state for assignment in
                 self.api.instance_assignments(context.admin(), 'i1')
                 if roles.destination_of(self.migration)(assignment)]
+
+    def finish(self):
+        self.driver.finish_migration(
+            None, self.migration, self.instance, None, None, None, False,
+            {self.provider: {'resources': {}}})
+
+    def revert(self):
+        self.driver.finish_revert_migration(
+            None, self.instance, None, self.migration)
+
+
+class MigrationTest(MigrationCase):
 
     def test_destination_claims_for_itself(self):
         self.begin(3)
@@ -123,11 +137,6 @@ class MigrationTest(base.DriverTestCase):
         self.begin_suffixed(allocated=False)
         self.assertEqual([], self.of_destination())
 
-    def finish(self):
-        self.driver.finish_migration(
-            None, self.migration, self.instance, None, None, None, False,
-            {self.provider: {'resources': {}}})
-
     def test_destination_gets_what_was_claimed_for_it(self):
         self.begin(3)
         self.finish()
@@ -142,8 +151,7 @@ class MigrationTest(base.DriverTestCase):
         self.begin(3)
         prepare = self.useFixture(fixtures.MockPatchObject(
             self.tracker.backend, 'prepare'))
-        self.driver.finish_revert_migration(
-            None, self.instance, None, self.migration)
+        self.revert()
         self.assertEqual(2, prepare.mock.call_count)
 
     def test_live_migration_of_a_guest_with_gpus_is_refused(self):
@@ -195,7 +203,7 @@ class MigrationTest(base.DriverTestCase):
         seen = []
 
         def watch(*args, **kwargs):
-            selector = self.driver._gpu_at_work['i1']
+            selector = self.driver._gpu_at_work.selectors['i1']
             seen.extend([
                 {str(assignment.role) for assignment
                  in self.tracker.assignments.of_instance('i1')
@@ -214,8 +222,7 @@ class MigrationTest(base.DriverTestCase):
         self.begin(3)
         self.finish()
         seen = self.during('finish_revert_migration')
-        self.driver.finish_revert_migration(
-            None, self.instance, None, self.migration)
+        self.revert()
         self.assertEqual({'instance'}, seen[0])
 
     def test_devices_of_the_destination_are_ready_before_the_guest(self):
@@ -288,3 +295,53 @@ class MigrationTest(base.DriverTestCase):
         self.assertFalse(confirm.called)
         # Nova removes the migration's allocation all the same.
         self.assertTrue(self.tracker.allocation_removal)
+
+
+class DeleteMeetsMigrationTest(base.MeetingCase, MigrationCase):
+
+    def freed(self):
+        self.tracker.run_once()
+        return self.states() == {'available': 8}
+
+    def test_delete_waits_for_the_guest_of_the_destination(self):
+        self.begin(3)
+        self.calls.clear()
+        self.assertTrue(self.delete_during('finish_migration', self.finish))
+        self.assertEqual(['finish_migration', 'destroy'], self.calls)
+        self.assertTrue(self.freed())
+
+    def test_guest_of_the_destination_is_not_made_after_a_delete(self):
+        self.begin(3)
+        self.calls.clear()
+        [error] = self.call_during_delete(self.finish)
+        self.assertIsInstance(error, virt_exception.GPUAssignmentsEnded)
+        self.assertEqual(['destroy'], self.calls)
+        self.assertTrue(self.freed())
+
+    def test_delete_waits_for_the_guest_of_a_revert(self):
+        self.begin(3)
+        self.calls.clear()
+        self.assertTrue(
+            self.delete_during('finish_revert_migration', self.revert))
+        self.assertEqual(['finish_revert_migration', 'destroy'], self.calls)
+        self.assertTrue(self.freed())
+
+    def test_guest_of_a_revert_is_not_made_after_a_delete(self):
+        self.begin(3)
+        self.calls.clear()
+        [error] = self.call_during_delete(self.revert)
+        self.assertIsInstance(error, virt_exception.GPUAssignmentsEnded)
+        self.assertEqual(['destroy'], self.calls)
+
+    def test_delete_ends_a_copy_of_disks_at_once(self):
+        self.assertFalse(self.delete_during(
+            'migrate_disk_and_power_off', functools.partial(self.begin, 3)))
+        self.assertEqual(
+            ['destroy', 'migrate_disk_and_power_off'], self.calls)
+        self.assertTrue(self.freed())
+
+    def test_confirmation_after_a_delete_is_not_refused(self):
+        self.begin(3)
+        self.assertEqual([], self.call_during_delete(
+            lambda: self.driver.confirm_migration(
+                None, self.migration, self.instance, None)))
