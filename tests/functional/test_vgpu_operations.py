@@ -9,7 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of operations with whole GPUs, run again with mdevs and VFs."""
+"""Some tests of operations with whole GPUs, run again with mdevs and VFs.
+
+The operations are the same for all kinds of devices. Only those that prepare,
+attach, restore or release devices in another way are run again.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +25,35 @@ from tests.functional import test_moves
 from tests.functional import test_operations
 
 
+@vgpu_cloud.only(
+    'test_reboots_keep_devices',
+    'test_rescue_keeps_devices',
+    'test_rebuild_keeps_devices_even_if_it_fails',
+    'test_restored_server_keeps_devices')
 class SameHostTest(vgpu_cloud.Mdevs, test_operations.SameHostTest):
     """The server keeps its vGPUs."""
 
 
+@vgpu_cloud.only(
+    'test_delete_frees_devices',
+    'test_shelve_frees_devices_and_unshelve_claims_again')
 class ReleaseTest(vgpu_cloud.Mdevs, test_operations.ReleaseTest):
     """Operations that release the server's vGPUs."""
 
 
+@vgpu_cloud.only(
+    'test_confirmed_resize_leaves_devices_of_destination',
+    'test_reverted_resize_leaves_devices_of_source',
+    'test_restarts_before_confirmation_keep_both_sets',
+    'test_source_that_fails_after_the_claim_keeps_server',
+    'test_destination_that_fails_is_repaired_by_hard_reboot')
 class TwoHostsTest(vgpu_cloud.Mdevs, test_moves.TwoHostsTest):
     """Resize and cold migration to another host."""
 
 
+@vgpu_cloud.only(
+    'test_returned_host_releases_devices_of_evacuated_server',
+    'test_evacuation_that_fails_can_be_repeated')
 class EvacuateTest(vgpu_cloud.Mdevs, test_moves.EvacuateTest):
     """The first of two hosts dies."""
 
@@ -45,36 +66,38 @@ class OneHostTest(vgpu_cloud.Mdevs, test_moves.OneHostTest):
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'nvidia-t4-2'}
 
 
+@vgpu_cloud.only(
+    'test_delete_is_completed_at_start',
+    'test_boot_without_guest_is_released_at_start')
 class KilledReleaseTest(vgpu_cloud.Mdevs, test_killed.ReleaseTest):
     """nova-compute is killed while vGPUs are claimed or released."""
 
 
+@vgpu_cloud.only(
+    'test_destination_killed_before_the_guest_keeps_both_claims',
+    'test_revert_killed_on_source_leaves_server_on_source')
 class KilledMovesTest(vgpu_cloud.Mdevs, test_killed.MovesTest):
     """nova-compute is killed in the middle of a move."""
 
 
-class TypedVFsReleaseTest(vgpu_cloud.TypedVFs,
-                             test_operations.ReleaseTest):
+@vgpu_cloud.only('test_shelve_frees_devices_and_unshelve_claims_again')
+class TypedVFsReleaseTest(vgpu_cloud.TypedVFs, test_operations.ReleaseTest):
     """Operations that release VFs with types."""
 
 
+@vgpu_cloud.only(
+    'test_confirmed_resize_leaves_devices_of_destination',
+    'test_reverted_resize_leaves_devices_of_source',
+    'test_destination_that_fails_is_repaired_by_hard_reboot')
 class TypedVFsTwoHostsTest(vgpu_cloud.TypedVFs, test_moves.TwoHostsTest):
     """Resize and cold migration of a server with VFs that have types."""
 
-    # Of claims and Placement, to which it makes no difference what is held.
-    test_claim_of_dead_source_ends_after_its_migration = None
-    test_confirmation_that_fails_keeps_both_sets = None
-    test_delete_of_resized_server_frees_both_sets = None
-    test_denied = None
-    test_migration_without_conductor_leaves_server_on_source = None
-    test_inventory_stays_while_nova_confirms = None
-    test_restarts_before_confirmation_keep_both_sets = None
 
-
-class PlainVFsReleaseTest(vgpu_cloud.PlainVFs,
-                             test_operations.ReleaseTest):
+@vgpu_cloud.only('test_shelve_frees_devices_and_unshelve_claims_again')
+class PlainVFsReleaseTest(vgpu_cloud.PlainVFs, test_operations.ReleaseTest):
     """Operations that release plain VFs."""
 
 
+@vgpu_cloud.only('test_returned_host_releases_devices_of_evacuated_server')
 class PlainVFsEvacuateTest(vgpu_cloud.PlainVFs, test_moves.EvacuateTest):
     """The first of two hosts with VFs dies."""
