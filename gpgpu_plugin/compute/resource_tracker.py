@@ -85,7 +85,8 @@ class ResourceTracker:
         self._schedule = schedule.Schedule(
             clock, conf.gpgpu.claim_lease, conf.gpgpu.digest_interval)
         self._lock = threading.Lock()
-        self._builds: set[str] = set()
+        # Builds under way, and whether a comparison has left them out.
+        self._builds: dict[str, bool] = {}
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
         self._managed_by_nova: tasks.ManagedElsewhere = lambda scan: {}
@@ -138,17 +139,20 @@ class ResourceTracker:
 
     @contextlib.contextmanager
     def building(self, instance_uuid: str) -> Iterator[None]:
-        """Protect the claims of an instance while it is built here."""
+        """Keep an instance out of comparisons until its build is over."""
         with self._lock:
-            self._builds.add(instance_uuid)
+            self._builds[instance_uuid] = False
         try:
             yield
         finally:
             with self._lock:
-                self._builds.discard(instance_uuid)
+                left_out = self._builds.pop(instance_uuid)
+            if left_out and self.assignments.of_instance(instance_uuid):
+                self._schedule.require(_T.RECONCILE)
 
     def _current_builds(self) -> set[str]:
         with self._lock:
+            self._builds = dict.fromkeys(self._builds, True)
             return set(self._builds)
 
     # -- Nova's tree --------------------------------------------------------

@@ -150,7 +150,11 @@ class ConductorManager(conductor_contract.Conductor):
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,
                 assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
-        return releases.release(self._db, assignments, origin)
+        released = releases.release(self._db, assignments, origin)
+        for host in releases.other_hosts(self._db, assignments):
+            # It asks Nova itself whether the instance is being deleted.
+            self._tell(self._compute_api.assignments_changed, ctxt, host)
+        return released
 
     def confirm_migration(
         self, ctxt: _Context, *, origin: session_obj.Origin,

@@ -87,6 +87,16 @@ def release(db: api.Database, uuids: Sequence[str],
     return _end(db, uuids, 'release', _RELEASE, origin)
 
 
+def other_hosts(db: api.Database, uuids: Sequence[str]) -> list[str]:
+    """Return the other hosts on which the same instances have devices.
+
+    An instance that moves has devices on two hosts. If Nova deletes it, it
+    calls the driver on one of them only.
+    """
+    with db.reader() as session:
+        return assignment_db.other_hosts(session, uuids)
+
+
 def _end(
     db: api.Database,
     uuids: Sequence[str],

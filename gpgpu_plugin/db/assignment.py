@@ -100,6 +100,23 @@ def hosts_with_expired_lease(session: orm.Session, now: float) -> list[str]:
         .order_by(models.Host.name)))
 
 
+def other_hosts(session: orm.Session, uuids: Collection[str]) -> list[str]:
+    """Return the names of hosts on which the same instances have more.
+
+    :param uuids: of assignments, including ended ones
+    """
+    given = orm.aliased(models.Assignment)
+    return list(session.scalars(
+        sa.select(models.Host.name).distinct()
+        .join(models.Assignment,
+              models.Assignment.host_id == models.Host.id)
+        .join(given, given.instance_uuid == models.Assignment.instance_uuid)
+        .where(models.Assignment.active == 1,
+               given.uuid.in_(list(uuids)),
+               given.host_id != models.Assignment.host_id)
+        .order_by(models.Host.name)))
+
+
 def known(session: orm.Session, uuids: Collection[str]) -> set[str]:
     """Return those UUIDs that are assignments', ended ones too."""
     if not uuids:

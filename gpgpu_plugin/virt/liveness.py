@@ -75,12 +75,14 @@ class Migration:
 class Location:
     """Where Nova says that an instance is.
 
+    :ivar is_deleting: whether Nova deletes it, which nothing takes back
     :ivar flavor: id of the instance's flavor
     :ivar migrations: all of the instance, newest first
     """
 
     host: str | None
     task: str | None = None
+    is_deleting: bool = False
     flavor: int | None = None
     migrations: tuple[Migration, ...] = ()
 
@@ -128,6 +130,9 @@ def _needed(claims: Claims, location: Location, host: str,
         return claims
     if location.host == host:
         return _needed_here(claims, location, host)
+    if location.is_deleting:
+        # The driver's delete on the instance's host has no part of this one.
+        return ()
     return {claim for claim in claims
             if _is_needed_while_away(claim, location, host, domain)}
 

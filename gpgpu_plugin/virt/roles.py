@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from nova import context as nova_context
 from nova import objects
+from nova.compute import task_states
 from nova.compute import vm_states
 
 from gpgpu_plugin.compute import nova_types
@@ -129,6 +130,8 @@ def location(instance: nova_types.Instance) -> liveness.Location:
         nova_context.get_admin_context(), {'instance_uuid': instance.uuid})
     return liveness.Location(
         host=instance.host, task=instance.task_state,
+        is_deleting=(instance.task_state == task_states.DELETING
+                     or instance.vm_state == vm_states.DELETED),
         flavor=instance.flavor.id, migrations=tuple(
             liveness.Migration(
                 uuid=migration.uuid, status=migration.status,

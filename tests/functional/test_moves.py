@@ -20,6 +20,7 @@ import threading
 import typing
 
 import fixtures
+from nova.compute import manager as nova_manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin import context as gpgpu_context
@@ -194,6 +195,46 @@ class TwoHostsTest(MovesCase):
         self.delete(self.server)
         self.settle(self.server, {
             **self.nothing_held, 'guest': self.facts(self.server)['guest']})
+
+    def test_delete_while_disks_are_copied_frees_both_sets(self) -> None:
+        copying, end, over = (threading.Event() for _ in range(3))
+        resize = nova_manager.ComputeManager.resize_instance
+        self.addCleanup(end.set)
+
+        def copies(*args: object, **kwargs: object) -> typing.NoReturn:
+            copying.set()
+            # Longer than the test waits: its failure ends the claim, too.
+            end.wait(2 * patience.LONG)
+            _fails()
+
+        def resize_instance(*args: object, **kwargs: object) -> None:
+            try:
+                resize(*args, **kwargs)
+            finally:
+                over.set()
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.compute.manager.ComputeManager.resize_instance',
+            resize_instance))
+        with fixtures.MonkeyPatch(
+                f'{DRIVER}.migrate_disk_and_power_off', copies):
+            self.resize(self.flavor(L40S=4))
+            self.assertTrue(copying.wait(patience.LONG))
+            self.assertEqual(4, len(self.held_on(self.server, 'gpu2')))
+            self.delete(self.server)
+            for host in self.machines:
+                self.wait_states(host, 'L40S', available=4)
+            end.set()
+            self.assertTrue(over.wait(patience.LONG))
+
+    def test_delete_after_the_destination_failed_frees_both_sets(self) -> None:
+        with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
+            self.act('migrate')
+            self.wait_status(self.server['id'], 'ERROR')
+        self.assertEqual(
+            {('gpu1', 'instance'), ('gpu2', 'destination')}, self.roles())
+        self.delete(self.server)
+        for host in self.machines:
+            self.wait_states(host, 'L40S', available=4)
 
     def test_restarts_before_confirmation_keep_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))

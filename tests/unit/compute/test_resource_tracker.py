@@ -198,6 +198,24 @@ class OrphanTest(base.ComputeTestCase):
             self.assertEqual(
                 {'provisioning': 2, 'available': 6}, self.states())
 
+    def test_build_that_a_comparison_left_out_is_compared_afterwards(self):
+        self.boot(2)
+        self.gone.add('i1')
+        with self.tracker.building('i1'):
+            self.tracker.request_reconcile()
+            self.tracker.run_once()
+            self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_build_beside_no_comparison_needs_none(self):
+        self.boot(2)
+        with self.tracker.building('i1'):
+            self.tracker.run_once()
+        self.gone.add('i1')
+        self.tracker.run_once()
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
     def test_assignment_of_a_deleted_instance_ends(self):
         self.boot(2, 'i1')
         self.boot(1, 'i2')

@@ -205,6 +205,22 @@ class ConfirmTest(ManagerCase):
         self.assertEqual((['h2'], []),
                          (self.compute.changed, self.compute.refreshed))
 
+    def test_release_tells_other_hosts_of_the_instance(self):
+        self.report_second_host()
+        here = self.boot(2)
+        self.boot(1, instance='i2', host='h2')
+        self.call(CONTRACT.release, assignments=base.uuids(here))
+        self.assertEqual([], self.compute.changed)
+        self.clean_all()
+        here = self.boot(2)
+        self.claim_destination(1, 'm1', host='h2')
+        # An answer that was lost is asked for again.
+        for _ in range(2):
+            self.compute.changed.clear()
+            self.call(CONTRACT.release, assignments=base.uuids(here))
+            self.assertEqual((['h2'], []), (
+                self.compute.changed, self.compute.refreshed))
+
 
 class OperatorTest(ManagerCase):
 

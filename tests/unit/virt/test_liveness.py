@@ -57,11 +57,11 @@ def on_host(status, uuid='m1'):
 class TableTestCase(base.BaseTestCase):
 
     def dead(self, *assignments, host=HERE, migrations=(), task=None,
-             flavor=1, domain='inactive'):
+             flavor=1, domain='inactive', deleting=False):
         """UUIDs of the assignments that nobody uses."""
         return sorted(liveness.unused(
             assignments, liveness.Location(
-                host=host, task=task, flavor=flavor,
+                host=host, task=task, flavor=flavor, is_deleting=deleting,
                 migrations=tuple(migrations)),
             HERE, liveness.Domain(domain)))
 
@@ -90,6 +90,9 @@ class NowhereTest(TableTestCase):
 
 
 class HereTest(TableTestCase):
+
+    def test_instance_that_is_deleted_is_left_to_the_delete(self):
+        self.assertEqual([], self.dead(OWN, deleting=True))
 
     def test_one_claim_lives_whatever_happened(self):
         for migrations in (
@@ -203,6 +206,15 @@ class ElsewhereTest(TableTestCase):
             for left in (OWN, claimed('m0')):
                 self.assertEqual([], self.dead(
                     left, migrations=[away(status), home('error', 'm0')]))
+
+    def test_no_side_lives_while_nova_deletes_the_instance(self):
+        for migration, assignment in (
+                (away('post-migrating'), OWN), (away('finished'), OWN),
+                (away('reverting'), OWN), (home('migrating'), claimed())):
+            for deleting, dead in ((True, [assignment.uuid]), (False, [])):
+                self.assertEqual(dead, self.dead(
+                    assignment, migrations=[migration], deleting=deleting,
+                    task=task_states.RESIZE_MIGRATING))
 
     def test_old_side_is_dead_once_it_is_decided(self):
         for status in OVER:

@@ -17,6 +17,8 @@ from unittest import mock
 import fixtures
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import task_states
+from nova.compute import vm_states
 from oslotest import base
 
 from gpgpu_plugin.virt import liveness
@@ -41,7 +43,8 @@ class FindTest(base.BaseTestCase):
         if instance is not None:
             answer = {'return_value': types.SimpleNamespace(**{
                 'uuid': 'i1', 'deleted': False, 'host': 'h1',
-                'task_state': None, 'flavor': types.SimpleNamespace(id=1),
+                'task_state': None, 'vm_state': vm_states.ACTIVE,
+                'flavor': types.SimpleNamespace(id=1),
                 **instance})}
         with mock.patch.object(objects.Instance, 'get_by_uuid', **answer):
             return orphans.find(
@@ -77,6 +80,19 @@ class FindTest(base.BaseTestCase):
         self.assertEqual({'a1'}, self.find({'host': 'h2'}))
         self.migrations[0].id = 3
         self.assertEqual(set(), self.find({'host': 'h2'}))
+
+    def test_instance_that_nova_deletes_on_another_host_uses_nothing(self):
+        self.migrations = [types.SimpleNamespace(
+            id=1, uuid='m1', status='post-migrating', source_compute='h1',
+            dest_compute='h2', migration_type='migration',
+            new_instance_type_id=1)]
+        for state, unused in (
+                ({'task_state': task_states.RESIZE_MIGRATED}, set()),
+                ({'task_state': task_states.SOFT_DELETING}, set()),
+                ({'task_state': task_states.DELETING}, {'a1'}),
+                # Nova has called the driver, and removes its record next.
+                ({'vm_state': vm_states.DELETED}, {'a1'})):
+            self.assertEqual(unused, self.find({'host': 'h2', **state}))
 
     def test_new_build_uses_nothing_of_before(self):
         self.assertEqual({'a1'}, self.find({}, spawning=True))
