@@ -181,6 +181,8 @@ class DeniedTest(cloud.GpuCloud):
         self.assertEqual(set(), self.held(second))
         self.assertEqual(before, self.held(holder))
         self.assertIn('not_enough_available', self.stdlog.logger.output)
+        # An allocation that was lost stays lost.
+        self.delete(holder)
 
     def _lose_allocation(self, server: dict[str, typing.Any]) -> None:
         """Remove the GPUs from a server's allocation in Placement."""

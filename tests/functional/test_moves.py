@@ -374,14 +374,17 @@ class TwoHostsTest(MovesCase):
         self.assertEqual(1, len(new))
         self.settle(self.server, self.expected({'gpu1': new}))
 
-    def test_revert_that_fails_on_destination_keeps_both_sets(self) -> None:
+    def test_revert_that_fails_on_destination_frees_the_old_set(self) -> None:
         self.resize(self.flavor(L40S=4))
         new = self.moved()
         with self.broken('undefineFlags', 'undefine'):
             self.act('revertResize')
             self.wait_status(self.server['id'], 'ERROR')
+        self.wait_migration('error')
+        # Nova leaves it on the destination with the new flavor.
+        self.compare('gpu1')
         self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}))
+            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}, gpu1=2))
 
     def test_revert_that_fails_on_source_is_repaired_by_hard_reboot(
             self) -> None:
@@ -448,6 +451,7 @@ class TwoHostsTest(MovesCase):
         self.wait_status(self.server['id'], 'ACTIVE')
         self.settle(self.server, {
             **self.all_well, 'usage': self.facts(self.server)['usage']})
+        self.delete(self.server)
 
 
 class VariantTest(MovesCase):

@@ -188,6 +188,8 @@ class SameHostTest(OperationCase):
         self.wait_status(self.server['id'], 'ACTIVE')
         self.settle(self.server, {
             **self.expected(without, gpu1=0), 'offered': reserved})
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
 
     def test_rebuild_without_conductor_keeps_devices(self) -> None:
         self.conductor.stop()

@@ -107,7 +107,7 @@ class RestoreTest(cloud.GpuCloud):
 
     def setUp(self) -> None:
         super().setUp()
-        path = self.conductor._database.engine.url.database
+        path = self.conductor.database.engine.url.database
         backup = sqlite3.connect(':memory:')
         self.addCleanup(backup.close)
         with contextlib.closing(sqlite3.connect(path)) as source:
@@ -132,7 +132,7 @@ class RestoreTest(cloud.GpuCloud):
 
     def test_restore_that_is_marked_gives_no_gpu_away(self) -> None:
         # As gpgpu-manage db restored.
-        sessions.mark_restored(self.conductor._database)
+        sessions.mark_restored(self.conductor.database)
         self.check()
 
     def test_restore_that_nobody_marked_gives_no_gpu_away(self) -> None:
