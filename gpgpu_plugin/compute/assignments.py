@@ -22,18 +22,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import pathlib
 import threading
 from collections.abc import Collection
 from collections.abc import Iterable
 
-from oslo_log import log as logging
-
-from gpgpu_plugin import exception
-from gpgpu_plugin import versioned_file
+from gpgpu_plugin.compute import book_file
 from gpgpu_plugin.objects import claim
-
-LOG = logging.getLogger(__name__)
 
 VERSION = 1
 """Version of the file's format."""
@@ -66,53 +60,42 @@ class _Book:
 class HostAssignments:
     """Assignments of one host, and pending releases and confirmations.
 
-    Thread-safe. Every change is on disk when the method returns.
+    Thread-safe. Every change is on disk when the method returns, or in memory
+    only and ``error`` says why. What can be lost that way is not needed: after
+    a restart the comparison with the conductor ends assignments that were
+    released, a release is sent only once more, and a session whose number is
+    not on disk is replaced by the next one. New assignments are the exception:
+    a guest must not run with devices that the book does not have.
 
     :param path: path of the file, which the first change creates
-    :raises OSError: (every method that changes something) the file cannot
-        be written
     """
 
     def __init__(self, path: str) -> None:
-        self._path = pathlib.Path(path)
         self._lock = threading.Lock()
-        self._book = _Book()
+        self._file = book_file.BookFile(path, _Book, VERSION)
+        self._book = self._file.read() or _Book()
         self._changes = 0
         self._changed: dict[str, int] = {}
-        self._load()
 
-    def _load(self) -> None:
-        try:
-            self._book = versioned_file.read(
-                self._path, _Book, VERSION) or _Book()
-        except (OSError, exception.Invalid) as exc:
-            LOG.error(
-                'Cannot read the assignments of this host from %(path)s: '
-                '%(reason)s. %(kept)s. The assignments will be fetched from '
-                'gpgpu-conductor. Releases that were only in this file are '
-                'lost; the next comparison with Nova releases the devices of '
-                'instances that are not here any more', {
-                    'path': self._path, 'reason': exc,
-                    'kept': self._set_aside()})
+    @property
+    def path(self) -> str:
+        """Return the path of the file."""
+        return str(self._file.path)
 
-    def _set_aside(self) -> str:
-        """Rename the file, so that the next change does not replace it.
+    def error(self) -> OSError | None:
+        """Return why a change is only in memory; None: all are on disk."""
+        with self._lock:
+            return self._file.error
 
-        :returns: a sentence for the log
-        """
-        kept = next(
-            path for number in itertools.count(1)
-            if not (path := self._path.with_name(
-                f'{self._path.name}.unreadable-{number}')).exists())
-        try:
-            self._path.rename(kept)
-        except OSError as exc:
-            return f'It cannot be renamed to {kept}: {exc.strerror}'
-        return f'It was renamed to {kept}'
+    def write_again(self) -> None:
+        """Write what could not be written before."""
+        with self._lock:
+            if self._file.error is not None:
+                self._save(self._book)
 
     def _save(self, book: _Book) -> None:
-        versioned_file.write(self._path, book, VERSION)
         self._book = book
+        self._file.try_write(book)
 
     def _with_assigned(self, assigned: ByInstance,
                        untouched: Collection[str] = ()) -> _Book:
@@ -134,11 +117,20 @@ class HostAssignments:
             assignments: tuple[claim.Assignment, ...],
             untouched: Collection[str] = ()) -> None:
         """Replace the assignments of one instance."""
+        self._save(self._with_instance(instance_uuid, assignments, untouched))
+        self._count_change(instance_uuid)
+
+    def _with_instance(
+            self, instance_uuid: str,
+            assignments: tuple[claim.Assignment, ...],
+            untouched: Collection[str] = ()) -> _Book:
         assigned = dict(self._book.assigned)
         assigned.pop(instance_uuid, None)
         if assignments:
             assigned[instance_uuid] = assignments
-        self._save(self._with_assigned(assigned, untouched))
+        return self._with_assigned(assigned, untouched)
+
+    def _count_change(self, instance_uuid: str) -> None:
         self._changes += 1
         self._changed[instance_uuid] = self._changes
 
@@ -216,11 +208,17 @@ class HostAssignments:
 
     def add(self, instance_uuid: str,
             assignments: Iterable[claim.Assignment]) -> None:
-        """Add assignments of an instance; newer ones replace older ones."""
+        """Add assignments of an instance; newer ones replace older ones.
+
+        :raises HostNotReady: the file cannot be written; nothing was added
+        """
         with self._lock:
             by_uuid = {assignment.uuid: assignment for assignment in (
                 *self._book.assigned.get(instance_uuid, ()), *assignments)}
-            self._save_assigned(instance_uuid, tuple(by_uuid.values()))
+            book = self._with_instance(instance_uuid, tuple(by_uuid.values()))
+            self._file.write(book)
+            self._book = book
+            self._count_change(instance_uuid)
 
     def contradictions(self, granted: Iterable[claim.Assignment],
                        ) -> list[str]:
@@ -308,12 +306,13 @@ class HostAssignments:
         with self._lock:
             return list(self._book.pending)
 
-    def add_pending(self, uuids: Iterable[str]) -> None:
-        """Store releases before they are sent."""
+    def add_pending(self, uuids: Iterable[str]) -> bool:
+        """Store releases before they are sent; return whether on disk."""
         with self._lock:
             # A dict keeps the order and each UUID once.
             self._save_pending(
                 dict.fromkeys((*self._book.pending, *uuids)))
+            return self._file.error is None
 
     def remove_pending(self, uuids: Iterable[str]) -> None:
         """Remove releases that the conductor has accepted."""
@@ -328,11 +327,12 @@ class HostAssignments:
             return list(self._book.confirmations)
 
     def add_confirmation(
-            self, confirmation: claim.MigrationConfirmation) -> None:
-        """Store a confirmation before it is sent."""
+            self, confirmation: claim.MigrationConfirmation) -> bool:
+        """Store a confirmation before it is sent; return whether on disk."""
         with self._lock:
             self._save_confirmations(dict.fromkeys(
                 (*self._book.confirmations, confirmation)))
+            return self._file.error is None
 
     def remove_confirmation(
             self, confirmation: claim.MigrationConfirmation) -> None:

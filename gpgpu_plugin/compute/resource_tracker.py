@@ -38,6 +38,7 @@ from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import inventory
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import placement
+from gpgpu_plugin.compute import releases
 from gpgpu_plugin.compute import schedule
 from gpgpu_plugin.compute import session
 from gpgpu_plugin.compute import tasks
@@ -79,6 +80,8 @@ class ResourceTracker:
             host, client, lambda: bool(self.allocation_removal),
             self.assignments.acknowledge)
         self._client = client
+        self._releases = releases.Releases(
+            host, self.assignments, self.flush_releases)
         self.find_orphans = find_orphans
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
@@ -189,6 +192,7 @@ class ResourceTracker:
         :param which: selects some of its assignments; default all
         :param allocation_removal: the consumer whose allocation Nova removes
             next, without a retry
+        :raises HostError: see Releases.release
         """
         uuids = [
             assignment.uuid
@@ -201,36 +205,35 @@ class ResourceTracker:
             self.assignments.remove(instance_uuid, uuids)
 
     def release(self, uuids: Iterable[str]) -> None:
-        """Release assignments now, or later if no conductor answers."""
-        uuids = list(uuids)
-        # Stored first: a crash from here on loses nothing, and releasing
-        # twice does no harm.
-        self.assignments.add_pending(uuids)
-        self._send(f'the release of assignments {", ".join(uuids)}')
+        """Release assignments now, or later if no conductor answers.
+
+        :raises HostError: see Releases.release
+        """
+        with self._delivering():
+            self._releases.release(list(uuids))
 
     def confirm_migration(
             self, confirmation: claim_obj.MigrationConfirmation) -> None:
-        """Confirm a migration from here, later if no conductor answers."""
+        """Confirm a migration from here, later if no conductor answers.
+
+        :raises HostError: see Releases.confirm
+        """
         if confirmation.source_assignments:
             # Nova removes the migration's allocation next.
             self.allocation_removal.add(confirmation.migration_uuid)
-        self.assignments.add_confirmation(confirmation)
-        self._send(f'the confirmation of migration '
-                   f'{confirmation.migration_uuid}')
-        self.assignments.confirm(confirmation)
+        with self._delivering():
+            self._releases.confirm(confirmation)
 
-    def _send(self, what: str) -> None:
+    @contextlib.contextmanager
+    def _delivering(self) -> Iterator[None]:
         try:
-            self.flush_releases()
-        except exception.ConductorUnavailable as exc:
-            LOG.warning('%s; %s of %s will be sent again later', exc, what,
-                        self.host)
-        except Exception:
-            # The conductor answers with trouble of its own, such as a
-            # database that is away. The caller's delete goes on.
-            LOG.exception('Cannot send %s of %s; it will be sent again later',
-                          what, self.host)
-        self._schedule.require(_T.CLEAN)
+            yield
+        except exception.HostError:
+            # The conductor may have done it all the same.
+            self.request_reconcile()
+            raise
+        finally:
+            self._schedule.require(_T.CLEAN)
 
     def flush_releases(self) -> None:
         """Send pending releases and confirmations.
@@ -261,6 +264,7 @@ class ResourceTracker:
 
         :returns: seconds until the next iteration, None: the usual interval
         """
+        self.assignments.write_again()
         try:
             self._run_due()
         except exception.SessionLost as exc:

@@ -121,7 +121,7 @@ def end(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
 
     If the conductor does not answer, the claim is ended later.
 
-    :raises OSError: the host's book cannot be written
+    :raises HostError: the release can be neither sent nor stored
     """
     uuids = [assignment.uuid for assignment in assignments]
     if not uuids:

@@ -20,6 +20,7 @@ import fixtures
 from nova import exception as nova_exception
 
 from tests.fixtures import cloud
+from tests.fixtures import disk
 from tests.fixtures import patience
 
 SPAWN = 'nova.virt.fake.FakeDriver.spawn'
@@ -73,6 +74,18 @@ class FailedBuildTest(cloud.GpuCloud):
         self.wait_states(assigned=6, available=2)
         self.assertEqual(6, len(self.held(holder)))
         self.wait_inventory(8, 0)
+
+
+    def test_delete_on_a_full_disk_frees_devices(self) -> None:
+        server = self.boot(self.flavor(H100=2))
+        with disk.full_disk():
+            self.delete(server)
+            self.wait_states(available=8)
+            # A guest must not run with GPUs that are not in the book.
+            self.boot(self.flavor(H100=1), 'ERROR')
+            self.wait_states(available=8)
+        self.wait_inventory(8, 0)
+        self.boot(self.flavor(H100=8))
 
 
 class DeniedTest(cloud.GpuCloud):

@@ -22,9 +22,11 @@ import hypothesis
 from hypothesis import strategies as st
 from oslotest import base
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
+from tests.fixtures import disk
 
 ASSIGNMENTS = st.builds(
     claim.Assignment, placement_id=st.none() | st.integers(0),
@@ -58,7 +60,7 @@ class AssignmentsTestCase(base.BaseTestCase):
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.path = self.folder / 'h1.json'
         self.log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.compute.assignments', level=logging.ERROR))
+            'gpgpu_plugin.compute.book_file', level=logging.ERROR))
 
     def book(self):
         """The file as it is now, read anew."""
@@ -175,16 +177,35 @@ class ChangeTest(AssignmentsTestCase):
         book.replace(dict(assigned), 0)
         self.assertFalse(self.path.exists())
 
-    def test_change_that_cannot_be_written_changes_nothing(self):
+    def test_change_that_cannot_be_written_is_written_later(self):
         mine = make_assignment()
         book = self.book()
         book.add('i1', [mine])
-        with fixtures.MockPatch('gpgpu_plugin.durable.replace',
-                                side_effect=OSError(28, 'no space left')):
-            self.assertRaises(OSError, book.remove, 'i1', [mine.uuid])
-            self.assertRaises(OSError, book.add_pending, ['a'])
-        self.assertEqual((mine,), book.of_instance('i1'))
-        self.assertEqual([], book.pending())
+        with disk.full_disk():
+            self.assertFalse(book.add_pending(['a']))
+            book.begin(7, 3)
+            book.remove('i1', [mine.uuid])
+            book.write_again()
+            self.assertIsNotNone(book.error())
+        self.assertEqual(((), ['a'], 7), (
+            book.of_instance('i1'), book.pending(), book.session()))
+        self.assertEqual((mine,), self.book().of_instance('i1'))
+        book.write_again()
+        self.assertIsNone(book.error())
+        read = self.book()
+        self.assertEqual(((), ['a'], 7), (
+            read.of_instance('i1'), read.pending(), read.session()))
+        self.assertEqual(
+            [f'{mine.address} was not cleaned after its last assignment'],
+            read.contradictions([make_assignment('i2')]))
+
+    def test_assignment_that_cannot_be_written_is_not_added(self):
+        book = self.book()
+        with disk.full_disk():
+            self.assertRaises(exception.HostNotReady, book.add, 'i1',
+                              [make_assignment()])
+        self.assertEqual(((), 0), (book.of_instance('i1'), book.changes()))
+        self.assertIsNone(book.error())
 
 
 class UnreadableTest(AssignmentsTestCase):

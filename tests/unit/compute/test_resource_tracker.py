@@ -33,6 +33,7 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import migration
+from tests.fixtures import disk
 from tests.unit.compute import base
 from tests.unit.compute import make
 
@@ -385,6 +386,61 @@ class ReleaseTest(base.ComputeTestCase):
         self.tracker.assignments.add_pending(old)
         self.tracker.run_once()
         self.assertEqual({'assigned': 8}, self.states())
+
+
+class FullDiskTest(base.ComputeTestCase):
+    """The state folder of a host cannot be written."""
+
+    def test_release_goes_to_the_conductor(self):
+        self.boot(2)
+        with disk.full_disk():
+            self.tracker.release_instance('i1')
+            self.tracker.run_once()
+            self.assertEqual({'available': 8}, self.states())
+            self.assertEqual([], self.tracker.assignments.all())
+
+    def test_restart_finds_what_was_released(self):
+        self.boot(2)
+        with disk.full_disk():
+            self.tracker.release_instance('i1')
+            self.tracker.run_once()
+            self.tracker = self.make_tracker()
+            # The file is as it was before.
+            self.assertEqual(2, len(self.tracker.assignments.all()))
+            self.tracker.run_once()
+            self.assertTrue(self.tracker.session.is_active)
+            self.assertEqual([], self.tracker.assignments.all())
+            self.assertEqual({'available': 8}, self.states())
+        self.tracker.run_once()
+        self.tracker = self.make_tracker()
+        self.assertEqual([], self.tracker.assignments.all())
+        self.assertEqual(2, self.tracker.assignments.session())
+
+    def test_release_without_a_conductor_can_be_repeated(self):
+        self.boot(2)
+        self.conductor.stop()
+        with disk.full_disk():
+            self.assertRaises(exception.HostError,
+                              self.tracker.release_instance, 'i1')
+            self.conductor.start()
+            self.tracker.release_instance('i1')
+            self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_release_that_was_done_without_an_answer_is_compared(self):
+        self.boot(2)
+        release = self.api.release
+
+        def lost(*args):
+            release(*args)
+            raise exception.ConductorUnavailable(method='x', timeout=1)
+        with disk.full_disk():
+            with fixtures.MockPatchObject(self.api, 'release', lost):
+                self.assertRaises(exception.HostError,
+                                  self.tracker.release_instance, 'i1')
+            self.tracker.run_once()
+        self.assertEqual([], self.tracker.assignments.all())
+        self.assertEqual({'available': 8}, self.states())
 
 
 class ConfirmationTest(base.ComputeTestCase):

@@ -23,6 +23,7 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
 from gpgpu_plugin.virt import steps
+from tests.fixtures import disk
 from tests.unit.compute import base
 
 
@@ -150,6 +151,14 @@ class StepsTest(base.ComputeTestCase):
         self.assertRaises(exception.ClaimDenied, self.run_steps, count=1)
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
+
+    def test_claim_that_the_book_cannot_store_is_ended_untouched(self):
+        with disk.full_disk():
+            self.assertRaises(exception.HostNotReady, self.run_steps)
+            self.assertEqual([], self.guests)
+            self.assertEqual(self.before[0], self.states())
+            self.assertEqual(self.before, self.settled())
+        self.assertEqual(2, len(self.run_steps().uuids))
 
     def test_rebuild_in_place_needs_no_conductor(self):
         first = self.run_steps().uuids

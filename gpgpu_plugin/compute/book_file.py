@@ -1,0 +1,112 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""File of the host's book, on a disk that may be full.
+
+A change that cannot be written stays in memory, and is written with the next
+one or by the next iteration of the resource tracker, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import typing
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import versioned_file
+
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+LOG = logging.getLogger(__name__)
+
+_T = typing.TypeVar('_T', bound='DataclassInstance')
+
+
+class BookFile(typing.Generic[_T]):
+    """One file that is replaced as a whole. Not thread-safe.
+
+    :param kind: class of the content
+    :param version: version of the file's format
+    :ivar error: why the newest content is not on disk; None: it is
+    """
+
+    def __init__(self, path: str, kind: type[_T], version: int) -> None:
+        self.path = pathlib.Path(path)
+        self.error: OSError | None = None
+        self._kind = kind
+        self._version = version
+
+    def read(self) -> _T | None:
+        """Return the content; None if there is none that can be read."""
+        try:
+            return versioned_file.read(self.path, self._kind, self._version)
+        except (OSError, exception.Invalid) as exc:
+            LOG.error(
+                'Cannot read the assignments of this host from %(path)s: '
+                '%(reason)s. %(kept)s. The assignments will be fetched from '
+                'gpgpu-conductor. Releases that were only in this file are '
+                'lost; the next comparison with Nova releases the devices of '
+                'instances that are not here any more', {
+                    'path': self.path, 'reason': exc,
+                    'kept': self._set_aside()})
+            return None
+
+    def _set_aside(self) -> str:
+        """Rename the file, so that the next change does not replace it.
+
+        :returns: a sentence for the log
+        """
+        kept = self.path.with_name(f'{self.path.name}.unreadable-1')
+        try:
+            kept = next(
+                path for number in itertools.count(1)
+                if not (path := self.path.with_name(
+                    f'{self.path.name}.unreadable-{number}')).exists())
+            self.path.rename(kept)
+        except OSError as exc:
+            return f'It cannot be renamed to {kept}: {exc.strerror}'
+        return f'It was renamed to {kept}'
+
+    def write(self, content: _T) -> None:
+        """Replace the content.
+
+        :raises HostNotReady: the file cannot be written
+        """
+        try:
+            versioned_file.write(self.path, content, self._version)
+        except OSError as exc:
+            raise exception.HostNotReady(
+                path=str(self.path),
+                reason=f'cannot be written: {exc.strerror or exc}. Free space '
+                       f'on its file system, or mend its permissions',
+            ) from exc
+        if self.error is not None:
+            LOG.warning('The assignments of this host are on disk in %s '
+                        'again', self.path)
+        self.error = None
+
+    def try_write(self, content: _T) -> None:
+        """Replace the content, or set ``error``."""
+        try:
+            self.write(content)
+        except exception.HostNotReady as exc:
+            if self.error is None:
+                LOG.error(
+                    '%s. The assignments of this host are kept in memory and '
+                    'written as soon as possible. Until then releases need a '
+                    'gpgpu-conductor that answers, and no instance with GPUs '
+                    'can be built here or moved here', exc)
+            assert isinstance(exc.__cause__, OSError)
+            self.error = exc.__cause__

@@ -1,0 +1,102 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Releases and confirmations of a host, until a conductor accepts them.
+
+They are stored in the book before they are sent, so that a crash loses none.
+Where the book cannot be written they are sent all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.objects import claim as claim_obj
+
+LOG = logging.getLogger(__name__)
+
+
+class Releases:
+    """Pending releases and confirmations of one host.
+
+    :param flush: sends all that is pending; raises if that fails
+    """
+
+    def __init__(self, host: str, book: assignments.HostAssignments,
+                 flush: Callable[[], None]) -> None:
+        self._host = host
+        self._book = book
+        self._flush = flush
+
+    def release(self, uuids: Sequence[str]) -> None:
+        """Release assignments now, or later if no conductor answers.
+
+        :raises HostError: the release can be neither sent nor stored;
+            nothing was released
+        """
+        what = f'the release of assignments {", ".join(uuids)}'
+        # Stored first: a crash from here on loses nothing, and releasing
+        # twice does no harm.
+        stored = self._book.add_pending(uuids)
+        self._send(what)
+        if not stored and not set(uuids).isdisjoint(self._book.pending()):
+            self._check_written(
+                what, lambda: self._book.remove_pending(uuids))
+
+    def confirm(self, confirmation: claim_obj.MigrationConfirmation) -> None:
+        """Confirm a migration now, or later if no conductor answers.
+
+        :raises HostError: the confirmation can be neither sent nor stored;
+            nothing was changed
+        """
+        what = f'the confirmation of migration {confirmation.migration_uuid}'
+        stored = self._book.add_confirmation(confirmation)
+        self._send(what)
+        if not stored and confirmation in self._book.confirmations():
+            self._check_written(
+                what, lambda: self._book.remove_confirmation(confirmation))
+        self._book.confirm(confirmation)
+
+    def _send(self, what: str) -> None:
+        try:
+            self._flush()
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('%s; %s of %s will be sent again later', exc, what,
+                        self._host)
+        except Exception:
+            # The conductor answers with trouble of its own, such as a
+            # database that is away. The caller's delete goes on.
+            LOG.exception('Cannot send %s of %s; it will be sent again later',
+                          what, self._host)
+
+    def _check_written(self, what: str, forget: Callable[[], None]) -> None:
+        """Refuse what was not sent and would not survive a restart.
+
+        :param forget: ends the attempt to send it
+        :raises HostError: the book is not on disk
+        """
+        error = self._book.error()
+        if error is None:
+            # It was written with another change meanwhile.
+            return
+        forget()
+        raise exception.HostError(
+            path=self._host,
+            reason=f'{what} was accepted by no gpgpu-conductor and cannot be '
+                   f'stored in {self._book.path} '
+                   f'({error.strerror or error}). The devices stay assigned. '
+                   f'Free space on the file system of this file, or start a '
+                   f'gpgpu-conductor, then repeat the operation')
