@@ -187,7 +187,6 @@ def delete_of_host(session: orm.Session, host_id: int) -> None:
         models.Device.host_id == host_id).values(parent_id=None))
     session.execute(sa.delete(models.Device).where(
         models.Device.host_id == host_id))
-    session.expire_all()
 
 
 def count_by_variant(session: orm.Session) -> dict[int, int]:

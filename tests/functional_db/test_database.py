@@ -182,6 +182,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
         test_variant.VariantTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
+        test_host.VGPUHostTest,
         test_scheduler_feed.ChangesTest,
         test_vgpu_type.ListTest, test_vgpu_type.EnableTest,
         test_vgpu_capacity.MdevCapacityTest,

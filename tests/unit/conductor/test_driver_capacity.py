@@ -221,6 +221,14 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
             CARDS[0], *mine, sampled_at=('a', 2), Q4=3))
         self.assertEqual(5, self.remaining()['4Q'])
 
+    def test_report_that_differs_changes_the_generation(self):
+        mine = base.uuids(self.ask(Q4=1))
+        first, second = (
+            claims.activate(self.db, mine, self.driver(
+                CARDS[0], *mine, sampled_at=('a', number), Q4=number))
+            for number in (1, 2))
+        self.assertGreater(second.generation, first.generation)
+
     def test_gpu_that_is_full_shows_the_observed_maximum(self):
         claim = self.ask(Q4=3)
         mine = base.uuids(claim)

@@ -11,6 +11,8 @@
 #    under the License.
 """Reports: idempotent, and honest about what appeared, went and changed."""
 
+import dataclasses
+
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
@@ -154,6 +156,12 @@ class ReportTest(base.ConductorTestCase):
             base.EIGHT, problems=('slot 1 cannot be read',)))
         self.assertEqual(('slot 1 cannot be read',),
                          host_admin.list_all(self.db)[0].problems)
+
+    def test_node_that_was_renamed_is_shown(self):
+        reports.report(self.db, dataclasses.replace(
+            base.scan(base.EIGHT), node='h1.example.org'))
+        self.assertEqual(
+            'h1.example.org', host_admin.list_all(self.db)[0].node)
 
     def test_device_that_goes_and_returns_is_recorded(self):
         for found in (base.EIGHT[1:], base.EIGHT):

@@ -53,6 +53,15 @@ class DeviceRowTest(base.ConductorTestCase):
             self.assertIsNone(device_db.vgpu_capability(row))
             self.assertIsNone(device_db.driver_capacity(row))
 
+    def test_value_that_changes_in_a_transaction_is_read_anew(self):
+        with self.db.writer() as session:
+            row = self.first(session)
+            for available in (1, 2):
+                value = driver_capacity.DriverCapacity(
+                    available={'A': available})
+                row.driver_capacity = device_db.dump(value)
+                self.assertEqual(value, device_db.driver_capacity(row))
+
     def test_transition_after_another_writer_is_refused(self):
         with self.db.writer() as session:
             row = self.first(session)

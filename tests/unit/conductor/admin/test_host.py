@@ -13,14 +13,17 @@
 
 
 import oslo_messaging
+import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import models
 from tests.fixtures import hosts
 from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
 
 
 class HostTest(base.ConductorTestCase):
@@ -38,6 +41,12 @@ class HostTest(base.ConductorTestCase):
         hosts.store(self.db, base.scan(
             base.EIGHT, node_uuid='22222222-2222-2222-2222-222222222222'))
         self.assertEqual({'available': 8}, self.states())
+
+    def test_deleted_host_leaves_no_group(self):
+        host_admin.delete(self.db, 'h1')
+        with self.db.reader() as session:
+            self.assertEqual([], session.scalars(
+                sa.select(models.Group)).all())
 
     def test_host_made_again_begins_above_every_tombstone(self):
         # Trackers compare generations by host name, schedulers by node.
@@ -89,3 +98,12 @@ class HostTest(base.ConductorTestCase):
         self.assertRaises(
             exception.NotFound, host_admin.check_not_running, self.db, 'h9',
             lambda: self.fail('asked'))
+
+
+class VGPUHostTest(vgpu_base.VGPUTestCase):
+
+    def test_host_with_mdev_rows_is_deleted(self):
+        # MariaDB checks for rows of a deleted parent after each row.
+        self.end(self.ask(Q4=2))
+        host_admin.delete(self.db, 'h1')
+        self.assertEqual((), device_admin.list_all(self.db))

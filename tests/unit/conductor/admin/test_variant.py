@@ -113,14 +113,23 @@ class VariantTest(base.ConductorTestCase):
 
     def test_changed(self):
         created, _ = self.create()
+        before = self.inventory().generation
         changed, hosts = variant_admin.set_(
             self.db, dataclasses.replace(created, traits=('CUSTOM_X',)))
         self.assertEqual((('CUSTOM_X',), ['h1']), (changed.traits, hosts))
+        self.assertGreater(self.inventory().generation, before)
         self.assertIn('CUSTOM_X', self.inventory().groups[0].traits)
         _, hosts = variant_admin.set_(
             self.db, dataclasses.replace(changed, device='1111'))
         self.assertEqual(['h1'], hosts)
         self.assertEqual({'unmanaged': 8}, self.states())
+
+    def test_hosts_that_match_only_after_the_change_are_named(self):
+        created, _ = self.create()
+        self.report_second_host([base.function(0, device='1111')])
+        _, hosts = variant_admin.set_(
+            self.db, dataclasses.replace(created, device='1111'))
+        self.assertEqual(['h1', 'h2'], hosts)
 
     def test_deleted(self):
         self.create()

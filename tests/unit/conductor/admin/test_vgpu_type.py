@@ -124,6 +124,14 @@ class EnableTest(vgpu_base.VGPUTestCase):
             '4Q', None, enabled=True)
         self.assertIn('type T4-4Q of T4 has the resource class', str(exc))
 
+    def test_type_whose_resource_class_a_variant_has_is_refused(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='OTHER', vendor='10de', device='9999',
+            resource_class='CUSTOM_VGPU_T4_T4_2Q'))
+        exc = self.assertRaises(
+            exception.Conflict, self.enable, 'T4-2Q')
+        self.assertIn('variant OTHER has the resource class', str(exc))
+
     def test_disabled_type_is_reserved_and_its_claims_denied(self):
         claim = self.ask(Q1=1)
         self.enable('T4-1Q', enabled=False)
