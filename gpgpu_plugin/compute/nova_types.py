@@ -262,14 +262,21 @@ class MigrationContext(typing.Protocol):
 class Migration(typing.Protocol):
     """A resize, cold migration, live migration or evacuation."""
 
+    id: int
     uuid: str
     status: str
     source_compute: str
     dest_compute: str
+    migration_type: str
+    new_instance_type_id: int
 
 
 class Instance(typing.Protocol):
-    """A server. ``host`` is None until a build is scheduled."""
+    """A server.
+
+    :ivar host: None until a build is scheduled
+    :ivar hidden: whether another cell has the record that users see
+    """
 
     uuid: str
     project_id: str | None
@@ -279,6 +286,7 @@ class Instance(typing.Protocol):
     vm_state: str | None
     task_state: str | None
     deleted: bool
+    hidden: bool
     flavor: Flavor
     new_flavor: Flavor | None
     numa_topology: NUMATopology | None

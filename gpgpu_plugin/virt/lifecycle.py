@@ -351,9 +351,10 @@ class LifecycleMixin(service.ServiceMixin):
                 instance.uuid,
                 allocation_removal=instance.uuid if without_retry else None)
         elif what is release.Release.DESTINATION:
-            tracker.release_instance(
-                instance.uuid,
-                roles.destination_of(roles.migration_of(instance)))
+            tracker.release_instance(instance.uuid, roles.destination_of(
+                roles.migration_of(instance)
+                if instance.migration_context is not None
+                else roles.migration_to(instance, tracker.host)))
         self._gpu_wake()
 
     # -- what a GPU cannot do -----------------------------------------------

@@ -95,11 +95,18 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         From then on the instance has its devices on the destination, and those
         on the source are released.
         """
+        self._gpu_confirm_with(migration, instance, functools.partial(
+            super().confirm_migration, context, migration, instance,
+            network_info))
+
+    def _gpu_confirm_with(self, migration: nova_types.Migration,
+                          instance: nova_types.Instance,
+                          remove: Callable[[], None]) -> None:
+        """Remove the guest on the source, then confirm to the conductor."""
         with self._gpu_working(instance, lambda: roles.any_role,
                                uses_assigned=False):
             try:
-                super().confirm_migration(
-                    context, migration, instance, network_info)
+                remove()
             except Exception:
                 self.gpu_tracker.allocation_removed(migration.uuid)
                 raise
@@ -111,7 +118,9 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             assignment.uuid for assignment in filter(
                 roles.source_of(migration),
                 self.gpu_tracker.assignments.of_instance(instance.uuid)))
-        if source or lifecycle.asks_for_gpus(instance.flavor):
+        # Across cells the instance has its old flavor here.
+        if source or any(lifecycle.asks_for_gpus(flavor) for flavor in (
+                instance.flavor, instance.new_flavor) if flavor is not None):
             self.gpu_tracker.confirm_migration(
                 claim_obj.MigrationConfirmation(
                     instance_uuid=instance.uuid,

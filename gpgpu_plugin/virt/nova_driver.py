@@ -113,6 +113,12 @@ class DeclaredDriver:
         """Check, on the source, whether a guest can be live migrated."""
         raise NotImplementedError
 
+    def cleanup(self, context: nova_types.Context,
+                instance: nova_types.Instance, network_info: object,
+                *args: object, **kwargs: object) -> None:
+        """Remove what is left of a guest that was destroyed."""
+        raise NotImplementedError
+
     def migrate_disk_and_power_off(
             self, context: nova_types.Context, instance: nova_types.Instance,
             dest: str, flavor: nova_types.Flavor, *args: object,

@@ -25,6 +25,7 @@ from nova import objects
 from nova.compute import task_states
 from nova.compute import vm_states
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.objects import claim
@@ -126,8 +127,6 @@ def location(instance: nova_types.Instance) -> liveness.Location:
 
     :raises Exception: Nova's database does not answer
     """
-    migrations = objects.MigrationList.get_by_filters(
-        nova_context.get_admin_context(), {'instance_uuid': instance.uuid})
     return liveness.Location(
         host=instance.host, task=instance.task_state,
         is_deleting=(instance.task_state == task_states.DELETING
@@ -139,8 +138,46 @@ def location(instance: nova_types.Instance) -> liveness.Location:
                 dest=migration.dest_compute,
                 is_evacuation=migration.migration_type == 'evacuation',
                 new_flavor=migration.new_instance_type_id)
-            for migration in sorted(
-                migrations, key=lambda migration: -migration.id)))
+            for migration in _migrations(instance)))
+
+
+def _migrations(instance: nova_types.Instance) -> list[nova_types.Migration]:
+    """Return all migrations of an instance, newest first."""
+    return sorted(objects.MigrationList.get_by_filters(
+        nova_context.get_admin_context(), {'instance_uuid': instance.uuid}),
+        key=lambda migration: -migration.id)
+
+
+def migration_to(instance: nova_types.Instance,
+                 host: str) -> nova_types.Migration:
+    """Return the migration with which an instance comes to a host.
+
+    Across cells the instance has no migration context.
+
+    :raises NotFound: there is none that is not over
+    """
+    return _undecided(instance, lambda migration: bool(
+        migration.dest_compute == host))
+
+
+def migration_from(instance: nova_types.Instance,
+                   host: str) -> nova_types.Migration:
+    """Return the migration with which an instance leaves a host.
+
+    :raises NotFound: there is none that is not over
+    """
+    return _undecided(instance, lambda migration: bool(
+        migration.source_compute == host))
+
+
+def _undecided(instance: nova_types.Instance,
+               of_host: Callable[[nova_types.Migration], bool],
+               ) -> nova_types.Migration:
+    for migration in _migrations(instance):
+        if of_host(migration) and migration.status not in liveness.OVER:
+            return migration
+    raise exception.NotFound(
+        kind='migration of instance', name=instance.uuid)
 
 
 def migration_of(instance: nova_types.Instance) -> nova_types.Migration:

@@ -42,7 +42,7 @@ class DriverTestCase(base.ComputeTestCase):
         return types.SimpleNamespace(**{
             'uuid': 'i1', 'name': 'guest', 'project_id': 'p', 'user_id': 'u',
             'host': 'h1', 'node': 'h1', 'vm_state': vm_states.ACTIVE,
-            'task_state': None, 'deleted': False,
+            'task_state': None, 'deleted': False, 'hidden': False,
             'flavor': flavor, 'new_flavor': None,
             'numa_topology': None, 'migration_context': None, **kwargs})
 

@@ -382,7 +382,8 @@ class DestroyTest(base.DriverTestCase):
         self.useFixture(fixtures.MockPatchObject(
             roles, 'migration_of',
             return_value=types.SimpleNamespace(uuid='m1')))
-        self.destroy(task_state=task_states.RESIZE_REVERTING)
+        self.destroy(task_state=task_states.RESIZE_REVERTING,
+                     migration_context=types.SimpleNamespace(migration_id=1))
         self.assertEqual(['instance'] * 2, [
             str(assignment.role) for assignment
             in self.tracker.assignments.of_instance('i1')])

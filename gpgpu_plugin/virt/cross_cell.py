@@ -1,0 +1,100 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Resize and cold migration of an instance with GPUs to another cell.
+
+Nova takes another way there than within a cell: the conductor drives it, the
+instance has a record in both cells, one of them hidden, and the driver is
+called as for a build and a delete. The destination claims as within a cell
+(``move_claim``). The key of its claim is the UUID of the migration, which is
+the same in both cells.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from nova.compute import task_states
+from oslo_log import log as logging
+
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.virt import lifecycle
+from gpgpu_plugin.virt import migration as migration_mod
+from gpgpu_plugin.virt import roles
+
+LOG = logging.getLogger(__name__)
+
+
+class CrossCellMixin(migration_mod.MigrationMixin):
+    """Mixin for devices on source and destination in different cells."""
+
+    def spawn(self, context: nova_types.Context,
+              instance: nova_types.Instance,
+              image_meta: nova_types.ImageMeta | None,
+              injected_files: object, admin_password: object,
+              allocations: nova_types.Allocations | None, *args: object,
+              **kwargs: object) -> None:
+        """Create a guest; if it comes from another cell, as a migration."""
+        spawn = functools.partial(
+            super().spawn, context, instance, image_meta, injected_files,
+            admin_password, allocations, *args, **kwargs)
+        if (instance.task_state != task_states.RESIZE_FINISH
+                or instance.uuid in self._gpu_at_work.selectors
+                or not lifecycle.asks_for_gpus(instance.flavor)):
+            spawn()
+            return
+        migration = roles.migration_to(instance, self.gpu_tracker.host)
+        with self._gpu_working(
+                instance, lambda: roles.destination_of(migration)):
+            try:
+                migration_mod.finish(
+                    self.gpu_tracker, instance.uuid, migration,
+                    allocations or {}, spawn)
+            except Exception:
+                self._gpu_undo_finish(
+                    migration, instance, functools.partial(
+                        self.destroy, context, instance,
+                        kwargs.get('network_info'),
+                        kwargs.get('block_device_info')))
+                raise
+
+    def _gpu_undo_finish(self, migration: nova_types.Migration,
+                         instance: nova_types.Instance,
+                         destroy: functools.partial[None]) -> None:
+        """Release what the destination claimed; never raises.
+
+        Nova removes its record of the instance in this cell, so that nothing
+        would destroy the guest later.
+        """
+        try:
+            destroy()
+            self.gpu_tracker.release_instance(
+                instance.uuid, roles.destination_of(migration))
+        except Exception:
+            LOG.exception(
+                'Cannot remove the guest of instance %s, whose migration %s '
+                'failed; its devices stay assigned until it is off',
+                instance.uuid, migration.uuid)
+            self.gpu_tracker.request_reconcile()
+
+    def cleanup(self, context: nova_types.Context,
+                instance: nova_types.Instance, network_info: object,
+                *args: object, **kwargs: object) -> None:
+        """Remove what is left of a guest; across cells this confirms."""
+        cleanup = functools.partial(
+            super().cleanup, context, instance, network_info, *args, **kwargs)
+        if (instance.task_state == task_states.RESIZE_MIGRATED
+                and instance.hidden):
+            self._gpu_confirm_with(
+                roles.migration_from(instance, self.gpu_tracker.host),
+                instance, cleanup)
+        else:
+            cleanup()
