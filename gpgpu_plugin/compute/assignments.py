@@ -22,9 +22,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import threading
 from collections.abc import Collection
 from collections.abc import Iterable
+
+from oslo_config import cfg
 
 from gpgpu_plugin.compute import book_file
 from gpgpu_plugin.objects import claim
@@ -34,6 +37,11 @@ VERSION = 1
 
 ByInstance = dict[str, tuple[claim.Assignment, ...]]
 """Assignments by the UUID of their instance."""
+
+
+def path_of(conf: cfg.ConfigOpts, host: str) -> str:
+    """Return the path of a host's file."""
+    return os.path.join(conf.gpgpu.state_path, f'{host}.json')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,6 @@ the other methods from Nova's threads.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -74,7 +73,7 @@ class ResourceTracker:
         self.backend = backend
         self.api = api
         self.assignments = assignments.HostAssignments(
-            os.path.join(conf.gpgpu.state_path, f'{host}.json'))
+            assignments.path_of(conf, host))
         self.allocation_removal = allocation_removal.AllocationRemoval(clock)
         self.inventory = inventory.OfferedInventory(
             host, client, lambda: bool(self.allocation_removal),

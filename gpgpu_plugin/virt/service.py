@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import typing
 
 import nova.conf
 from nova import exception as nova_exception
@@ -25,6 +26,8 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
+from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import book_lock
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
@@ -76,6 +79,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
         conf_gpgpu.check(CONF)
         super().__init__(virtapi, *args, **kwargs)
         self._gpu_client = virtapi.reportclient
+        # Kept open until the process ends.
+        self._gpu_book_lock: typing.TextIO | None = None
         self._gpu_tracker: resource_tracker.ResourceTracker | None = None
         self._gpu_worker: worker.Worker | None = None
         self._gpu_transport: rpc_transport.Transport | None = None
@@ -99,7 +104,12 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
         Nova may destroy guests before its first inventory, so the resource
         tracker is there first.
+
+        :raises ConfigInvalid: another process has the host's book, or Nova
+            itself assigns devices of a variant
         """
+        self._gpu_book_lock = book_lock.acquire(
+            assignments.path_of(CONF, host))
         tracker = self._gpu_make_tracker(host)
         self._gpu_tracker = tracker
         self._gpu_worker = worker.Worker(

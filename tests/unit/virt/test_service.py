@@ -11,6 +11,7 @@
 #    under the License.
 """Start and end of nova-compute, with mocks of tracker and worker."""
 
+import os
 import types
 from unittest import mock
 
@@ -96,6 +97,7 @@ class ServiceTestCase(base.BaseTestCase):
         for name, value in (
                 ('resource_tracker.ResourceTracker', self.tracker_class),
                 ('worker.Worker', self.worker_class),
+                ('book_lock.acquire', self.calls.lock),
                 ('extensions.load', mock.Mock()),
                 ('rpc_transport.get_transport', mock.Mock()),
                 ('rpc_transport.probe', self.calls.probe),
@@ -130,12 +132,23 @@ class InitHostTest(ServiceTestCase):
         self.tracker.session.is_fenced = False
         self.driver.init_host('h1')
         self.assertEqual([
-            'nova.init_host', 'tracker.set_node', 'tracker.exclude',
+            'lock', 'nova.init_host', 'tracker.set_node', 'tracker.exclude',
             'worker.run_once', 'tracker.restore', 'worker.start',
             'worker.wake'], self.names())
         self.tracker.set_node.assert_called_once_with('node', 'node-uuid')
         self.assertEqual(('h1', 'client'), self.made_for)
         self.assertIs(self.tracker, self.driver.gpu_tracker)
+
+    def test_second_process_with_the_book_does_not_start(self):
+        self.calls.lock.side_effect = exception.ConfigInvalid(
+            option='[gpgpu] state_path', reason='it is in use')
+        self.assertRaises(
+            exception.ConfigInvalid, self.driver.init_host, 'h1')
+        self.assertEqual(['lock'], self.names())
+        [call] = self.calls.lock.call_args_list
+        self.assertEqual(
+            (os.path.join(service.CONF.gpgpu.state_path, 'h1.json'),),
+            call.args)
 
     def test_fenced_host_restores_nothing(self):
         self.tracker.session.is_fenced = True

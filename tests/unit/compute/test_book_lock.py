@@ -1,0 +1,90 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Two processes with one book, and one that was killed."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import book_lock
+
+_PROGRAM = """
+import os, sys
+from gpgpu_plugin.compute import book_lock
+file = book_lock.acquire(sys.argv[1])
+if os.fork():
+    print('locked', flush=True)
+sys.stdin.read()
+"""
+
+
+class AcquireTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.book = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'state', 'h1.json')
+
+    def acquire(self):
+        file = book_lock.acquire(str(self.book))
+        self.addCleanup(file.close)
+
+    def start(self):
+        """Another process with the book, which has a child of its own."""
+        process = subprocess.Popen(
+            [sys.executable, '-c', _PROGRAM, str(self.book)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for pipe in (process.stdin, process.stdout):
+            self.addCleanup(pipe.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertEqual('locked\n', process.stdout.readline())
+        return process
+
+    def test_second_process_is_refused_by_name(self):
+        process = self.start()
+        exc = self.assertRaises(
+            exception.ConfigInvalid, book_lock.acquire, str(self.book))
+        self.assertIn('[gpgpu] state_path', str(exc))
+        self.assertIn(
+            f'{self.book} is in use by process {process.pid}.', str(exc))
+
+    def test_killed_process_is_followed_at_once_although_its_child_lives(self):
+        process = self.start()
+        process.kill()
+        process.wait()
+        self.acquire()
+        self.assertEqual(
+            f'{os.getpid()}\n', self.book.with_suffix('.lock').read_text())
+
+    def test_book_of_another_host_is_another_one(self):
+        self.start()
+        self.book = self.book.with_name('h2.json')
+        self.acquire()
+
+    def test_folder_that_cannot_be_written_locks_nothing(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        self.book.parent.write_text('a file')
+        self.assertIsNone(book_lock.acquire(str(self.book)))
+        self.assertIn('Cannot lock the assignments', log.output)
+
+    def test_full_disk_locks_all_the_same(self):
+        self.book.parent.mkdir()
+        self.book.with_suffix('.lock').symlink_to('/dev/full')
+        log = self.useFixture(fixtures.FakeLogger())
+        self.acquire()
+        self.assertIn('Cannot write the number', log.output)
