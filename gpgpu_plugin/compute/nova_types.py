@@ -308,6 +308,25 @@ class InstanceInfo(typing.Protocol):
     state: int
 
 
+class LibvirtGuest(typing.Protocol):
+    """A domain of libvirt."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uuid(self) -> str: ...
+
+    def get_xml_desc(self) -> str: ...
+
+
+class LibvirtHost(typing.Protocol):
+    """Connection to the host's libvirt."""
+
+    def list_guests(self, only_running: bool = True,
+                    ) -> Sequence[LibvirtGuest]: ...
+
+
 class MoveClaim(typing.Protocol):
     """Nova's claim of CPU, memory and disk for a move to this host."""
 

@@ -91,7 +91,7 @@ class ResourceTracker:
         self._builds: dict[str, bool] = {}
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
-        self._managed_by_nova: tasks.ManagedElsewhere = lambda scan: {}
+        self._managed_by_others: tasks.ManagedElsewhere = lambda scan: {}
         self._run = {
             _T.BEGIN: self._begin,
             _T.DIGEST: self._compare_digest,
@@ -105,12 +105,12 @@ class ResourceTracker:
 
     # -- what happened -> which tasks are due -------------------------------
 
-    def exclude(self, options: tasks.ManagedElsewhere) -> None:
-        """Exclude devices that Nova's options cover from all variants.
+    def exclude(self, owners: tasks.ManagedElsewhere) -> None:
+        """Exclude devices that others manage from all variants.
 
-        :param options: Nova's options by the PCI address that they cover
+        :param owners: who manages them, by PCI address
         """
-        self._managed_by_nova = options
+        self._managed_by_others = owners
         self._schedule.require(_T.REPORT)
 
     def set_node(self, name: str, uuid: str) -> None:
@@ -356,9 +356,7 @@ class ResourceTracker:
             self.inventory.provider_uuids())
 
     def _managed_elsewhere(self, scan: scanner.Scan) -> dict[str, str]:
-        return {address: f'Nova ({option})' for address, option
-                in self._managed_by_nova(scan).items()
-                } | self._managed_by_cyborg
+        return self._managed_by_others(scan) | self._managed_by_cyborg
 
     def _report(self) -> None:
         assert self._node is not None
@@ -369,6 +367,9 @@ class ResourceTracker:
         self._schedule.require(_T.CLEAN)
         if reported.moved:
             self._schedule.require(_T.RECONCILE)
+        if reported.in_use:
+            # The kernel does not tell when the process closes it.
+            self._schedule.require(_T.REPORT)
 
     def _fetch(self) -> None:
         try:

@@ -35,6 +35,7 @@ from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import cleaner
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import placement
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
@@ -73,10 +74,12 @@ class Reported:
     """Outcome of a report.
 
     :ivar moved: whether an assigned device has another PCI address than before
+    :ivar in_use: whether a process has a device open that is not assigned
     """
 
     inventory: inventory_obj.HostInventory
     moved: bool
+    in_use: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,7 +148,8 @@ def report(host: host_mod.Host, node: ComputeNode,
     scan = host.backend.scan()
     for problem in scan.problems:
         LOG.warning('%s: %s', host.name, problem)
-    owners = managed_elsewhere(scan)
+    in_use = _open_devices(scan, (*assigned, *host.assignments.all()))
+    owners = in_use | managed_elsewhere(scan)
     inventory = host.session.call(
         host.api.report, report_obj.HostReport(
             host=host.name, node=node.name, node_uuid=node.uuid,
@@ -159,7 +163,27 @@ def report(host: host_mod.Host, node: ComputeNode,
             assignments=None if host.session.is_reported
             else tuple(assigned)))
     host.session.accept_report()
-    return Reported(inventory=inventory, moved=_moved(scan, assigned))
+    return Reported(inventory=inventory, moved=_moved(scan, assigned),
+                    in_use=bool(in_use))
+
+
+def _open_devices(scan: scanner.Scan,
+                  assigned: Iterable[claim_obj.Assignment]) -> dict[str, str]:
+    """Return the user of each device that is open and not assigned.
+
+    :param assigned: what the host's book had before the scan and has after
+        it: a guest is made after its assignment, and ends before it
+    """
+    ours = {pci.function_id_of(assignment.stable_id)
+            for assignment in assigned}
+    is_open = {function.address for function in scan.functions
+               if function.used_by is device_rules.DeviceUser.VFIO}
+    return {function.address: 'a process that has it open, without an '
+                              'assignment of gpgpu_plugin'
+            for function in scan.functions
+            if function.part_of is None and function.id not in ours
+            and is_open.intersection((function.address,
+                                      *function.companions))}
 
 
 def _moved(scan: scanner.Scan,

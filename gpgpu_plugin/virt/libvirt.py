@@ -29,7 +29,9 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
 from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import libvirt_domains
 from gpgpu_plugin.virt import mixin
+from gpgpu_plugin.virt import service
 
 _UPPER_HALF = 0x10
 
@@ -38,6 +40,14 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
     """``compute_driver = gpgpu.GpuLibvirtDriver``."""
 
     gpu_host = 'local'
+
+    def _gpu_owner_records(
+            self, node_uuid: str) -> tuple[service.OwnerRecords, ...]:
+        return (libvirt_domains.OtherDomains(
+            self._host, lambda: {
+                assignment.address
+                for assignment in self.gpu_tracker.assignments.all()}),
+            *super()._gpu_owner_records(node_uuid))
 
     def _get_guest_config(
             self, instance: nova_types.Instance, network_info: object,

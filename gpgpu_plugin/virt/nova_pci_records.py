@@ -38,7 +38,7 @@ class NovaPCIRecords:
         self._node_uuid = node_uuid
         self._reported: dict[str, str] = {}
 
-    def options(self, scan: scanner.Scan) -> dict[str, str]:
+    def owners(self, scan: scanner.Scan) -> dict[str, str]:
         """Return how Nova has functions of this host in use, by address.
 
         A GPU is in use if a VF or a companion of it is.
@@ -89,5 +89,6 @@ class NovaPCIRecords:
 def _reason(device: objects.PciDevice) -> str:
     if device.instance_uuid is None:
         # A VF whose PF is in use, or the reverse.
-        return '[pci] device_spec, in use'
-    return f'[pci] device_spec, assigned to instance {device.instance_uuid}'
+        return 'Nova ([pci] device_spec, in use)'
+    return (f'Nova ([pci] device_spec, assigned to instance '
+            f'{device.instance_uuid})')

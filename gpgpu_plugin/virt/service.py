@@ -64,6 +64,16 @@ def check_nova_version(found: str) -> None:
                    f'{SUPPORTED_NOVA} (2026.2), and this is Nova {found}')
 
 
+class OwnerRecords(typing.Protocol):
+    """Records of GPUs of this host that others than the plugin assigned."""
+
+    def owners(self, scan: scanner.Scan) -> dict[str, str]:
+        """Return the owners of the GPUs in a scan, by address."""
+
+    def changed(self) -> bool:
+        """Return whether an owner that was returned no longer has its GPU."""
+
+
 class ServiceMixin(nova_driver.ComputeDriver):
     """Mixin for the resource tracker, its worker thread and its RPC server.
 
@@ -86,8 +96,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
         self._gpu_transport: rpc_transport.Transport | None = None
         self._gpu_server: rpc_transport.RPCServer | None = None
         self._gpu_stopping = False
-        # What Nova itself manages; both give options by PCI address.
-        self._gpu_pci_records: nova_pci_records.NovaPCIRecords | None = None
+        self._gpu_records: tuple[OwnerRecords, ...] = ()
+        # Nova's options that cover GPUs, by PCI address.
         self._gpu_nova_options: tasks.ManagedElsewhere = lambda scan: {}
 
     @property
@@ -117,9 +127,9 @@ class ServiceMixin(nova_driver.ComputeDriver):
         super().init_host(host)
         [(uuid, name)] = self.get_nodenames_by_uuid().items()
         tracker.set_node(name, uuid)
-        # Before the first report: a GPU of Nova's guests is not offered.
-        self._gpu_pci_records = nova_pci_records.NovaPCIRecords(uuid)
-        tracker.exclude(self._gpu_managed_by_nova)
+        # Before the first report: a GPU of other guests is not offered.
+        self._gpu_records = self._gpu_owner_records(uuid)
+        tracker.exclude(self._gpu_owners)
         # Claims of a dead predecessor end before anything is built.
         self._gpu_worker.run_once()
         if not tracker.session.is_fenced:
@@ -172,12 +182,20 @@ class ServiceMixin(nova_driver.ComputeDriver):
                 devices, scan, tracker.inventory.resource_classes())
         # A variant may come later that matches some of them.
         self._gpu_nova_options = nova_managed.options
-        tracker.exclude(self._gpu_managed_by_nova)
+        tracker.exclude(self._gpu_owners)
 
-    def _gpu_managed_by_nova(self, scan: scanner.Scan) -> dict[str, str]:
-        assert self._gpu_pci_records is not None
-        return (self._gpu_pci_records.options(scan)
-                | self._gpu_nova_options(scan))
+    def _gpu_owner_records(self, node_uuid: str) -> tuple[OwnerRecords, ...]:
+        """Return the records to read; later ones replace earlier ones."""
+        return (nova_pci_records.NovaPCIRecords(node_uuid),)
+
+    def _gpu_owners(self, scan: scanner.Scan) -> dict[str, str]:
+        """Return who else manages GPUs of this host, by address."""
+        owners: dict[str, str] = {}
+        for records in self._gpu_records:
+            owners |= records.owners(scan)
+        return owners | {
+            address: f'Nova ({option})'
+            for address, option in self._gpu_nova_options(scan).items()}
 
     # -- the worker's thread ------------------------------------------------
 
@@ -232,16 +250,16 @@ class ServiceMixin(nova_driver.ComputeDriver):
     def _gpu_records_changed(
             self, tracker: resource_tracker.ResourceTracker) -> bool:
         """Make a report due if Nova's guests use other GPUs than before."""
-        records = self._gpu_pci_records
         try:
-            if records is None or not records.changed():
+            if not any(records.changed() for records in self._gpu_records):
                 return False
         except Exception:
             # Whatever it is, the host must stay usable; Nova asks again.
-            LOG.exception('Cannot read the PCI devices of %s from Nova\'s '
-                          'database', tracker.host)
+            LOG.exception('Cannot read which GPUs of %s are used by guests '
+                          'that the plugin did not make; these GPUs stay '
+                          'unmanaged', tracker.host)
             return False
-        tracker.exclude(self._gpu_managed_by_nova)
+        tracker.exclude(self._gpu_owners)
         return True
 
     def cleanup_host(self, host: str) -> None:

@@ -128,6 +128,55 @@ class AdoptTest(libvirt_cloud.GpuLibvirtCloud):
         self._check_offered_when_deleted()
 
 
+_DOMAIN = """
+<domain type='kvm'>
+  <uuid>4f2d53a5-2b62-4f04-8a70-0a7d6d3b1c11</uuid>
+  <name>by-hand</name>
+  <memory>1024</memory>
+  <vcpu>1</vcpu>
+  <os><type>hvm</type></os>
+  <devices>
+    <hostdev mode='subsystem' type='pci' managed='yes'>
+      <source>
+        <address domain='0x{0.domain:04x}' bus='0x{0.bus:02x}'
+                 slot='0x{0.device:02x}' function='0x{0.function:x}'/>
+      </source>
+    </hostdev>
+  </devices>
+</domain>
+"""
+
+
+class OtherDomainTest(libvirt_cloud.GpuLibvirtCloud):
+    """An operator has given a GPU to a domain of their own, which is off."""
+
+    def test_gpu_of_a_domain_by_hand_is_not_assigned(self) -> None:
+        address = min(device['address'] for device in self.devices(
+            '--variant', 'H100'))
+        kernel = fake_kernel.FakeKernel(str(self.sysfs('gpu1')))
+        kernel.load_vfio()
+        kernel.write(f'bus/pci/devices/{address}/driver_override', 'vfio-pci')
+        kernel.write('bus/pci/drivers/vfio-pci/bind', address)
+        domain = self.connections['gpu1'].defineXML(
+            _DOMAIN.format(pci.PCIAddress.parse(address)))
+        self.restart_compute()
+        self.wait_inventory(7, 0)
+        [found] = [device for device in self.devices()
+                   if device['address'] == address]
+        self.assertIn('libvirt domain by-hand', self.listing(
+            'device', 'show', found['uuid'])['reason'])
+        self.boot(self.flavor(H100=8), 'ERROR')
+        domain.undefine()
+        # Nobody knows what the domain left in the GPU.
+        with fixtures.MockPatchObject(
+                self.driver().gpu_tracker.backend, 'clean',
+                wraps=self.driver().gpu_tracker.backend.clean) as clean:
+            self.run_periodics('gpu1')
+            self.wait_states(available=8)
+        self.assertEqual([address], [
+            call.args[0].address for call in clean.mock.call_args_list])
+
+
 def _as_libvirt_lists(sysfs: pathlib.Path) -> fakelibvirt.HostPCIDevicesInfo:
     """Return the GPUs of a fake machine as devices of libvirt."""
     info = fakelibvirt.HostPCIDevicesInfo(num_pfs=0, num_vfs=0)

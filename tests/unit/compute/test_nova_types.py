@@ -25,6 +25,8 @@ from nova.compute import resource_tracker
 from nova.scheduler import host_manager
 from nova.scheduler.client import report
 from nova.virt import hardware
+from nova.virt.libvirt import guest
+from nova.virt.libvirt import host
 from oslotest import base
 
 from gpgpu_plugin.compute import nova_types
@@ -56,6 +58,8 @@ NOVA = {
     nova_types.MigrationContext: objects.MigrationContext,
     nova_types.Migration: objects.Migration,
     nova_types.Instance: objects.Instance,
+    nova_types.LibvirtGuest: guest.Guest,
+    nova_types.LibvirtHost: host.Host,
     nova_types.MoveClaim: claims.MoveClaim,
     nova_types.RequestSpec: objects.RequestSpec,
     nova_types.InstanceInfo: hardware.InstanceInfo(state=1),

@@ -711,10 +711,23 @@ class DecisionTest(test_base.BaseTestCase):
 
     def test_devices_of_nova_and_cyborg_have_owners(self):
         self.tracker._managed_by_cyborg = {'0000:01:00.0': 'Cyborg'}
-        self.tracker.exclude(lambda scan: {'0000:02:00.0': '[pci] x'})
+        self.tracker.exclude(lambda scan: {'0000:02:00.0': 'Nova'})
         self.assertEqual(
-            {'0000:01:00.0': 'Cyborg', '0000:02:00.0': 'Nova ([pci] x)'},
+            {'0000:01:00.0': 'Cyborg', '0000:02:00.0': 'Nova'},
             self.tracker._managed_elsewhere(None))
+
+    def test_open_device_is_looked_at_again_until_it_is_closed(self):
+        reported = [tasks.Reported(inventory=None, moved=False, in_use=in_use)
+                    for in_use in (True, True, False)]
+        self.useFixture(fixtures.MockPatchObject(
+            tasks, 'report', side_effect=reported))
+        self.tracker._schedule.require(tasks.Task.REPORT)
+        self.tracker._node = tasks.ComputeNode(name='h1', uuid=base.NODE)
+        for _ in reported:
+            self.assertTrue(self.tracker._schedule.is_due(tasks.Task.REPORT))
+            self.tracker._schedule.take(tasks.Task.REPORT)
+            self.tracker._report()
+        self.assertFalse(self.tracker._schedule.is_due(tasks.Task.REPORT))
 
     def test_new_device_of_cyborg_is_reported_before_the_tree_changes(self):
         tree = provider_tree.ProviderTree()

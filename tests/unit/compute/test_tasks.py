@@ -23,6 +23,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import tasks
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host import base as host_base
@@ -88,6 +89,54 @@ class ReportTest(TasksTestCase):
         _, report = self.report({GPU.address: 'Cyborg'})
         self.assertEqual(['Cyborg'], [
             function.owner for function in report.functions])
+
+    def owner_of_open_gpu(self, **facts):
+        """Return the reported owner of a GPU that a process has open."""
+        self.api.reset_mock()
+        self.backend.scan.return_value = dataclasses.replace(
+            self.scan, functions=(dataclasses.replace(GPU, **{
+                'used_by': device_rules.DeviceUser.VFIO, **facts}),))
+        self.backend.discover.return_value = (
+            self.backend.scan.return_value.functions)
+        outcome, report = self.report()
+        [function] = report.functions
+        self.assertIs(function.owner is not None, outcome.in_use)
+        return function.owner
+
+    def test_open_gpu_without_an_assignment_has_an_owner(self):
+        self.assertIn('a process that has it open', self.owner_of_open_gpu())
+        self.assertIsNone(self.owner_of_open_gpu(used_by=None))
+
+    def test_open_gpu_that_is_assigned_has_no_owner(self):
+        self.book.add('i1', [make.assignment(stable_id=GPU.id)])
+        self.assertIsNone(self.owner_of_open_gpu())
+
+    def test_gpu_assigned_during_the_scan_has_no_owner(self):
+        def scan():
+            self.book.add('i1', [make.assignment(stable_id=GPU.id)])
+            return mock.DEFAULT
+        self.backend.scan.side_effect = scan
+        self.assertIsNone(self.owner_of_open_gpu())
+
+    def test_gpu_released_during_the_scan_has_no_owner(self):
+        def scan():
+            self.book.remove('i1', ['a1'])
+            return mock.DEFAULT
+        self.book.add('i1', [make.assignment(stable_id=GPU.id)])
+        self.backend.scan.side_effect = scan
+        self.assertIsNone(self.owner_of_open_gpu())
+
+    def test_gpu_whose_companion_is_open_has_an_owner(self):
+        audio = dataclasses.replace(
+            GPU, id='/devices/audio', address='0000:3b:00.1',
+            part_of=GPU.address, used_by=device_rules.DeviceUser.VFIO)
+        self.scan = dataclasses.replace(self.scan, functions=(
+            dataclasses.replace(GPU, companions=(audio.address,)), audio))
+        self.backend.scan.return_value = self.scan
+        self.backend.discover.return_value = self.scan.functions
+        _, report = self.report()
+        self.assertEqual([True, False], [
+            function.owner is not None for function in report.functions])
 
     def test_vfs_are_made_but_not_on_assigned_gpus(self):
         self.book.add('i1', [make.assignment(stable_id=GPU.id)])

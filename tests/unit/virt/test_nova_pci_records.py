@@ -23,7 +23,7 @@ from gpgpu_plugin.virt import nova_pci_records
 from tests.fixtures import reported
 
 ADDRESS = '0000:21:00.0'
-ASSIGNED = '[pci] device_spec, assigned to instance i1'
+ASSIGNED = 'Nova ([pci] device_spec, assigned to instance i1)'
 
 
 def function(address=ADDRESS, **facts):
@@ -47,14 +47,14 @@ class NovaPCIRecordsTest(base.BaseTestCase):
         self.devices.append(types.SimpleNamespace(
             address=address, status=status, instance_uuid=instance))
 
-    def options(self, *functions):
-        return self.records.options(reported.scan(functions))
+    def owners(self, *functions):
+        return self.records.owners(reported.scan(functions))
 
     def test_device_of_a_guest_is_named_with_its_instance(self):
         self.add()
         self.assertEqual(
             {ADDRESS: ASSIGNED},
-            self.options(function(), function('0000:22:00.0')))
+            self.owners(function(), function('0000:22:00.0')))
         self.assertEqual('node-uuid', self.node.call_args.args[1])
         self.assertEqual(7, self.list.call_args.args[1])
 
@@ -64,39 +64,39 @@ class NovaPCIRecordsTest(base.BaseTestCase):
                 ('removed', False), ('deleted', False)):
             self.devices.clear()
             self.add(status=status)
-            self.assertEqual(found, bool(self.options(function())), status)
+            self.assertEqual(found, bool(self.owners(function())), status)
 
     def test_relative_of_a_device_in_use_is_in_use(self):
         self.add(status='unavailable', instance=None)
-        self.assertEqual({ADDRESS: '[pci] device_spec, in use'},
-                         self.options(function()))
+        self.assertEqual({ADDRESS: 'Nova ([pci] device_spec, in use)'},
+                         self.owners(function()))
 
     def test_gpu_with_an_assigned_vf_or_companion_is_in_use(self):
         other = '0000:21:00.4'
         self.add(other)
         self.assertEqual(
             dict.fromkeys((ADDRESS, other), ASSIGNED),
-            self.options(function(), function(other, pf=ADDRESS)))
+            self.owners(function(), function(other, pf=ADDRESS)))
         self.assertEqual(
             dict.fromkeys((ADDRESS, other), ASSIGNED),
-            self.options(function(companions=(other,)),
+            self.owners(function(companions=(other,)),
                          function(other, part_of=ADDRESS)))
 
     def test_node_that_never_ran_has_no_devices(self):
         self.node.side_effect = nova_exception.ComputeHostNotFound(host='h')
-        self.assertEqual({}, self.options(function()))
+        self.assertEqual({}, self.owners(function()))
 
     def test_nothing_is_asked_while_nothing_is_in_use(self):
-        self.options(function())
+        self.owners(function())
         self.node.reset_mock()
         self.assertFalse(self.records.changed())
         self.assertFalse(self.node.called)
 
     def test_change_is_noticed_when_the_guest_is_gone(self):
         self.add()
-        self.options(function())
+        self.owners(function())
         self.assertFalse(self.records.changed())
         self.devices.clear()
         self.assertTrue(self.records.changed())
-        self.options(function())
+        self.owners(function())
         self.assertFalse(self.records.changed())

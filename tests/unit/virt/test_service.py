@@ -202,11 +202,12 @@ class ConflictTest(ServiceTestCase):
         return self.tracker.exclude.call_args.args[0]('scan')
 
     def test_variant_that_comes_later_does_not_get_them(self):
-        self.records.options.return_value = {'a': 'record', 'b': 'record'}
+        self.records.owners.return_value = {'a': 'record', 'b': 'record'}
         self.conflicts.options.return_value = {'b': 'option', 'c': 'option'}
         self.driver.init_host('h1')
         self.assertEqual(
-            {'a': 'record', 'b': 'option', 'c': 'option'}, self.excluded())
+            {'a': 'record', 'b': 'Nova (option)', 'c': 'Nova (option)'},
+            self.excluded())
         self.conflicts.options.assert_called_once_with('scan')
 
     def test_host_starts_also_if_they_cannot_be_compared(self):
@@ -218,15 +219,15 @@ class ConflictTest(ServiceTestCase):
             self.assertIn('Cannot check whether', self.log.output)
             self.assertFalse(self.conflicts.check.called)
             self.conflicts.options.return_value = {'c': 'option'}
-            self.records.options.return_value = {}
-            self.assertEqual({'c': 'option'}, self.excluded())
+            self.records.owners.return_value = {}
+            self.assertEqual({'c': 'Nova (option)'}, self.excluded())
             self.assertTrue(self.worker.start.called)
 
     def test_nova_without_devices_of_its_own_asks_nobody(self):
         self.conflicts.__bool__.return_value = False
         self.driver.init_host('h1')
         self.assertFalse(self.tracker.api.device_list.called)
-        self.records.options.return_value = {'a': 'record'}
+        self.records.owners.return_value = {'a': 'record'}
         self.assertEqual({'a': 'record'}, self.excluded())
 
 
@@ -314,7 +315,7 @@ class ProviderTreeTest(ServiceTestCase):
         self.records.changed.side_effect = RuntimeError('no database')
         self.calls.reset_mock()
         self.update()
-        self.assertIn("Nova's database", self.log.output)
+        self.assertIn('these GPUs stay unmanaged', self.log.output)
         self.assertFalse(self.tracker.exclude.called)
 
 

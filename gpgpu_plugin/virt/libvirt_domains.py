@@ -1,0 +1,107 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GPUs in libvirt's domains that neither Nova nor the plugin assigned.
+
+An operator may have defined such a domain, or Nova may have lost the record of
+its own guest. Nothing but the domain tells about the GPU of a guest that is
+stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+
+from lxml import etree
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import scanner
+
+_VFIO = 'vfio-pci'
+
+
+def is_instance(uuid: str) -> bool:
+    """Return whether Nova has, or had, an instance of this UUID.
+
+    :raises Exception: Nova's database does not answer
+    """
+    try:
+        objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(read_deleted='yes'), uuid,
+            expected_attrs=[])
+    except nova_exception.InstanceNotFound:
+        return False
+    return True
+
+
+class OtherDomains:
+    """GPUs in domains that are not the plugin's.
+
+    libvirt is asked only if a function is bound to vfio-pci and not assigned.
+
+    :param host: Nova's connection to libvirt
+    :param assigned: returns the addresses of this host's assignments
+    """
+
+    def __init__(self, host: nova_types.LibvirtHost,
+                 assigned: Callable[[], Collection[str]],
+                 is_instance: Callable[[str], bool] = is_instance) -> None:
+        self._host = host
+        self._assigned = assigned
+        self._is_instance = is_instance
+        self._reported: dict[str, str] = {}
+
+    def owners(self, scan: scanner.Scan) -> dict[str, str]:
+        """Return the domain that has a function of this host, by address.
+
+        :param scan: of the whole host
+        :raises Exception: libvirt or Nova's database does not answer
+        """
+        unexplained = {
+            function.address for function in scan.functions
+            if function.driver == _VFIO}.difference(self._assigned())
+        self._reported = self._find(unexplained) if unexplained else {}
+        return dict(self._reported)
+
+    def changed(self) -> bool:
+        """Return whether a reported domain no longer has its function.
+
+        Ask libvirt only if there was one.
+        """
+        return bool(self._reported) and (
+            self._find(self._reported) != self._reported)
+
+    def _find(self, addresses: Collection[str]) -> dict[str, str]:
+        return {
+            address: f'libvirt domain {domain.name} ({domain.uuid})'
+            for domain in self._host.list_guests(only_running=False)
+            for address, is_managed in _hostdevs(domain.get_xml_desc())
+            if address in addresses
+            and (is_managed or not self._is_instance(domain.uuid))}
+
+
+def _hostdevs(xml: str) -> Iterator[tuple[str, bool]]:
+    """Yield the address of each PCI function, and whether libvirt binds it.
+
+    libvirt does not bind functions that the plugin assigned.
+    """
+    for hostdev in etree.fromstring(xml).findall(
+            "./devices/hostdev[@type='pci']"):
+        source = hostdev.find('./source/address')
+        yield (str(pci.PCIAddress(*(int(source.get(name), 16) for name in (
+            'domain', 'bus', 'slot', 'function')))),
+            hostdev.get('managed') != 'no')

@@ -1,0 +1,102 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GPUs in libvirt's domains that neither Nova nor the plugin assigned."""
+
+import types
+from unittest import mock
+
+import fixtures
+from nova import exception as nova_exception
+from nova import objects
+from oslotest import base
+
+from gpgpu_plugin.virt import libvirt_domains
+from tests.fixtures import reported
+
+ADDRESS = '0000:3b:00.0'
+OTHER = '0000:5e:00.0'
+OWNER = {ADDRESS: 'libvirt domain by-hand (u1)'}
+
+objects.register_all()
+
+
+def domain(address=ADDRESS, managed='yes', uuid='u1'):
+    """Return a domain with one PCI function."""
+    names = ('domain', 'bus', 'slot', 'function')
+    values = (address[:4], address[5:7], address[8:10], address[11:])
+    source = ' '.join(f"{name}='0x{value}'"
+                      for name, value in zip(names, values, strict=True))
+    return types.SimpleNamespace(
+        name='by-hand', uuid=uuid, get_xml_desc=lambda: (
+            f"<domain><devices><hostdev type='usb'/><hostdev type='pci' "
+            f"managed='{managed}'><source><address {source}/></source>"
+            f"</hostdev></devices></domain>"))
+
+
+class OtherDomainsTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.host = mock.Mock(**{'list_guests.return_value': [domain()]})
+        self.assigned = set()
+        self.instances = set()
+        self.records = libvirt_domains.OtherDomains(
+            self.host, lambda: self.assigned,
+            lambda uuid: uuid in self.instances)
+
+    def owners(self, driver='vfio-pci'):
+        return self.records.owners(reported.scan([
+            reported.Reported(id='/devices/1', address=ADDRESS,
+                              driver=driver),
+            reported.Reported(id='/devices/2', address=OTHER,
+                              driver=driver)]))
+
+    def test_gpu_of_a_domain_that_is_not_ours_is_named_with_it(self):
+        self.assertEqual(OWNER, self.owners())
+        # It may be stopped.
+        self.host.list_guests.assert_called_once_with(only_running=False)
+
+    def test_instance_whose_gpu_nova_binds_is_not_ours(self):
+        self.instances.add('u1')
+        self.assertEqual(OWNER, self.owners())
+
+    def test_domain_that_a_failed_move_of_ours_left_owns_nothing(self):
+        self.host.list_guests.return_value = [domain(managed='no')]
+        self.instances.add('u1')
+        self.assertEqual({}, self.owners())
+
+    def test_domain_by_hand_that_is_not_managed_is_found(self):
+        self.host.list_guests.return_value = [domain(managed='no')]
+        self.assertEqual(OWNER, self.owners())
+
+    def test_libvirt_is_not_asked_while_all_is_explained(self):
+        self.owners(driver='nvidia')
+        self.assigned = {ADDRESS, OTHER}
+        self.owners()
+        self.assertFalse(self.records.changed())
+        self.assertFalse(self.host.list_guests.called)
+
+    def test_change_is_noticed_when_the_domain_is_gone(self):
+        self.owners()
+        self.assertFalse(self.records.changed())
+        self.host.list_guests.return_value = []
+        self.assertTrue(self.records.changed())
+        self.owners()
+        self.assertFalse(self.records.changed())
+
+    def test_instance_is_one_that_nova_has_or_had(self):
+        get = self.useFixture(fixtures.MockPatchObject(
+            objects.Instance, 'get_by_uuid')).mock
+        self.assertTrue(libvirt_domains.is_instance('u1'))
+        self.assertEqual('yes', get.call_args.args[0].read_deleted)
+        get.side_effect = nova_exception.InstanceNotFound(instance_id='u1')
+        self.assertFalse(libvirt_domains.is_instance('u1'))
