@@ -176,7 +176,7 @@ def _is_needed_while_away(claim: str | None, location: Location, host: str,
     migrations = list(location.of_host(host))
     leaving = next((migration for migration in migrations
                     if migration.source == host), None)
-    if leaving is not None and not _has_left(leaving, domain):
+    if leaving is not None and not _has_left(leaving, location, domain):
         return True
     if claim is None:
         evacuation = next((migration for migration in migrations
@@ -191,8 +191,13 @@ def _is_needed_while_away(claim: str | None, location: Location, host: str,
     return own.status not in OVER
 
 
-def _has_left(migration: Migration, domain: Domain) -> bool:
+def _has_left(migration: Migration, location: Location,
+              domain: Domain) -> bool:
     """Return whether the source of a migration is not returned to."""
+    if (migration.status == 'reverted'
+            and location.task == task_states.RESIZE_REVERTING):
+        # The destination has ended its part, the source has not begun.
+        return False
     if domain is Domain.ABSENT and (
             migration.status == 'confirming'
             or (migration.is_evacuation and migration.status == 'done')):

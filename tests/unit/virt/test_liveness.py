@@ -222,6 +222,13 @@ class ElsewhereTest(TableTestCase):
                 self.assertEqual(['own'], self.dead(
                     OWN, migrations=[away(status)], domain=domain))
 
+    def test_old_side_lives_until_a_revert_has_brought_it_back(self):
+        # Nova ends the migration on the destination, then the instance's
+        # host changes on the source.
+        self.assertEqual([], self.dead(
+            OWN, migrations=[away('reverted')],
+            task=task_states.RESIZE_REVERTING))
+
     def test_old_side_without_domain_is_dead_while_nova_confirms(self):
         self.assertEqual(['own'], self.dead(
             OWN, migrations=[away('confirming')], domain='absent'))
