@@ -48,7 +48,7 @@ class DeviceList(reach.Command, lister.Lister):
             api.device_list(
                 context, host=parsed_args.host,
                 variant=parsed_args.variant, state=parsed_args.state,
-                used_by=_instance(parsed_args.used_by)
+                used_by=instance_uuid(parsed_args.used_by)
                 if parsed_args.used_by else None), _LIST)
 
 
@@ -107,7 +107,7 @@ class InstanceShow(reach.Command, lister.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         found = self.api.instance_assignments(
-            gpgpu_context.admin(), _instance(parsed_args.instance))
+            gpgpu_context.admin(), instance_uuid(parsed_args.instance))
         if not found:
             self.note(f'instance {parsed_args.instance} has no device')
         return columns.rows(
@@ -116,7 +116,7 @@ class InstanceShow(reach.Command, lister.Lister):
                     'stable_id'))
 
 
-def _instance(text: str) -> str:
+def instance_uuid(text: str) -> str:
     """Return a UUID as Nova writes it.
 
     :raises Invalid: it is not a UUID; a name would silently match nothing

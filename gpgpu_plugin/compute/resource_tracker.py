@@ -152,7 +152,8 @@ class ResourceTracker:
             if left_out and self.assignments.of_instance(instance_uuid):
                 self._schedule.require(_T.RECONCILE)
 
-    def _current_builds(self) -> set[str]:
+    def current_builds(self) -> set[str]:
+        """Return the UUIDs of instances that are being built here."""
         with self._lock:
             self._builds = dict.fromkeys(self._builds, True)
             return set(self._builds)
@@ -389,13 +390,8 @@ class ResourceTracker:
 
     def _reconcile(self) -> None:
         done = tasks.reconcile(
-            self._host(), self._current_builds, self.find_orphans)
+            self._host(), self.current_builds, self.find_orphans)
         if done.orphans:
-            LOG.warning(
-                'Releasing assignments on %s that nobody uses any more: %s',
-                self.host, ', '.join(
-                    f'{orphan.uuid} (device {orphan.address}, instance '
-                    f'{orphan.instance_uuid})' for orphan in done.orphans))
             self.release(orphan.uuid for orphan in done.orphans)
         self.inventory.accept(tasks.compare_allocations(
             self._host(), self.inventory.newest, done.listed))

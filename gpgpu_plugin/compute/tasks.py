@@ -264,6 +264,12 @@ def reconcile(host: host_mod.Host, builds: Callable[[], Collection[str]],
     host.assignments.replace(
         _by_instance(assignment for assignment in listed
                      if assignment not in orphans), changes, building)
+    if orphans:
+        LOG.warning(
+            'Releasing assignments on %s that nobody uses any more: %s',
+            host.name, ', '.join(
+                f'{orphan.uuid} (device {orphan.address}, instance '
+                f'{orphan.instance_uuid})' for orphan in orphans))
     return Reconciled(listed=listed, orphans=orphans)
 
 

@@ -38,6 +38,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -272,6 +273,25 @@ class ConductorManager(conductor_contract.Conductor):
                   allocation_policy: str) -> admin.GroupInfo:
         return group_admin.set_(
             self._db, host, variant, allocation_policy)
+
+    def _usage(self, ctxt: _Context) -> assignment_admin.Ask:
+        return functools.partial(self._compute_api.assignment_usage, ctxt)
+
+    def assignment_list(self, ctxt: _Context, *, host: str | None,
+                        instance: str | None,
+                        ) -> tuple[admin.AssignmentInfo, ...]:
+        return assignment_admin.list_all(
+            self._db, self._usage(ctxt), host, instance)
+
+    def assignment_end(self, ctxt: _Context, *, assignments: Sequence[str],
+                       force: bool, actor: str,
+                       ) -> tuple[admin.AssignmentInfo, ...]:
+        ended = assignment_admin.end(
+            self._db, self._usage(ctxt), assignments, force=force,
+            actor=actor)
+        for host in {assignment.host for assignment in ended}:
+            self._tell(self._compute_api.assignments_changed, ctxt, host)
+        return ended
 
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,

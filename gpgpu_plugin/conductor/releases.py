@@ -87,6 +87,15 @@ def release(db: api.Database, uuids: Sequence[str],
     return _end(db, uuids, 'release', _RELEASE, origin)
 
 
+def end(db: api.Database, uuids: Sequence[str], detail: str,
+        ) -> inventory_obj.HostInventory | None:
+    """End assignments for an operator (Conductor.assignment_end).
+
+    :param detail: who ended them, and why, for the events
+    """
+    return _end(db, uuids, 'operator_end', _RELEASE, None, detail=detail)
+
+
 def other_hosts(db: api.Database, uuids: Sequence[str]) -> list[str]:
     """Return the other hosts on which the same instances have devices.
 
@@ -105,6 +114,7 @@ def _end(
     origin: session_obj.Origin | None,
     fault: str | None = None,
     driver_capacities: report_obj.DriverCapacities | None = None,
+    detail: str | None = None,
 ) -> inventory_obj.HostInventory | None:
     """End assignments; skip those that have ended already.
 
@@ -126,7 +136,7 @@ def _end(
         for row in assignment_db.by_uuid(session, uuids):
             # The device of one that ended may be another instance's now.
             if row.active:
-                _end_one(session, host, row, kind, events, fault)
+                _end_one(session, host, row, kind, events, fault, detail)
         driver_capacity.store(session, host, driver_capacities)
         return inventory.refresh(session, host)
     return db.write(work)
@@ -134,7 +144,7 @@ def _end(
 
 def _end_one(session: orm.Session, host: models.Host,
              row: models.Assignment, kind: str, events: _Events,
-             fault: str | None) -> None:
+             fault: str | None, detail: str | None = None) -> None:
     device = row.device
     state = device_rules.DeviceState(device.state)
     if state not in events:
@@ -149,7 +159,7 @@ def _end_one(session: orm.Session, host: models.Host,
     row.active = None
     row.lease_expires_at = None
     row.ended_at = event_db.now()
-    event_db.add(session, kind, host.name, device, row, fault)
+    event_db.add(session, kind, host.name, device, row, fault or detail)
     host_db.changed(host)
 
 

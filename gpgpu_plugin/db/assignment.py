@@ -37,6 +37,26 @@ def of_instance(session: orm.Session,
     return _active(session, models.Assignment.instance_uuid == instance_uuid)
 
 
+def listed(session: orm.Session, host: str | None = None,
+           instance_uuid: str | None = None,
+           ) -> list[tuple[models.Assignment, models.Host]]:
+    """Return active assignments with their hosts, by host and claim.
+
+    :param host: name; None: of all hosts
+    """
+    query = (
+        sa.select(models.Assignment, models.Host)
+        .join(models.Host, models.Assignment.host_id == models.Host.id)
+        .where(models.Assignment.active == 1)
+        .order_by(models.Host.name, models.Assignment.id))
+    if host is not None:
+        query = query.where(models.Host.name == host)
+    if instance_uuid is not None:
+        query = query.where(
+            models.Assignment.instance_uuid == instance_uuid)
+    return list(session.execute(query).tuples().all())
+
+
 def of_device(session: orm.Session,
               device_id: int) -> models.Assignment | None:
     """Return the active assignment of a device."""

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Hosts, groups, vGPU types, devices and variants as operators see them."""
+"""What operators see: hosts, groups, types, devices, variants, assignments."""
 
 from __future__ import annotations
 
@@ -139,3 +139,27 @@ class DeviceInfo:
     kind: str = 'pci'
     parent: str | None = None
     vgpu_type: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AssignmentInfo:
+    """An active assignment.
+
+    :ivar since: when it was claimed, ISO 8601, UTC
+    :ivar used: ``yes`` or ``no`` as its host judges; ``unknown`` if that does
+        not answer
+    :ivar reason: why
+    """
+
+    uuid: str
+    instance_uuid: str
+    host: str
+    address: str
+    variant: str
+    vgpu_type: str
+    role: str
+    state: str
+    migration_uuid: str | None
+    since: str
+    used: str
+    reason: str

@@ -124,6 +124,20 @@ class Assignment:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Judgement of a host about one of its assignments.
+
+    :ivar uuid: of the assignment
+    :ivar used: None: unknown
+    :ivar reason: where the instance is, in one sentence
+    """
+
+    uuid: str
+    used: bool | None
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
     """Assignments that a claim returns, and the host's inventory after it.
 

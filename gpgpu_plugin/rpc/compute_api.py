@@ -17,15 +17,20 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 
 import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 VERSION = '1.0'
+
+USAGE_TIMEOUT = 10
+"""Seconds that a nova-compute has to judge assignments."""
 
 # Seconds. A nova-compute that does not answer in this time counts as not
 # running: long enough for a busy one, short for an operator who waits.
@@ -48,6 +53,14 @@ class Compute(typing.Protocol):
 
         The conductor casts it after it changed assignments for another host,
         for example when the source of a migration confirms it.
+        """
+
+    def assignment_usage(
+        self, ctxt: _Context, *, assignments: Sequence[claim_obj.Assignment],
+    ) -> tuple[claim_obj.Usage, ...]:
+        """Return whether the host's instances use their assignments.
+
+        :param assignments: for each instance all that it has on the host
         """
 
     def ping(self, ctxt: _Context) -> None:
@@ -79,6 +92,18 @@ class ComputeAPI:
         """
         contract.Client(self._client.prepare(server=host)).cast(
             Compute.assignments_changed, ctxt)
+
+    def assignment_usage(
+        self, ctxt: _Context, host: str,
+        assignments: Sequence[claim_obj.Assignment],
+    ) -> tuple[claim_obj.Usage, ...]:
+        """Ask a host which assignments are used; see Compute.
+
+        :raises oslo_messaging.MessagingException: it does not answer
+        """
+        return contract.Client(self._client.prepare(
+            server=host, timeout=USAGE_TIMEOUT)).call(
+                Compute.assignment_usage, ctxt, assignments=assignments)
 
     def ping(self, ctxt: _Context, host: str) -> bool:
         """Return whether a nova-compute of the host answers in time.

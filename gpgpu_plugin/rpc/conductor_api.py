@@ -271,6 +271,22 @@ class ConductorAPI(_Conductor):
             _Conductor.group_set, ctxt, host=host, variant=variant,
             allocation_policy=allocation_policy)
 
+    def assignment_list(self, ctxt: _Context, host: str | None = None,
+                        instance: str | None = None,
+                        ) -> tuple[admin.AssignmentInfo, ...]:
+        # The conductor itself waits for nova-computes.
+        return self._call_within(
+            self._timeout + compute_api.USAGE_TIMEOUT,
+            _Conductor.assignment_list, ctxt, host=host, instance=instance)
+
+    def assignment_end(self, ctxt: _Context, assignments: Sequence[str], *,
+                       force: bool, actor: str,
+                       ) -> tuple[admin.AssignmentInfo, ...]:
+        return self._call_within(
+            self._timeout + compute_api.USAGE_TIMEOUT,
+            _Conductor.assignment_end, ctxt, assignments=assignments,
+            force=force, actor=actor)
+
     def device_list(self, ctxt: _Context, host: str | None = None,
                     variant: str | None = None, state: str | None = None,
                     used_by: str | None = None,

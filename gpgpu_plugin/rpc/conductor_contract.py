@@ -329,6 +329,29 @@ class Conductor(typing.Protocol):
         :raises Invalid: not a domain.allocation.request.AllocationPolicy
         """
 
+    def assignment_list(self, ctxt: _Context, *, host: str | None,
+                        instance: str | None,
+                        ) -> tuple[admin.AssignmentInfo, ...]:
+        """Return active assignments, with whether their hosts need them.
+
+        :param instance: UUID of an instance
+        :raises NotFound: no such host
+        """
+
+    def assignment_end(self, ctxt: _Context, *, assignments: Sequence[str],
+                       force: bool, actor: str,
+                       ) -> tuple[admin.AssignmentInfo, ...]:
+        """End assignments; their devices become dirty.
+
+        :param assignments: UUIDs, all of one host
+        :param force: end them also if they are used, or if the host does not
+            answer
+        :param actor: who ends them
+        :returns: as they were before
+        :raises NotFound: one of them has ended
+        :raises Conflict: without ``force``, one is or may be used
+        """
+
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
                     used_by: str | None) -> tuple[admin.DeviceInfo, ...]:

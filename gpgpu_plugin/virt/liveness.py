@@ -118,6 +118,20 @@ def unused(assignments: Collection[claim_obj.Assignment],
         or assignment.migration_uuid not in needed)
 
 
+def describe(instance_uuid: str, location: Location | None, host: str,
+             domain: Domain) -> str:
+    """Return where an instance is, in one sentence for an operator."""
+    guest = f'its guest on {host} is {domain}'
+    if location is None:
+        return f'instance {instance_uuid} is deleted in Nova, and {guest}'
+    newest = next(location.of_host(host), None)
+    migration = '' if newest is None else (
+        f', its newest migration from or to {host}, {newest.uuid}, is '
+        f'{newest.status}')
+    return (f'instance {instance_uuid} is on {location.host or "no host"} '
+            f'with task {location.task or "none"}{migration}, and {guest}')
+
+
 def _is_abandoned_build(assignment: claim_obj.Assignment) -> bool:
     """Return whether a build that is over has made this claim."""
     return (assignment.state == device_rules.DeviceState.PROVISIONING

@@ -17,6 +17,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from nova import context as nova_context
@@ -58,6 +60,49 @@ def find(assignments: Sequence[claim.Assignment],
             ', '.join(sorted(found)))
         return frozenset()
     return found
+
+
+def usage(assignments: Sequence[claim.Assignment],
+          domain_of: Callable[[str], liveness.Domain],
+          building: Collection[str]) -> tuple[claim.Usage, ...]:
+    """Return whether instances use their assignments on this host, and why.
+
+    :param assignments: for each instance all that it has on the host
+    :param domain_of: returns the state of an instance's domain on the host
+    :param building: UUIDs of instances whose guests are being made here
+    """
+    by_instance: dict[str, list[claim.Assignment]] = {}
+    for assignment in assignments:
+        by_instance.setdefault(
+            assignment.instance_uuid, []).append(assignment)
+    return tuple(
+        judged for instance_uuid, its in by_instance.items()
+        for judged in _usage_of(instance_uuid, its, domain_of, building))
+
+
+def _usage_of(instance_uuid: str, assignments: Sequence[claim.Assignment],
+              domain_of: Callable[[str], liveness.Domain],
+              building: Collection[str]) -> Iterator[claim.Usage]:
+    host = assignments[0].host
+    try:
+        domain, location = domain_of(instance_uuid), _location(instance_uuid)
+    except Exception as exc:
+        LOG.exception('Cannot ask where instance %s is', instance_uuid)
+        for assignment in assignments:
+            yield claim.Usage(
+                uuid=assignment.uuid, used=None,
+                reason=f'Nova or the hypervisor of {host} does not answer: '
+                       f'{type(exc).__name__}')
+        return
+    reason = liveness.describe(instance_uuid, location, host, domain)
+    unused = (
+        frozenset() if domain is liveness.Domain.ACTIVE
+        or instance_uuid in building else
+        liveness.unused(assignments, location, host, domain))
+    for assignment in assignments:
+        yield claim.Usage(
+            uuid=assignment.uuid, used=assignment.uuid not in unused,
+            reason=reason)
 
 
 def _location(instance_uuid: str) -> liveness.Location | None:

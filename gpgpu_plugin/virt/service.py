@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import typing
+from collections.abc import Sequence
 
 import nova.conf
 from nova import exception as nova_exception
@@ -35,6 +36,7 @@ from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import liveness
@@ -218,7 +220,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
             transport, rpc_transport.compute_topic(CONF),
             self.gpu_tracker.host,
             [compute_manager.ComputeManager(
-                self._gpu_refresh, self._gpu_assignments_changed)])
+                self._gpu_refresh, self._gpu_assignments_changed,
+                self._gpu_usage)])
         server.start()
         self._gpu_server = server
 
@@ -229,6 +232,11 @@ class ServiceMixin(nova_driver.ComputeDriver):
     def _gpu_assignments_changed(self) -> None:
         self.gpu_tracker.assignments_changed()
         self._gpu_wake()
+
+    def _gpu_usage(self, assignments: Sequence[claim_obj.Assignment],
+                   ) -> tuple[claim_obj.Usage, ...]:
+        return orphans.usage(assignments, self._gpu_domain,
+                             self.gpu_tracker.current_builds())
 
     def _gpu_wake(self) -> None:
         if self._gpu_worker is not None:

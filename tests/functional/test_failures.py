@@ -20,6 +20,7 @@ import fixtures
 from nova import exception as nova_exception
 
 from tests.fixtures import cloud
+from tests.fixtures import cloud_views
 from tests.fixtures import disk
 from tests.fixtures import patience
 
@@ -86,6 +87,23 @@ class FailedBuildTest(cloud.GpuCloud):
             self.wait_states(available=8)
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=8))
+
+
+    def test_operator_ends_what_no_instance_uses(self) -> None:
+        server = self.boot(self.flavor(H100=2))
+        [lost] = self.claim_directly('gpu1', 1).assignments
+        used = {row['uuid']: (row['used'], row['instance_uuid'])
+                for row in self.listing('assignment', 'list')}
+        self.assertEqual(('no', lost.instance_uuid), used.pop(lost.uuid))
+        self.assertEqual([('yes', server['id'])] * 2, list(used.values()))
+        for uuid in used:
+            refused = self.assertRaises(
+                cloud_views.CommandFailed, self.manage, 'assignment', 'end',
+                uuid)
+            self.assertIn(f'instance {server["id"]} is on gpu1',
+                          str(refused))
+        self.manage('assignment', 'end', lost.uuid)
+        self.wait_states(assigned=2, available=6)
 
 
 class DeniedTest(cloud.GpuCloud):

@@ -83,7 +83,8 @@ class BrokerTest(base.BaseTestCase):
             self._transport(services.RABBITMQ),
             rpc_transport.compute_topic(self.conf),
             'h1',
-            [manager.ComputeManager(lambda: None, lambda: None)],
+            [manager.ComputeManager(
+                lambda: None, lambda: None, lambda assignments: ())],
         )
         server.start()
         self.addCleanup(server.wait)

@@ -116,7 +116,8 @@ class LateClaimsMixin:
         server = rpc_transport.server(
             transport, rpc_transport.compute_topic(self.conf), 'h1',
             [manager.ComputeManager(
-                self.tracker.refresh, assignments_changed)])
+                self.tracker.refresh, assignments_changed,
+                lambda assignments: ())])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)

@@ -78,7 +78,8 @@ class HostTest(base.CommandTestCase):
             rpc_transport.get_transport(self.conf),
             rpc_transport.compute_topic(self.conf),
             name,
-            [compute_manager.ComputeManager(refreshed.set, refreshed.set)],
+            [compute_manager.ComputeManager(
+                refreshed.set, refreshed.set, lambda assignments: ())],
         )
         server.start()
         self.addCleanup(server.wait)

@@ -33,6 +33,7 @@ SLOW = frozenset({
 # is installed, as beside Nova.
 RPC = frozenset({'eventlet', 'oslo_config', 'oslo_messaging'})
 IMPORTS = {
+    'assignment': RPC,
     'conductor_ping': RPC,
     'db': {'alembic', 'oslo_config', 'oslo_db', 'sqlalchemy'},
     'designation': {'eventlet', 'oslo_config', 'oslo_privsep'},

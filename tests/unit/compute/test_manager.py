@@ -17,16 +17,21 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin.compute import manager
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import compute_api
+from tests.unit.compute import make
 
 
 class ComputeManagerTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.calls = mock.Mock(spec=['refresh', 'assignments_changed'])
+        self.calls = mock.Mock(
+            spec=['refresh', 'assignments_changed', 'usage'])
         self.manager = manager.ComputeManager(
-            self.calls.refresh, self.calls.assignments_changed)
+            self.calls.refresh, self.calls.assignments_changed,
+            self.calls.usage)
 
     def test_call_reaches_its_function_alone(self):
         for name in ('refresh', 'assignments_changed'):
@@ -34,6 +39,17 @@ class ComputeManagerTest(base.BaseTestCase):
             self.assertIsNone(getattr(self.manager, name)(context.admin()))
             self.assertEqual([getattr(mock.call, name)()],
                              self.calls.mock_calls)
+
+    def test_usage_is_what_its_function_says(self):
+        self.calls.usage.return_value = (
+            claim.Usage(uuid='a1', used=False, reason='deleted'),)
+        answer = self.manager.assignment_usage(
+            context.admin(), assignments=[
+                codec.to_primitive(make.assignment())])
+        self.assertEqual(
+            [{'uuid': 'a1', 'used': False, 'reason': 'deleted'}], list(answer))
+        self.assertEqual([mock.call.usage([make.assignment()])],
+                         self.calls.mock_calls)
 
     def test_ping_is_answered_without_work(self):
         self.assertIsNone(self.manager.ping(context.admin()))

@@ -341,6 +341,43 @@ class RestartedDestinationTest(base.ComputeTestCase):
                 context.admin())})
 
 
+class EndedByOperatorTest(base.ComputeTestCase):
+
+    def end(self):
+        """End what an instance has while the host does not look."""
+        self.boot(2)
+        self.tracker.backend.prepare(host_base.HostDevice.of(
+            self.tracker.assignments.all()[0]))
+        self.api.assignment_end(
+            context.admin(), [assignment.uuid for assignment
+                              in self.tracker.assignments.all()],
+            force=True, actor='root@ctl1')
+        self.assertEqual({'dirty': 2, 'available': 6}, self.states())
+
+    def assert_ended(self):
+        self.assertEqual([], self.tracker.assignments.all())
+        self.assertEqual({'available': 8}, self.states())
+        self.assertEqual({None}, self.drivers())
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.USAGE_TIMEOUT', 0.2))
+
+    def test_host_that_is_notified_forgets_it_and_cleans(self):
+        self.end()
+        self.tracker.assignments_changed()
+        self.tracker.run_once()
+        self.assert_ended()
+
+    def test_host_that_returns_forgets_it_and_cleans(self):
+        self.end()
+        self.tracker = self.make_tracker()
+        self.assertEqual(2, len(self.tracker.assignments.all()))
+        self.tracker.run_once()
+        self.assert_ended()
+
+
 class ReleaseTest(base.ComputeTestCase):
 
     def test_release_and_clean(self):

@@ -99,6 +99,17 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         self.assertEqual(base.uuids(granted), [
             row.uuid for row in claims.of_instance(self.db, 'i1')])
 
+    def test_assignment_that_ended_while_its_host_was_away_stays_ended(self):
+        granted = self.boot(2)
+        releases.end(self.db, base.uuids(granted), 'by root')
+        # The host's book has it still.
+        hosts.begin(self.db, 'h1', base.NODE)
+        reports.report(self.db, base.scan(
+            self.cards, number=1, assignments=tuple(self.book(granted))),
+            hosts.origin('h1', base.NODE))
+        self.assertEqual({}, self.users())
+        self.assertEqual({'dirty': 2, 'available': 6}, self.states())
+
     def test_assignment_that_only_the_database_has_stays(self):
         # Its host finds out from Nova whether the instance still has it.
         granted = self.boot(2)

@@ -53,6 +53,11 @@ class FakeComputeAPI:
     def assignments_changed(self, ctxt, host):
         self.changed.append(host)
 
+    def assignment_usage(self, ctxt, host, assignments):
+        return tuple(
+            claim_obj.Usage(uuid=assignment.uuid, used=False, reason='over')
+            for assignment in assignments)
+
     def ping(self, ctxt, host):
         self.asked.append(host)
         return self.answers
@@ -297,6 +302,26 @@ class DeviceReleaseTest(ManagerCase):
         self.refused(exception.InvalidTransition, CONTRACT.device_release,
                      device=device.uuid)
         self.assertEqual([], self.compute.refreshed)
+
+
+class AssignmentTest(ManagerCase):
+
+    def test_ended_assignment_tells_its_host(self):
+        uuids = base.uuids(self.boot(2))
+        ended = self.call(CONTRACT.assignment_end, assignments=uuids,
+                          force=False, actor='root@ctl1')
+        self.assertEqual([(uuid, 'no') for uuid in uuids],
+                         [(info.uuid, info.used) for info in ended])
+        self.assertEqual(['h1'], self.compute.changed)
+        self.assertEqual((), self.call(
+            CONTRACT.assignment_list, host='h1', instance=None))
+
+    def test_list_tells_no_host(self):
+        self.boot(1)
+        self.assertEqual(1, len(self.call(
+            CONTRACT.assignment_list, host=None, instance='i1')))
+        self.assertEqual(([], []), (
+            self.compute.changed, self.compute.refreshed))
 
 
 class HostDeleteTest(ManagerCase):

@@ -23,9 +23,11 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager
+from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
+from tests.unit.compute import make
 
 
 class _OtherVersion:
@@ -65,7 +67,8 @@ class PingTest(base.BaseTestCase):
     def test_ping_of_a_running_nova_compute_answers(self):
         looks = []
         self.serve(manager.ComputeManager(
-            lambda: looks.append(1), lambda: looks.append(2)))
+            lambda: looks.append(1), lambda: looks.append(2),
+            looks.append))
         self.assertTrue(self.api.ping(context.admin(), 'h1'))
         # It is asked whether it lives, not to do anything.
         self.assertEqual([], looks)
@@ -75,7 +78,8 @@ class PingTest(base.BaseTestCase):
         for host in ('h1', 'h2'):
             self.serve(manager.ComputeManager(
                 functools.partial(seen.put, f'refresh of {host}'),
-                functools.partial(seen.put, f'assignments of {host}')),
+                functools.partial(seen.put, f'assignments of {host}'),
+                seen.put),
                 host=host)
         self.api.assignments_changed(context.admin(), 'h1')
         self.assertEqual('assignments of h1', seen.get(timeout=60))
@@ -83,9 +87,24 @@ class PingTest(base.BaseTestCase):
         self.assertEqual('refresh of h2', seen.get(timeout=60))
         self.assertTrue(seen.empty())
 
+    def test_host_that_is_asked_judges_its_assignments(self):
+        for host in ('h1', 'h2'):
+            self.serve(manager.ComputeManager(
+                lambda: None, lambda: None, functools.partial(
+                    self.judge, host)), host=host)
+        self.assertEqual(
+            (claim.Usage(uuid='a1', used=None, reason='h2 says'),),
+            self.api.assignment_usage(
+                context.admin(), 'h2', [make.assignment()]))
+
+    def judge(self, host, assignments):
+        return tuple(claim.Usage(uuid=assignment.uuid, used=None,
+                                 reason=f'{host} says')
+                     for assignment in assignments)
+
     def test_ping_of_another_host_is_not_answered(self):
         self.serve(manager.ComputeManager(
-            lambda: None, lambda: None), host='h2')
+            lambda: None, lambda: None, tuple), host='h2')
         self.limit(0.2)
         self.assertFalse(self.api.ping(context.admin(), 'h1'))
 

@@ -117,6 +117,16 @@ class TimeoutTest(ClientCase):
             90 + compute_api.PING_TIMEOUT,
             self.timeout_of(self.client().host_delete, 'h1'))
 
+    def test_question_about_assignments_waits_for_their_hosts_too(self):
+        client = self.client()
+        for method, args, kwargs in (
+                (client.assignment_list, (), {}),
+                (client.assignment_end, (['a1'],),
+                 {'force': True, 'actor': 'root'})):
+            self.assertEqual(
+                90 + compute_api.USAGE_TIMEOUT,
+                self.timeout_of(method, *args, **kwargs))
+
     def test_delete_of_a_host_by_force_waits_no_longer(self):
         self.assertEqual(90, self.timeout_of(
             self.client().host_delete, 'h1', force=True))

@@ -97,6 +97,50 @@ class FindTest(base.BaseTestCase):
     def test_new_build_uses_nothing_of_before(self):
         self.assertEqual({'a1'}, self.find({}, spawning=True))
 
+    def usage(self, building=(), **kwargs):
+        """The judgement of two assignments of an instance on h1."""
+        instance = types.SimpleNamespace(**{
+            'uuid': 'i1', 'deleted': False, 'host': 'h1',
+            'task_state': None, 'vm_state': vm_states.ACTIVE,
+            'flavor': types.SimpleNamespace(id=1), **kwargs})
+        with mock.patch.object(objects.Instance, 'get_by_uuid',
+                               return_value=instance):
+            return orphans.usage(
+                [make.assignment(uuid=uuid) for uuid in ('a1', 'a2')],
+                lambda uuid: liveness.Domain(self.domain), building)
+
+    def test_usage_says_why(self):
+        for kwargs, domain, used, reason in (
+                ({}, 'inactive', True, 'instance i1 is on h1 with task none'),
+                ({'host': 'h2'}, 'inactive', False, 'is on h2'),
+                ({'host': 'h2'}, 'active', True, 'guest on h1 is active'),
+                ({'deleted': True}, 'absent', False, 'is deleted in Nova'),
+                ({'deleted': True, 'building': ['i1']}, 'absent', True, ''),
+                ({'host': None, 'task_state': 'spawning'}, 'absent', True,
+                 'no host with task spawning')):
+            self.domain = domain
+            with self.subTest(kwargs, domain=domain):
+                judged = self.usage(**kwargs)
+                self.assertEqual(
+                    [('a1', used), ('a2', used)],
+                    [(usage.uuid, usage.used) for usage in judged])
+                self.assertIn(reason, judged[0].reason)
+
+    def test_usage_names_the_newest_migration(self):
+        self.migrations = [types.SimpleNamespace(
+            id=1, uuid='m1', status='error', source_compute='h1',
+            dest_compute='h2', migration_type='migration',
+            new_instance_type_id=1)]
+        self.assertIn('m1, is error', self.usage(host='h2')[0].reason)
+
+    def test_usage_is_unknown_where_nova_does_not_answer(self):
+        with mock.patch.object(objects.Instance, 'get_by_uuid',
+                               side_effect=RuntimeError('away')):
+            judged = orphans.usage(
+                [make.assignment()], lambda uuid: liveness.Domain.ABSENT, ())
+        self.assertEqual([None], [usage.used for usage in judged])
+        self.assertIn('RuntimeError', judged[0].reason)
+
     def test_nothing_asks_nobody(self):
         self.assertEqual(set(), orphans.find([], self.fail))
 

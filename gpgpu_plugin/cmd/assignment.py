@@ -1,0 +1,110 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage assignment``: which instance has which device."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import socket
+from collections.abc import Sequence
+
+from cliff import lister
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import device
+from gpgpu_plugin.cmd import reach
+
+_LIST = ('uuid', 'instance_uuid', 'host', 'address', 'variant', 'vgpu_type',
+         'role', 'state', 'migration_uuid', 'since', 'used')
+
+
+class AssignmentList(reach.Command, lister.Lister):
+    """List assignments, and whether their instances use them."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', help='only those on this host')
+        parser.add_argument('--instance', metavar='UUID',
+                            help='only those of this instance')
+        parser.add_argument('--reason', action='store_true',
+                            help='show why they are used or not')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        found = self.api.assignment_list(
+            gpgpu_context.admin(), host=parsed_args.host,
+            instance=device.instance_uuid(parsed_args.instance)
+            if parsed_args.instance else None)
+        return columns.rows(
+            found, (*_LIST, 'reason') if parsed_args.reason else _LIST)
+
+
+class AssignmentEnd(reach.Command, lister.Lister):
+    """End assignments; their devices are cleaned and offered again."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('assignment', nargs='*',
+                            help='UUID of an assignment')
+        parser.add_argument('--instance', metavar='UUID',
+                            help='all of this instance on --host')
+        parser.add_argument('--host', help='host of --instance')
+        parser.add_argument(
+            '--force', action='store_true',
+            help='end them also if they are used, or if nova-compute of '
+                 'their host does not answer; a guest that runs must be '
+                 'stopped first, or its device is quarantined')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        uuids = self._uuids(parsed_args)
+        return columns.rows(self.api.assignment_end(
+            gpgpu_context.admin(), uuids, force=parsed_args.force,
+            actor=_actor()), _LIST)
+
+    def _uuids(self, parsed_args: argparse.Namespace) -> Sequence[str]:
+        """Return what is to be ended.
+
+        :raises Invalid: both ways of naming it are used, or none
+        :raises NotFound: the instance has nothing on the host
+        """
+        uuids: list[str] = parsed_args.assignment
+        instance, host = parsed_args.instance, parsed_args.host
+        if bool(uuids) == bool(instance) or bool(instance) != bool(host):
+            raise exception.Invalid(
+                field='assignment', value=' '.join(uuids),
+                expected='either UUIDs of assignments, or --instance and '
+                         '--host')
+        if uuids:
+            return uuids
+        found = self.api.instance_assignments(
+            gpgpu_context.admin(), device.instance_uuid(instance))
+        uuids = [assignment.uuid for assignment in found
+                 if assignment.host == host]
+        if not uuids:
+            raise exception.NotFound(
+                kind='assignment', name=f'of {instance} on {host}')
+        return uuids
+
+
+def _actor() -> str:
+    """Return who runs this command, and where."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container without a user database.
+        user = str(os.getuid())
+    return f'{user}@{socket.gethostname()}'

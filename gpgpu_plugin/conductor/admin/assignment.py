@@ -1,0 +1,185 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Assignments as operators see and end them.
+
+Whether an assignment is used only its host knows, which asks Nova and the
+hypervisor.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from concurrent import futures
+
+import oslo_messaging
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin as objects
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.rpc import compute_api
+
+LOG = logging.getLogger(__name__)
+
+_HOSTS_AT_ONCE = 32
+"""Number of hosts that are asked at the same time."""
+
+Ask = Callable[[str, Sequence[claim_obj.Assignment]],
+               tuple[claim_obj.Usage, ...]]
+"""Asks a host, by name, about the assignments of its instances."""
+
+_Listed = tuple[datetime.datetime, claim_obj.Assignment]
+"""An assignment, and when it was claimed."""
+
+
+def list_all(db: api.Database, ask: Ask, host: str | None = None,
+             instance: str | None = None,
+             ) -> tuple[objects.AssignmentInfo, ...]:
+    """Return active assignments (Conductor.assignment_list)."""
+    return _infos(_listed(db, host, instance), ask)
+
+
+def end(db: api.Database, ask: Ask, uuids: Sequence[str], *, force: bool,
+        actor: str) -> tuple[objects.AssignmentInfo, ...]:
+    """End assignments (Conductor.assignment_end)."""
+    infos = tuple(info for info in _infos(_beside(db, uuids), ask)
+                  if info.uuid in uuids)
+    missing = set(uuids) - {info.uuid for info in infos}
+    if missing:
+        raise exception.NotFound(
+            kind='active assignment', name=', '.join(sorted(missing)))
+    for info in infos:
+        if not force:
+            _check_unused(info)
+    judged = '; '.join(dict.fromkeys(
+        f'used: {info.used}, {info.reason}' for info in infos))
+    releases.end(db, uuids, f'by {actor}{" with --force" if force else ""}; '
+                            f'{judged}')
+    return infos
+
+
+def _listed(db: api.Database, host: str | None = None,
+            instance: str | None = None) -> list[_Listed]:
+    """Return active assignments.
+
+    :raises NotFound: no such host
+    """
+    with db.reader() as session:
+        if host is not None:
+            host_db.get(session, host)
+        return [(row.claimed_at, claims.view(row, of_host)) for row, of_host
+                in assignment_db.listed(session, host, instance)]
+
+
+def _beside(db: api.Database, uuids: Sequence[str]) -> list[_Listed]:
+    """Return all that the instances of assignments have on their host.
+
+    The host judges an assignment beside the others of its instance.
+    """
+    host_id = releases.host_id_of(db, uuids)
+    if host_id is None:
+        return []
+    with db.reader() as session:
+        host = session.get_one(models.Host, host_id).name
+    found = _listed(db, host)
+    instances = {assignment.instance_uuid for _, assignment in found
+                 if assignment.uuid in uuids}
+    return [(since, assignment) for since, assignment in found
+            if assignment.instance_uuid in instances]
+
+
+def _check_unused(info: objects.AssignmentInfo) -> None:
+    """Refuse to end an assignment that a guest has or may have.
+
+    :raises Conflict: naming why, and what to do
+    """
+    if info.used == 'yes':
+        raise exception.Conflict(
+            kind='assignment', name=info.uuid,
+            reason=f'it is used: {info.reason}. Delete, shelve or move the '
+                   f'instance, or reset its state and reboot it hard; with '
+                   f'--force device {info.address} of {info.host} is taken '
+                   f'from the instance all the same')
+    if info.used == 'unknown':
+        raise exception.Conflict(
+            kind='assignment', name=info.uuid,
+            reason=f'it is not known whether it is used: {info.reason}. '
+                   f'Start nova-compute on {info.host}; if the host is gone '
+                   f'for good, or no guest runs there, use --force')
+
+
+def _infos(found: Sequence[_Listed],
+           ask: Ask) -> tuple[objects.AssignmentInfo, ...]:
+    usage = _judge([assignment for _, assignment in found], ask)
+    return tuple(_info(since, assignment, usage[assignment.uuid])
+                 for since, assignment in found)
+
+
+def _info(since: datetime.datetime, assignment: claim_obj.Assignment,
+          usage: claim_obj.Usage) -> objects.AssignmentInfo:
+    return objects.AssignmentInfo(
+        uuid=assignment.uuid, instance_uuid=assignment.instance_uuid,
+        host=assignment.host, address=assignment.address,
+        variant=assignment.variant, vgpu_type=assignment.vgpu_type,
+        role=assignment.role, state=assignment.state,
+        migration_uuid=assignment.migration_uuid,
+        since=since.isoformat(timespec='seconds') + 'Z',
+        used={True: 'yes', False: 'no', None: 'unknown'}[usage.used],
+        reason=usage.reason)
+
+
+def _judge(assignments: Iterable[claim_obj.Assignment],
+           ask: Ask) -> Mapping[str, claim_obj.Usage]:
+    """Return what each host says about its assignments, by their UUID."""
+    by_host: dict[str, list[claim_obj.Assignment]] = {}
+    for assignment in assignments:
+        by_host.setdefault(assignment.host, []).append(assignment)
+    pool = futures.ThreadPoolExecutor(_HOSTS_AT_ONCE)
+    try:
+        asked = {host: pool.submit(ask, host, its)
+                 for host, its in by_host.items()}
+        futures.wait(asked.values(), compute_api.USAGE_TIMEOUT)
+    finally:
+        # A host that is silent must not keep the operator waiting.
+        pool.shutdown(wait=False, cancel_futures=True)
+    return {usage.uuid: usage for host, its in by_host.items()
+            for usage in _answer(host, its, asked[host])}
+
+
+def _answer(host: str, assignments: Iterable[claim_obj.Assignment],
+            asked: futures.Future[tuple[claim_obj.Usage, ...]],
+            ) -> list[claim_obj.Usage]:
+    answers = {}
+    reason = f'nova-compute on {host} does not answer'
+    if asked.cancelled():
+        reason = f'{host} was not asked, as too many others do not answer'
+    elif asked.done():
+        try:
+            answers = {usage.uuid: usage for usage in asked.result()}
+        except (oslo_messaging.MessagingException,
+                exception.GPUPluginException) as exc:
+            LOG.info('Cannot ask %s which assignments are used: %s', host,
+                     exc)
+            reason = f'{reason} ({type(exc).__name__})'
+    return [answers.get(assignment.uuid) or claim_obj.Usage(
+        uuid=assignment.uuid, used=None, reason=reason)
+        for assignment in assignments]

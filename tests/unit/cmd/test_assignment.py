@@ -1,0 +1,70 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``assignment``."""
+
+import fixtures
+
+from gpgpu_plugin.cmd import assignment
+from tests.unit.cmd import base
+
+
+class AssignmentTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        # Nobody serves h1.
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.USAGE_TIMEOUT', 0.2))
+        self.uuids = [assigned.uuid for assigned in self.claim(2)]
+
+    def test_list_says_that_a_silent_host_leaves_usage_unknown(self):
+        rows = self.json('assignment', 'list', '--host', 'h1', '--reason')
+        self.assertEqual(self.uuids, [row['UUID'] for row in rows])
+        self.assertEqual(
+            {(base.INSTANCE, 'h1', 'instance', 'assigned', 'unknown')},
+            {(row['Instance UUID'], row['Host'], row['Role'], row['State'],
+              row['Used']) for row in rows})
+        self.assertIn('does not answer', rows[0]['Reason'])
+        self.assertEqual(rows, self.json(
+            'assignment', 'list', '--instance', base.INSTANCE, '--reason'))
+        self.assertNotIn('Reason', self.json('assignment', 'list')[0])
+
+    def test_end_is_refused_where_usage_is_unknown(self):
+        err = self.refused('assignment', 'end', self.uuids[0])
+        self.assertIn('not known whether it is used', err)
+        self.assertIn('--force', err)
+        self.assertEqual(2, len(self.json('assignment', 'list')))
+
+    def test_end_by_uuid(self):
+        [row] = self.json('assignment', 'end', self.uuids[0], '--force')
+        self.assertEqual(self.uuids[0], row['UUID'])
+        [row] = self.json('assignment', 'list')
+        self.assertEqual(self.uuids[1], row['UUID'])
+
+    def test_end_by_instance_and_host(self):
+        self.json('assignment', 'end', '--instance', base.INSTANCE,
+                  '--host', 'h1', '--force')
+        self.assertEqual([], self.json('assignment', 'list'))
+        self.assertIn('does not exist', self.refused(
+            'assignment', 'end', '--instance', base.INSTANCE, '--host', 'h1'))
+
+    def test_end_needs_one_way_to_name_what(self):
+        for arguments in (
+                [], ['--host', 'h1'], ['--instance', base.INSTANCE],
+                [self.uuids[0], '--instance', base.INSTANCE, '--host', 'h1'],
+                [self.uuids[0], '--host', 'h1']):
+            self.assertIn('either UUIDs of assignments, or --instance and',
+                          self.refused('assignment', 'end', *arguments))
+
+    def test_actor_without_a_user_database_is_a_number(self):
+        with fixtures.MockPatch('getpass.getuser', side_effect=OSError):
+            self.assertRegex(assignment._actor(), r'^\d+@.')

@@ -1,0 +1,154 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Assignments as operators see and end them."""
+
+import threading
+
+import fixtures
+import oslo_messaging
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import assignment as assignment_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import patience
+from tests.unit.conductor import base
+
+
+class AssignmentCase(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.asked = []
+        self.used = {}
+
+    def ask(self, host, assignments):
+        """Answer as a host: by instance, or with the error of the host."""
+        self.asked.append((host, [one.uuid for one in assignments]))
+        if host in self.used:
+            raise self.used[host]
+        return tuple(
+            claim_obj.Usage(
+                uuid=assignment.uuid,
+                used=self.used.get(assignment.instance_uuid),
+                reason=f'{assignment.instance_uuid} is somewhere')
+            for assignment in assignments)
+
+
+class ListTest(AssignmentCase):
+
+    def list(self, **kwargs):
+        return [(info.instance_uuid, info.host, info.used) for info
+                in assignment_admin.list_all(self.db, self.ask, **kwargs)]
+
+    def test_hosts_say_whether_assignments_are_used(self):
+        self.report_second_host()
+        self.boot(1)
+        self.boot(1, 'i2')
+        self.boot(1, 'i2', host='h2')
+        self.used = {'i1': True, 'i2': False}
+        on_h1 = [('i1', 'h1', 'yes'), ('i2', 'h1', 'no')]
+        self.assertEqual([*on_h1, ('i2', 'h2', 'no')], self.list())
+        self.assertEqual(on_h1, self.list(host='h1'))
+        self.assertEqual([('i2', 'h1', 'no'), ('i2', 'h2', 'no')],
+                         self.list(instance='i2'))
+        self.assertEqual([('i2', 'h2', 'no')],
+                         self.list(host='h2', instance='i2'))
+
+    def test_row_says_which_device_and_since_when(self):
+        [assignment] = self.boot(1).assignments
+        [info] = assignment_admin.list_all(self.db, self.ask)
+        for name in ('uuid', 'address', 'variant', 'vgpu_type', 'role',
+                     'migration_uuid'):
+            self.assertEqual(getattr(assignment, name), getattr(info, name))
+        self.assertEqual('assigned', info.state)
+        self.assertRegex(info.since, r'^\d{4}-.*Z$')
+        self.assertEqual('i1 is somewhere', info.reason)
+
+    def test_host_with_an_error_is_unknown_and_others_are_not(self):
+        self.report_second_host()
+        self.boot(1)
+        self.boot(1, 'i2', host='h2')
+        self.used = {'h1': oslo_messaging.MessagingTimeout(), 'i2': True}
+        self.assertEqual(
+            [('i1', 'h1', 'unknown'), ('i2', 'h2', 'yes')], self.list())
+
+    def test_silent_hosts_do_not_keep_the_operator_waiting(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.USAGE_TIMEOUT', 0.2))
+        self.useFixture(fixtures.MockPatchObject(
+            assignment_admin, '_HOSTS_AT_ONCE', 1))
+        self.report_second_host()
+        self.boot(1)
+        self.boot(1, 'i2', host='h2')
+        answer = threading.Event()
+        self.addCleanup(answer.set)
+        infos = assignment_admin.list_all(
+            self.db, lambda *args: answer.wait(patience.LONG))
+        self.assertEqual(['unknown'] * 2, [info.used for info in infos])
+        self.assertIn('h1 does not answer', infos[0].reason)
+        self.assertIn('h2 was not asked', infos[1].reason)
+
+    def test_unknown_host_is_not_found(self):
+        self.assertRaises(exception.NotFound, self.list, host='h9')
+        self.assertEqual([], self.asked)
+
+
+class EndTest(AssignmentCase):
+
+    def end(self, uuids, *, force=False):
+        return assignment_admin.end(
+            self.db, self.ask, uuids, force=force, actor='root@ctl1')
+
+    def test_unused_assignment_is_ended_with_an_event(self):
+        first, second = base.uuids(self.boot(2))
+        self.used = {'i1': False}
+        [info] = self.end([first])
+        self.assertEqual((first, 'no'), (info.uuid, info.used))
+        # The host judges by all that the instance has there.
+        self.assertEqual([('h1', [first, second])], self.asked)
+        self.assertEqual({'dirty': 1, 'assigned': 1, 'available': 6},
+                         self.states())
+        with self.db.reader() as session:
+            [event] = session.scalars(sa.select(models.Event).where(
+                models.Event.kind == 'operator_end'))
+        self.assertEqual((first, 'i1', 'h1'), (
+            event.assignment_uuid, event.instance_uuid, event.host))
+        self.assertEqual(
+            'by root@ctl1; used: no, i1 is somewhere', event.detail)
+
+    def test_used_assignment_is_refused_with_the_reason(self):
+        uuids = base.uuids(self.boot(2))
+        for used, parts in (
+                (True, ('it is used', 'i1 is somewhere', 'Delete')),
+                (None, ('not known', 'i1 is somewhere', 'Start nova-compute',
+                        'h1'))):
+            self.used = {'i1': used}
+            exc = self.assertRaises(exception.Conflict, self.end, uuids)
+            for part in (*parts, '--force'):
+                self.assertIn(part, str(exc))
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
+    def test_used_assignment_is_ended_with_force(self):
+        self.used = {'i1': True}
+        self.end(base.uuids(self.boot(2)), force=True)
+        self.assertEqual({'dirty': 2, 'available': 6}, self.states())
+
+    def test_what_has_ended_is_not_found(self):
+        uuids = base.uuids(self.boot(1))
+        for _ in range(2):
+            self.assertRaises(exception.NotFound, self.end,
+                              [*uuids, 'none'], force=True)
+        self.end(uuids, force=True)
+        self.assertRaises(exception.NotFound, self.end, uuids, force=True)
+        self.assertRaises(exception.NotFound, self.end, ['none'])
