@@ -42,7 +42,21 @@ class NovaComputeProcessTest(cloud.ProcessCloud):
         self.assertEqual(2, len(self.devices('--used-by', server)))
         print(f'server {server} is ACTIVE and holds 2 devices')
 
+        self._start_twin('gpu1')
+        print('a second nova-compute with its files does not start')
+
         self.nova.delete(f'/servers/{server}')
         self.wait_for(lambda: len(self.devices(
             '--state', 'available', '--host', 'gpu1')) == 8, 'cleaned')
         print('deleted: 8 devices are available')
+
+    def _start_twin(self, host: str) -> None:
+        """Start nova-compute again with the files of one that runs."""
+        twin = self.stack.start(
+            'nova-compute-twin', self.stack.program(
+                'nova-compute', *self.stack.conf(f'{host}.conf')))
+        code = self.wait_for(twin.process.poll, 'the twin has ended')
+        self.assertGreater(code, 0)
+        self.assertRegex(
+            twin.log.read_text(),
+            f'Option .gpgpu. state_path: .*/{host}.json is in use by process')
