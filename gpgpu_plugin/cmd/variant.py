@@ -168,7 +168,7 @@ def _missing(wanted: Sequence[rules.Variant],
     :raises Conflict: one of them cannot be created; none was
     """
     different = [variant.name for variant in wanted if variant.name in known
-                 and variant != _to_rules(known[variant.name])]
+                 and variant != known[variant.name].without_devices()]
     if different:
         raise exception.Conflict(
             kind='variant', name=', '.join(different),
@@ -178,11 +178,6 @@ def _missing(wanted: Sequence[rules.Variant],
     missing = [variant for variant in wanted if variant.name not in known]
     for variant in missing:
         catalogue.check_beside(variant, [
-            _to_rules(other) for other in known.values()])
+            info.without_devices() for info in known.values()])
     return missing
 
-
-def _to_rules(known: admin.VariantInfo) -> rules.Variant:
-    return rules.Variant(**{
-        field.name: getattr(known, field.name)
-        for field in dataclasses.fields(rules.Variant)})

@@ -15,22 +15,20 @@ from __future__ import annotations
 
 import dataclasses
 
+from gpgpu_plugin.domain import variant
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VariantInfo:
+class VariantInfo(variant.Variant):
     """A variant, with the number of devices that it matches now."""
 
-    name: str
-    vendor: str
-    device: str
-    subsystem_vendor: str | None = None
-    subsystem: str | None = None
-    revision: str | None = None
-    type: str = 'gpu'
-    resource_class: str = ''
-    traits: tuple[str, ...] = ()
-    mix_policy: str = 'same_type'
     devices: int = 0
+
+    def without_devices(self) -> variant.Variant:
+        """Return the variant alone."""
+        return variant.Variant(**{
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(variant.Variant)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -39,14 +39,6 @@ from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
 
-_FIELDS = tuple(
-    field.name for field in dataclasses.fields(rules.Variant))
-
-
-def _to_domain(view: objects.VariantInfo) -> rules.Variant:
-    return rules.check(rules.Variant(
-        **{name: getattr(view, name) for name in _FIELDS}))
-
 
 def _infos(session: orm.Session,
            rows: list[models.Variant]) -> tuple[objects.VariantInfo, ...]:
@@ -54,8 +46,7 @@ def _infos(session: orm.Session,
     return tuple(
         objects.VariantInfo(
             devices=counts.get(row.id, 0),
-            **{name: getattr(variant_db.to_domain(row), name)
-               for name in _FIELDS})
+            **dataclasses.asdict(variant_db.to_domain(row)))
         for row in rows)
 
 
@@ -95,7 +86,7 @@ def create(db: api.Database, view: objects.VariantInfo,
 
     :returns: it, and the hosts that changed
     """
-    value = _to_domain(view)
+    value = rules.check(view.without_devices())
 
     def work(session: orm.Session,
              ) -> tuple[objects.VariantInfo, list[str]]:
@@ -115,7 +106,7 @@ def create(db: api.Database, view: objects.VariantInfo,
 def set_(db: api.Database, view: objects.VariantInfo,
          ) -> tuple[objects.VariantInfo, list[str]]:
     """Replace a variant's fields (ConductorAPI.variant_set)."""
-    value = _to_domain(view)
+    value = rules.check(view.without_devices())
 
     def work(session: orm.Session,
              ) -> tuple[objects.VariantInfo, list[str]]:
