@@ -266,7 +266,7 @@ class LifecycleMixin(service.ServiceMixin):
             super().reboot(context, instance, network_info, reboot_type,
                            *args, **kwargs)
             if reboot_type == 'HARD':
-                roles.settle(self.gpu_tracker, instance)
+                roles.release_unused(self.gpu_tracker, instance)
 
     def power_on(self, context: nova_types.Context,
                  instance: nova_types.Instance, *args: object,

@@ -92,8 +92,8 @@ def spawned(instance: nova_types.Instance,
     return of_build
 
 
-def settle(tracker: resource_tracker.ResourceTracker,
-           instance: nova_types.Instance) -> None:
+def release_unused(tracker: resource_tracker.ResourceTracker,
+                   instance: nova_types.Instance) -> None:
     """Release what a failed migration left here, after the guest's creation.
 
     The devices of the guest get the role ``instance``. All other devices of

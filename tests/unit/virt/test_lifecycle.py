@@ -273,8 +273,8 @@ class WorkingTest(base.DriverTestCase):
         super().setUp()
         self.instance = self.spawn(2)
         self.driver._gpu_worker = mock.Mock()
-        self.settle = self.useFixture(fixtures.MockPatchObject(
-            roles, 'settle')).mock
+        self.release_unused = self.useFixture(fixtures.MockPatchObject(
+            roles, 'release_unused')).mock
         self.useFixture(fixtures.MockPatchObject(
             roles, 'current', return_value=self.first))
         self.attached = []
@@ -302,18 +302,18 @@ class WorkingTest(base.DriverTestCase):
     def test_attachments_at_rest_are_of_the_current_role(self):
         self.assertEqual(1, len(self.driver.gpu_attachments(self.instance)))
 
-    def test_hard_reboot_alone_settles_a_failed_migration(self):
-        for kind, settles in (('SOFT', False), ('HARD', True)):
+    def test_hard_reboot_alone_releases_what_a_failed_move_left(self):
+        for kind, releases in (('SOFT', False), ('HARD', True)):
             self.driver.reboot(None, self.instance, None, kind)
-            self.assertIs(settles, self.settle.called)
+            self.assertIs(releases, self.release_unused.called)
 
-    def test_reboot_that_fails_settles_nothing(self):
+    def test_reboot_that_fails_releases_nothing(self):
         self.useFixture(fixtures.MockPatch(
             'nova.virt.fake.FakeDriver.reboot',
             side_effect=RuntimeError('x')))
         self.assertRaises(RuntimeError, self.driver.reboot, None,
                           self.instance, None, 'HARD')
-        self.assertFalse(self.settle.called)
+        self.assertFalse(self.release_unused.called)
         self.assertEqual({}, self.driver._gpu_at_work.selectors)
 
     def test_reboot_and_power_on_make_devices_of_the_role_ready(self):

@@ -200,14 +200,14 @@ class ElsewhereTest(TableTestCase):
             self.assertEqual(['of-m1'], self.dead(
                 claimed(), migrations=[home(status)]))
 
-    def test_old_side_lives_until_it_is_decided(self):
+    def test_source_lives_until_it_is_decided(self):
         for status in ('post-migrating', 'finished', 'confirming',
                        'reverting'):
             for left in (OWN, claimed('m0')):
                 self.assertEqual([], self.dead(
                     left, migrations=[away(status), home('error', 'm0')]))
 
-    def test_no_side_lives_while_nova_deletes_the_instance(self):
+    def test_no_assignment_lives_while_nova_deletes_the_instance(self):
         for migration, assignment in (
                 (away('post-migrating'), OWN), (away('finished'), OWN),
                 (away('reverting'), OWN), (home('migrating'), claimed())):
@@ -216,24 +216,24 @@ class ElsewhereTest(TableTestCase):
                     assignment, migrations=[migration], deleting=deleting,
                     task=task_states.RESIZE_MIGRATING))
 
-    def test_old_side_is_dead_once_it_is_decided(self):
+    def test_source_is_dead_once_it_is_decided(self):
         for status in OVER:
             for domain in ('inactive', 'absent'):
                 self.assertEqual(['own'], self.dead(
                     OWN, migrations=[away(status)], domain=domain))
 
-    def test_old_side_lives_until_a_revert_has_brought_it_back(self):
+    def test_source_lives_until_a_revert_has_brought_it_back(self):
         # Nova ends the migration on the destination, then the instance's
         # host changes on the source.
         self.assertEqual([], self.dead(
             OWN, migrations=[away('reverted')],
             task=task_states.RESIZE_REVERTING))
 
-    def test_old_side_without_domain_is_dead_while_nova_confirms(self):
+    def test_source_without_domain_is_dead_while_nova_confirms(self):
         self.assertEqual(['own'], self.dead(
             OWN, migrations=[away('confirming')], domain='absent'))
 
-    def test_old_side_stays_dead_while_it_moves_home(self):
+    def test_source_stays_dead_while_it_moves_home(self):
         self.assertEqual(['own'], self.dead(
             OWN, claimed('m2'), task=task_states.RESIZE_PREP,
             migrations=[home('pre-migrating', 'm2'), away('confirmed')]))

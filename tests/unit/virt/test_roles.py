@@ -118,13 +118,13 @@ class CurrentTest(LocatedTestCase):
         self.assertTrue(selector(DESTINATION))
 
 
-class SettleTest(LocatedTestCase):
+class ReleaseUnusedTest(LocatedTestCase):
 
-    def settle(self, vm_state='error', **kwargs):
+    def released(self, vm_state='error', **kwargs):
         """What the tracker is asked to do."""
         self.locate(**kwargs)
         self.instance.vm_state = vm_state
-        roles.settle(self.tracker, self.instance)
+        roles.release_unused(self.tracker, self.instance)
         for _, (_, which), _ in self.tracker.release_instance.mock_calls:
             return [assignment.uuid for assignment
                     in self.tracker.assignments.of_instance()
@@ -141,20 +141,20 @@ class SettleTest(LocatedTestCase):
 
     def test_guest_with_the_destination_s_devices_keeps_them(self):
         self.assertEqual(
-            self.confirmed('a-instance'), self.settle(flavor=2))
+            self.confirmed('a-instance'), self.released(flavor=2))
         for status in ('error', 'confirmed'):
             self.assertEqual(self.confirmed('a-instance'),
-                             self.settle(dest='h2', status=status))
+                             self.released(dest='h2', status=status))
         self.assertEqual(self.confirmed(),
-                         self.settle(dest='h2', assigned=(DESTINATION,)))
+                         self.released(dest='h2', assigned=(DESTINATION,)))
 
     def test_guest_with_the_old_flavor_releases_the_destination_s(self):
-        self.assertEqual(['a-destination'], self.settle(flavor=1))
+        self.assertEqual(['a-destination'], self.released(flavor=1))
 
     def test_migration_that_is_not_over_is_left_alone(self):
-        self.assertIsNone(self.settle(status='finished'))
-        self.assertIsNone(self.settle(vm_state='resized'))
-        self.assertIsNone(self.settle(moved=False))
+        self.assertIsNone(self.released(status='finished'))
+        self.assertIsNone(self.released(vm_state='resized'))
+        self.assertIsNone(self.released(moved=False))
 
-    def test_role_instance_alone_has_nothing_to_settle(self):
-        self.assertIsNone(self.settle(dest='h2', assigned=(INSTANCE,)))
+    def test_role_instance_alone_releases_nothing(self):
+        self.assertIsNone(self.released(dest='h2', assigned=(INSTANCE,)))
