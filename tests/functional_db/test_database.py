@@ -158,7 +158,7 @@ class FirstReport(base.ConductorTestCase):
 
 class Migration(test_migration.MigrationMixin, base.ConductorTestCase):
 
-    cards = ()
+    functions = ()
     variant = False
 
 

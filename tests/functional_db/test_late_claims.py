@@ -51,7 +51,7 @@ class LateClaimsMixin:
     """
 
     server = ''
-    cards = ()
+    functions = ()
 
     def setUp(self):
         services.require(self, self.server, services.RABBITMQ)

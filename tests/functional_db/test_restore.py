@@ -39,7 +39,7 @@ from tests.unit.conductor import base
 class RestoreMixin:
     """A host of four GPUs, and one that nobody uses meanwhile."""
 
-    cards = ()
+    functions = ()
     programs = ()
 
     def setUp(self):
@@ -149,7 +149,7 @@ class RestoreMixin:
                           self.build, 'early', 3)
         self.check()
 
-    def test_restart_of_the_holder_keeps_its_book(self):
+    def test_restart_of_the_owner_keeps_its_book(self):
         self.restore()
         before = {assignment.uuid for assignment
                   in self.trackers['h1'].assignments.all()}

@@ -62,7 +62,7 @@ def run(*arguments, **kwargs):
 
 
 class CommandTestCase(base.BaseTestCase):
-    """One host h1 with eight cards of 10de:2330.
+    """One host h1 with eight GPUs of 10de:2330.
 
     :cvar variants: those that a test starts with
     """

@@ -26,7 +26,7 @@ class VGPUTypeTest(base.CommandTestCase):
         self.manage('variant', 'create', 'T4', '--vendor', '10de',
                     '--device', '1eb8')
         for host in ('t1', 't2'):
-            self.report(vgpu_base.CARDS, host, node_uuid=str(uuid.uuid4()))
+            self.report(vgpu_base.GPUS, host, node_uuid=str(uuid.uuid4()))
 
     def listed(self, *arguments):
         return {(row['Host'], row['vGPU Type']): row for row in self.json(

@@ -125,7 +125,7 @@ class NovaTypesTest(base.BaseTestCase):
                 with self.subTest(f'{protocol.__name__}.{name}'):
                     self.assertIsNone(mismatch(declared, getattr(real, name)))
 
-    def test_private_method_of_novas_tracker_has_its_parameters(self):
+    def test_private_method_of_nova_s_tracker_has_its_parameters(self):
         self.assertIsNone(mismatch(
             nova_types.NovaResourceTracker._update,
             resource_tracker.ResourceTracker._update))

@@ -49,20 +49,20 @@ class ReleasesTest(base.BaseTestCase):
             self.sent += pending
             remove(pending)
 
-    def deliver(self):
+    def release_and_confirm(self):
         self.releases.release(['a1'])
         self.releases.confirm(CONFIRMATION)
 
     def test_full_disk_does_not_stop_what_the_conductor_accepts(self):
         with disk.full_disk():
-            self.deliver()
+            self.release_and_confirm()
         self.assertEqual(['a1', CONFIRMATION], self.sent)
         self.assertEqual(([], []), (
             self.book.pending(), self.book.confirmations()))
 
     def test_without_a_conductor_it_is_stored(self):
         self.conductor = False
-        self.deliver()
+        self.release_and_confirm()
         read = assignments.HostAssignments(self.path)
         self.assertEqual((['a1'], [CONFIRMATION]), (
             read.pending(), read.confirmations()))

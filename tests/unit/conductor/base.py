@@ -55,7 +55,7 @@ EIGHT = tuple(function(number) for number in range(8))
 
 class ConductorTestCase(base.BaseTestCase):
 
-    cards = EIGHT
+    functions = EIGHT
     variant = True
 
     def setUp(self):
@@ -65,8 +65,8 @@ class ConductorTestCase(base.BaseTestCase):
         if self.variant:
             variant_admin.create(self.db, admin.VariantInfo(
                 name='H100', vendor='10de', device='2330'))
-        if self.cards:
-            hosts.store(self.db, scan(self.cards))
+        if self.functions:
+            hosts.store(self.db, scan(self.functions))
 
     def database(self):
         return database.Database(self.conf)
@@ -147,7 +147,7 @@ class MachineCase(ConductorTestCase):
 
 
 def uuids(claim):
-    return [each.uuid for each in claim.assignments]
+    return [assignment.uuid for assignment in claim.assignments]
 
 
 def replace(number, **facts):

@@ -27,14 +27,14 @@ from tests.unit.conductor import vgpu_base
 
 class AdoptionMixin:
 
-    def restored(self, book, cards=None, marked=True):
+    def restored(self, book, functions=None, marked=True):
         """Report after a restore with the assignments in the host's book."""
         if marked:
             sessions.mark_restored(self.db)
         granted = hosts.begin(self.db, 'h1', base.NODE, expected=90)
         origin = hosts.origin('h1', base.NODE, session=granted.number)
         reports.report(self.db, base.scan(
-            self.cards if cards is None else cards, number=1,
+            self.functions if functions is None else functions, number=1,
             assignments=tuple(book)), origin)
         return origin
 
@@ -74,7 +74,7 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         hosts.begin(self.db, 'h1', base.NODE)
         origin = hosts.origin('h1', base.NODE)
         reports.report(self.db, base.scan(
-            self.cards, number=2, assignments=tuple(self.book(granted))),
+            self.functions, number=2, assignments=tuple(self.book(granted))),
             origin)
         self.assertEqual({'assigned': 2, 'dirty': 6}, self.states())
 

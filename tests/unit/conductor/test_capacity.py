@@ -34,7 +34,7 @@ class LoadTest(vgpu_base.VGPUTestCase):
         claim = self.ask(Q4=1)
         value = self.load()
         self.assertEqual('T4', value.variant.name)
-        self.assertEqual([card.id for card in self.cards], [
+        self.assertEqual([gpu.id for gpu in self.functions], [
             gpu.id for gpu in value.gpus])
         [row] = value.children[claim.assignments[0].stable_id.partition(
             '/mdev')[0]]

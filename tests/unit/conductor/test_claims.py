@@ -31,17 +31,17 @@ class ClaimTest(base.ConductorTestCase):
     def test_life_of_a_claim(self):
         granted = self.claim(2)
         self.assertEqual(2, len({
-            each.device_uuid for each in granted.assignments}))
+            assignment.device_uuid for assignment in granted.assignments}))
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
-        for each in granted.assignments:
-            self.assertIsNotNone(each.lease_expires_at)
+        for assignment in granted.assignments:
+            self.assertIsNotNone(assignment.lease_expires_at)
         # Backed by an allocation: Placement counts them as used.
         self.assertEqual((8, 0), self.offered(granted.inventory))
 
         claims.activate(self.db, base.uuids(granted))
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual({None}, {
-            each.lease_expires_at for each in claims.of_instance(
+            assignment.lease_expires_at for assignment in claims.of_instance(
                 self.db, 'i1')})
 
         inventory = releases.release(self.db, base.uuids(granted))
@@ -72,7 +72,8 @@ class ClaimTest(base.ConductorTestCase):
         self.assertEqual({'dirty': 3, 'assigned': 1, 'provisioning': 2,
                           'available': 2}, self.states())
         self.assertEqual(base.uuids(granted), [
-            each.uuid for each in claims.of_instance(self.db, 'i1')])
+            assignment.uuid
+            for assignment in claims.of_instance(self.db, 'i1')])
 
     def test_orphans_of_the_same_request_are_its_devices(self):
         left = self.boot(2)
@@ -91,7 +92,7 @@ class ClaimTest(base.ConductorTestCase):
         first = self.claim(2)
         second = self.claim_destination(2, 'migration-1')
         self.assertEqual(4, len({
-            each.device_uuid for each in
+            assignment.device_uuid for assignment in
             first.assignments + second.assignments}))
 
     def test_claim_left_by_a_failed_move_does_not_block_the_next(self):
@@ -200,19 +201,21 @@ class ClaimTest(base.ConductorTestCase):
         devices = device_admin.list_all(self.db)
         device_admin.set_(self.db, devices[0].uuid, enabled=False)
         base.hosts.store(self.db, base.scan(
-            each for each in base.EIGHT if each.id != devices[1].stable_id))
-        given = {each.device_uuid for each in self.claim(6).assignments}
+            gpu for gpu in base.EIGHT if gpu.id != devices[1].stable_id))
+        given = {assignment.device_uuid
+                 for assignment in self.claim(6).assignments}
         self.assertEqual(
-            {each.uuid for each in devices[2:]}, given)
+            {device.uuid for device in devices[2:]}, given)
         self.assertRaises(
             exception.ClaimDenied, self.claim, 1, instance='i2')
 
     def test_topology_is_kept(self):
         granted = self.claim(4, topology=request.Topology.SAME_NUMA)
-        rows = {each.uuid: each for each in device_admin.list_all(self.db)}
+        rows = {device.uuid: device
+                for device in device_admin.list_all(self.db)}
         self.assertEqual(1, len({
-            rows[each.device_uuid].numa_node
-            for each in granted.assignments}))
+            rows[assignment.device_uuid].numa_node
+            for assignment in granted.assignments}))
 
     def test_crash_inside_leaves_nothing(self):
         # After each flush of the transaction.
@@ -255,7 +258,7 @@ class ClaimTest(base.ConductorTestCase):
         releases.release(self.db, base.uuids(self.boot(1)))
         self.clean_all()
         with self.db.reader() as session:
-            kinds = [each.kind for each in session.scalars(
+            kinds = [event.kind for event in session.scalars(
                 sa.select(models.Event).where(
                     models.Event.kind != 'appeared')
                 .order_by(models.Event.id))]

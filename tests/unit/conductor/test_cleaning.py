@@ -236,7 +236,7 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         cleaning.finished(
             self.db, task.device_uuid, task.token, passed=True, evidence='',
             driver_capacities={
-                self.cards[0].id: driver_capacity.DriverCapacity(
+                self.functions[0].id: driver_capacity.DriverCapacity(
                     available={'T4-4Q': 1})})
         self.assertEqual(5, self.remaining()['4Q'])
 

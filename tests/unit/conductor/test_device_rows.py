@@ -30,9 +30,9 @@ class TakeCase(vgpu_base.VGPUTestCase):
             [group] = capacity.load(session, [host.id])[host.id]
             rows = device_rows.take(session, [
                 (group, offer.Selection(
-                    gpu_id=self.cards[0].id, vgpu_type=name, placement_id=None
-                )) for name in types])
-            return [(row.stable_id.removeprefix(self.cards[0].id),
+                    gpu_id=self.functions[0].id, vgpu_type=name,
+                    placement_id=None)) for name in types])
+            return [(row.stable_id.removeprefix(self.functions[0].id),
                      row.vgpu_type) for row in rows]
 
 
@@ -60,7 +60,7 @@ class MdevTest(TakeCase):
 
 class VFTest(TakeCase):
 
-    cards = (PF, *(vgpu_base.vf(PF, index, device='1eb8')
+    functions = (PF, *(vgpu_base.vf(PF, index, device='1eb8')
                    for index in range(3)))
 
     def test_no_vf_is_taken_twice(self):

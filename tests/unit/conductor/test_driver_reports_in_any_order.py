@@ -34,7 +34,7 @@ from gpgpu_plugin.domain.vgpu import driver_capacity
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
-CARDS = vgpu_base.CARDS
+GPUS = vgpu_base.GPUS
 TYPES = vgpu_base.TYPES
 
 
@@ -59,7 +59,7 @@ class Driver:
     def report(self):
         return driver_capacity.DriverCapacity(
             existing=tuple(sorted(self.made)),
-            available={each.name: self.available(each.name) for each in TYPES})
+            available={kind.name: self.available(kind.name) for kind in TYPES})
 
 
 def size_of(name):
@@ -89,21 +89,21 @@ class DriverMachine(RuleBasedStateMachine):
     @initialize(memories=st.tuples(*[st.sampled_from([3, 6, 16])] * 2))
     def start(self, memories):
         self.numbers = itertools.count(1)
-        self.drivers = {card.id: Driver(memory) for card, memory in zip(
-            CARDS, memories, strict=True)}
+        self.drivers = {gpu.id: Driver(memory) for gpu, memory in zip(
+            GPUS, memories, strict=True)}
         self.scan(False)
 
-    def sampled(self, *cards):
+    def sampled(self, *gpus):
         at = ('start', next(self.numbers))
         return {
-            card: dataclasses.replace(
-                self.drivers[card].report(), sampled_at=at)
-            for card in cards
+            gpu: dataclasses.replace(
+                self.drivers[gpu].report(), sampled_at=at)
+            for gpu in gpus
         }
 
     def reports_of(self, claim):
-        return self.sampled(*{each.stable_id.partition('/mdev')[0]
-                           for each in claim.assignments})
+        return self.sampled(*{assignment.stable_id.partition('/mdev')[0]
+                              for assignment in claim.assignments})
 
     def call(self, late, method, *args, **kwargs):
         self.calls.append(functools.partial(
@@ -125,13 +125,13 @@ class DriverMachine(RuleBasedStateMachine):
     def make(self, claim):
         """Whether the drivers made all of it; otherwise nothing is left."""
         made = []
-        for each in claim.assignments:
-            driver = self.drivers[each.stable_id.partition('/mdev')[0]]
-            if not driver.make(each.uuid, each.vgpu_type):
+        for assignment in claim.assignments:
+            driver = self.drivers[assignment.stable_id.partition('/mdev')[0]]
+            if not driver.make(assignment.uuid, assignment.vgpu_type):
                 for driver, uuid_ in made:
                     del driver.made[uuid_]
                 return False
-            made.append((driver, each.uuid))
+            made.append((driver, assignment.uuid))
         return True
 
     names = st.sampled_from(['Q1', 'Q4', 'Q16'])
@@ -166,13 +166,13 @@ class DriverMachine(RuleBasedStateMachine):
             if task.token in self.cleaned:
                 continue
             self.cleaned.add(task.token)
-            card = task.stable_id.partition('/mdev')[0]
+            gpu = task.stable_id.partition('/mdev')[0]
             cleaning.started(
                 self.case.db, task.device_uuid, task.token, task.token)
-            self.drivers[card].made.pop(task.assignment_uuid)
+            self.drivers[gpu].made.pop(task.assignment_uuid)
             self.call(how != 'now', cleaning.finished, task.device_uuid,
                       task.token, passed=True, evidence='',
-                      driver_capacities=self.sampled(card))
+                      driver_capacities=self.sampled(gpu))
         if how == 'swapped':
             while self.calls[before:]:
                 self.calls.pop()()
@@ -183,15 +183,15 @@ class DriverMachine(RuleBasedStateMachine):
         reported = self.sampled(*self.drivers)
         self.call(late, reports.report, base.scan(
             dataclasses.replace(
-                card, driver_capacity=reported[card.id],
-                existing_vgpus=tuple(sorted(self.drivers[card.id].made)))
-            for card in CARDS))
+                gpu, driver_capacity=reported[gpu.id],
+                existing_vgpus=tuple(sorted(self.drivers[gpu.id].made)))
+            for gpu in GPUS))
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
     def arrive(self, data):
-        for each in data.draw(st.permutations(self.calls)):
-            each()
+        for call in data.draw(st.permutations(self.calls)):
+            call()
         self.calls.clear()
 
     @invariant()
@@ -207,9 +207,9 @@ class DriverMachine(RuleBasedStateMachine):
     @invariant()
     def observed_maxima_are_true(self):
         with self.case.db.reader() as session:
-            for card in session.query(models.Device).filter_by(kind='pci'):
-                memory = self.drivers[card.stable_id].memory
-                reported = device_db.driver_capacity(card)
+            for gpu in session.query(models.Device).filter_by(kind='pci'):
+                memory = self.drivers[gpu.stable_id].memory
+                reported = device_db.driver_capacity(gpu)
                 for name, most in reported.observed_max.items():
                     assert most == memory // size_of(name), (name, reported)
 

@@ -41,10 +41,11 @@ class OfGroupTest(base.BaseTestCase):
             devices=(make.gpu(mechanism='mdev'),)), 'node')
         self.assertEqual(
             [('CUSTOM_GPU_T4', 1, 0, 1), ('CUSTOM_VGPU_T4_T4_4Q', 4, 4, 4)],
-            [(each.resource_class, each.total, each.reserved, each.max_unit)
-             for each in found.types])
+            [(offered.resource_class, offered.total, offered.reserved,
+              offered.max_unit)
+             for offered in found.types])
 
     def test_type_without_gpus_and_allocations_is_left_out(self):
         self.assertEqual([naming.resource_class('T4')], [
-            each.resource_class for each in inventory.of_group(
+            offered.resource_class for offered in inventory.of_group(
                 make.t4s(make.gpu()), 'node').types])

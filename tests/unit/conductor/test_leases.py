@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Leases that are over, and the hosts that are told."""
+"""Tests of expired leases and of the hosts that are notified."""
 
 import fixtures
 
@@ -31,7 +31,7 @@ class LeaseWatchTest(base.ConductorTestCase):
         self.watch = leases.LeaseWatch(
             self.db, self.compute, lambda: self.now)
 
-    def test_host_is_told_of_an_expired_lease_until_it_is_settled(self):
+    def test_host_is_notified_of_an_expired_lease_until_it_ends(self):
         granted = self.claim(2)
         self.assertEqual([], self.watch.run_once())
         self.now += 61
@@ -46,22 +46,22 @@ class LeaseWatchTest(base.ConductorTestCase):
         self.now += 10**6
         self.assertEqual([], self.watch.run_once())
 
-    def test_host_that_cannot_be_told_does_not_keep_others_from_it(self):
+    def test_host_that_cannot_be_notified_does_not_delay_others(self):
         self.report_second_host()
         self.claim(1)
         self.claim(1, 'i2', host='h2')
         self.now += 61
-        told = []
+        notified = []
 
         def cast(ctxt, host):
             if host == 'h1':
                 raise RuntimeError('broker')
-            told.append(host)
+            notified.append(host)
         self.compute.assignments_changed = cast
         log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.conductor.leases'))
         self.assertEqual(['h1', 'h2'], self.watch.run_once())
-        self.assertEqual(['h2'], told)
+        self.assertEqual(['h2'], notified)
         self.assertIn('Cannot tell h1', log.output)
 
     def test_database_that_is_away_ends_nothing(self):

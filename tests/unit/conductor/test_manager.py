@@ -175,19 +175,19 @@ class ClaimTest(ManagerCase):
 
 class CastTest(ManagerCase):
 
-    def test_host_that_cannot_be_told_does_not_keep_others_from_it(self):
+    def test_host_that_cannot_be_notified_does_not_delay_others(self):
         self.report_second_host()
-        told = []
+        notified = []
 
         def refresh(ctxt, host):
             if host == 'h1':
                 raise oslo_messaging.MessageDeliveryFailure('h1')
-            told.append(host)
+            notified.append(host)
         self.compute.refresh = refresh
         log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.conductor.manager'))
         self.call(CONTRACT.variant_delete, name='H100')
-        self.assertEqual(['h2'], told)
+        self.assertEqual(['h2'], notified)
         self.assertIn('Cannot tell h1', log.output)
 
 

@@ -27,7 +27,7 @@ class SQLiteRaceTest(base.BaseTestCase):
         return race.run(race.Setting(
             database=made.connection, transport='fake:/', **kwargs))
 
-    def test_whole_cards_and_vgpus(self):
+    def test_whole_gpus_and_vgpus(self):
         self.shared('same_type')
 
     def test_mixed_sizes(self):

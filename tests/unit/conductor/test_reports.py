@@ -50,7 +50,7 @@ class ReportTest(base.ConductorTestCase):
         [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertIn('10de:1234', device.reason)
 
-    def test_broken_card_is_unmanaged_with_the_reason(self):
+    def test_broken_gpu_is_unmanaged_with_the_reason(self):
         hosts.store(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, fault='reads all ones'))))
         [device] = device_admin.list_all(self.db, state='unmanaged')
@@ -64,24 +64,24 @@ class ReportTest(base.ConductorTestCase):
         return hosts.store(self.db, base.scan((
             base.replace(0, **facts), *base.EIGHT[1:])))
 
-    def test_card_that_others_no_longer_manage_is_cleaned_first(self):
+    def test_gpu_that_others_no_longer_manage_is_cleaned_first(self):
         inventory = self.managed_elsewhere()
         self.assertEqual({'dirty': 1, 'available': 7}, self.states())
         self.assertEqual((8, 1), self.offered(inventory))
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
 
-    def test_card_that_others_manage_in_another_way_stays_theirs(self):
+    def test_gpu_that_others_manage_in_another_way_stays_theirs(self):
         self.managed_elsewhere(owner='Cyborg')
         self.assertEqual({'available': 7, 'unmanaged': 1}, self.states())
         [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertIn('Cyborg', device.reason)
 
-    def test_card_whose_vfs_others_managed_is_not_cleaned(self):
+    def test_gpu_whose_vfs_others_managed_is_not_cleaned(self):
         self.managed_elsewhere(used_by='vf')
         self.assertEqual({'available': 8}, self.states())
 
-    def test_card_of_others_without_a_variant_waits_for_one(self):
+    def test_gpu_of_others_without_a_variant_waits_for_one(self):
         variant_admin.delete(self.db, 'H100')
         self.managed_elsewhere()
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
@@ -91,41 +91,41 @@ class ReportTest(base.ConductorTestCase):
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
 
-    def test_assigned_card_that_vanishes_keeps_its_holder(self):
+    def test_assigned_gpu_that_vanishes_keeps_its_instance(self):
         granted = self.boot(8)
         inventory = hosts.store(self.db, base.scan(()))
         self.assertEqual((8, 0), self.offered(inventory))
         self.assertEqual({'assigned': 8}, self.states())
         self.assertEqual({False}, {
-            each.present for each in device_admin.list_all(self.db)})
+            device.present for device in device_admin.list_all(self.db)})
         inventory = releases.release(self.db, base.uuids(granted))
         self.assertEqual((8, 8), self.offered(inventory))
         self.assertEqual({'missing': 8}, self.states())
 
-    def test_group_whose_cards_vanish_and_return(self):
+    def test_group_whose_gpus_vanish_and_return(self):
         self.assertEqual((8, 8), self.offered(
             hosts.store(self.db, base.scan(()))))
         self.assertEqual((8, 0), self.offered(
             hosts.store(self.db, base.scan(base.EIGHT))))
 
-    def test_renumbered_card_is_the_same_device(self):
-        before = {each.stable_id: each.uuid
-                  for each in device_admin.list_all(self.db)}
+    def test_renumbered_gpu_is_the_same_device(self):
+        before = {device.stable_id: device.uuid
+                  for device in device_admin.list_all(self.db)}
         hosts.store(self.db, base.scan(
             base.replace(number, address=f'0000:{number + 64:02x}:00.0')
             for number in range(8)))
         self.assertEqual(before, {
-            each.stable_id: each.uuid
-            for each in device_admin.list_all(self.db)})
+            device.stable_id: device.uuid
+            for device in device_admin.list_all(self.db)})
         self.assertEqual({'available': 8}, self.states())
 
-    def test_swapped_card_is_quarantined(self):
+    def test_swapped_gpu_is_quarantined(self):
         hosts.store(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, dsn='ff-00'))))
         [device] = device_admin.list_all(self.db, state='quarantined')
         self.assertIn('dsn', device.reason)
 
-    def test_swapped_card_keeps_its_holder(self):
+    def test_swapped_gpu_keeps_its_instance(self):
         self.boot(8)
         hosts.store(self.db, base.scan((
             *base.EIGHT[1:], base.replace(0, dsn='ff-00'))))
@@ -143,7 +143,7 @@ class ReportTest(base.ConductorTestCase):
             base.scan(base.EIGHT, host='h2'))
         self.assertIn('h1', str(exc))
         self.assertEqual(['h1'], [
-            each.host for each in host_admin.list_all(self.db)])
+            host.host for host in host_admin.list_all(self.db)])
 
     def test_same_id_twice_writes_nothing(self):
         self.assertRaises(

@@ -59,7 +59,7 @@ class RoleMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.case = base.MachineCase('run')
-        self.case.cards = base.EIGHT[:5]
+        self.case.functions = base.EIGHT[:5]
         self.case.setUp()
         self.case.report_second_host(base.EIGHT[:5])
         self.case.boot(1, 'i2', host='h2')
@@ -173,8 +173,8 @@ class RoleMachine(RuleBasedStateMachine):
         confirmation.confirm(self.case.db, confirmation_)
         # Also those that are delivered again, late.
         self.confirmed.append(confirmation_)
-        for delivered in self.confirmed:
-            confirmation.confirm(self.case.db, delivered)
+        for earlier in self.confirmed:
+            confirmation.confirm(self.case.db, earlier)
         for other in replaced:
             del self.expected[other]
         self.expected[
@@ -204,7 +204,7 @@ class RoleMachine(RuleBasedStateMachine):
         self.host = self.move = None
 
     @invariant()
-    def each_key_has_one_set(self):
+    def every_key_has_one_set(self):
         found = {}
         for assignment in claims.of_instance(self.case.db, 'i1'):
             found.setdefault((

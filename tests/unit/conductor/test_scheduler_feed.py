@@ -27,7 +27,7 @@ from tests.unit.conductor import vgpu_base
 class UnlistedTest(vgpu_base.VGPUTestCase):
     """vGPU types that were never enabled."""
 
-    def test_type_that_is_not_listed_is_not_told_to_schedulers(self):
+    def test_type_that_is_not_listed_is_not_reported_to_schedulers(self):
         hosts.store(self.db, base.scan(
             (base.function(0, device='25b6', driver='nvidia',
                            vgpu_mechanism=capability.VGPUMechanism.MDEV,
@@ -35,10 +35,10 @@ class UnlistedTest(vgpu_base.VGPUTestCase):
             node_uuid='22222222-2222-2222-2222-222222222222'))
         variant_admin.create(self.db, admin.VariantInfo(
             name='A2', vendor='10de', device='25b6'))
-        [told] = [host for host in scheduler_feed.changes_since(
+        [info] = [host for host in scheduler_feed.changes_since(
             self.db, 0).hosts if host.host == 'h2']
         self.assertEqual(['CUSTOM_GPU_A2'], [
-            offered.resource_class for group in told.groups
+            offered.resource_class for group in info.groups
             for offered in group.types])
 
 
@@ -48,7 +48,7 @@ class ChangesTest(base.ConductorTestCase):
         hosts.store(self.db, base.scan(
             (), host='h2', node_uuid='22222222-2222-2222-2222-222222222222'))
         first = scheduler_feed.changes_since(self.db, 0)
-        self.assertEqual({'h1', 'h2'}, {each.host for each in first.hosts})
+        self.assertEqual({'h1', 'h2'}, {info.host for info in first.hosts})
         nothing = scheduler_feed.changes_since(self.db, first.generation)
         self.assertEqual((first.generation, ()),
                          (nothing.generation, nothing.hosts))
@@ -90,7 +90,7 @@ class ChangesTest(base.ConductorTestCase):
                 cleaning.operator_release(self.db, task.device_uuid)
                 check_changed('dirty')
 
-    def test_deleted_host_is_told(self):
+    def test_deleted_host_is_reported(self):
         before = scheduler_feed.changes_since(self.db, 0).generation
         host_admin.delete(self.db, 'h1')
         [host] = scheduler_feed.changes_since(self.db, before).hosts

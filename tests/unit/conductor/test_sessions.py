@@ -35,7 +35,7 @@ OTHER = machine.MachineIdentity(boot_id='b2', machine_id='h2')
 
 class SessionCase(base.ConductorTestCase):
 
-    cards = ()
+    functions = ()
 
     def setUp(self):
         super().setUp()

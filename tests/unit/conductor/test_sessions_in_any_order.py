@@ -59,7 +59,7 @@ def fates(calls):
 
 
 MEANWHILE = st.sampled_from([
-    'nothing', 'nothing', 'deliver', 'iterate', 'old', 'copy', 'killed'])
+    'nothing', 'nothing', 'dispatch', 'iterate', 'old', 'copy', 'killed'])
 
 
 class Placement:
@@ -87,7 +87,7 @@ class SessionMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.case = base.MachineCase('run')
-        self.case.cards = ()
+        self.case.functions = ()
         self.case.setUp()
         self.folder = self.case.useFixture(
             fixtures.TempDir()).path
@@ -174,14 +174,14 @@ class SessionMachine(RuleBasedStateMachine):
             tracker.run_once()
 
     @initialize(servers=st.integers(0, 2), deleted=st.booleans(),
-                backed_up=st.booleans(), begins=st.sampled_from([
+                has_backup=st.booleans(), begins=st.sampled_from([
                     'nothing', 'clean_late', 'start_beside', 'late_report',
                     'early_restore']))
-    def first_start(self, servers, deleted, backed_up, begins):
+    def first_start(self, servers, deleted, has_backup, begins):
         self.now = self.start(self.machine)
         self.copy = self.start(self.machines[1])
         self.run(self.now)
-        if backed_up:
+        if has_backup:
             self.back_up()
         for _ in range(servers):
             self.build(1, {}, 'nothing')
@@ -215,7 +215,7 @@ class SessionMachine(RuleBasedStateMachine):
         def meanwhile():
             self.count('cleaning')
             if late:
-                self.network.deliver_late()
+                self.network.dispatch_late()
             self.machine.wrong += self.wrongly_free()
         self.machine.meanwhile = meanwhile
         with self.may_be_killed():
@@ -239,7 +239,7 @@ class SessionMachine(RuleBasedStateMachine):
         if restarts:
             self.restart()
         self.run(self.now)
-        self.network.deliver_late()
+        self.network.dispatch_late()
 
     @rule()
     def clean_late(self):
@@ -272,8 +272,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     def spawn(self, instance, meanwhile):
         """Nova's spawn, beside which others work."""
-        if meanwhile == 'deliver':
-            self.network.deliver_late()
+        if meanwhile == 'dispatch':
+            self.network.dispatch_late()
         elif meanwhile == 'killed':
             raise network_fixture.Killed
         elif meanwhile != 'nothing':
@@ -323,8 +323,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.network.is_paused = not self.network.is_paused
 
     @rule()
-    def deliver(self):
-        self.network.deliver_late()
+    def dispatch(self):
+        self.network.dispatch_late()
 
     def lose_casts(self):
         self.casts_are_lost = not self.casts_are_lost
@@ -426,11 +426,11 @@ class SessionMachine(RuleBasedStateMachine):
         """Nothing is lost: without guests all GPUs become available."""
         self.network.is_paused = self.casts_are_lost = False
         self.network.fates = {}
-        self.network.deliver_late()
-        self.settle()
+        self.network.dispatch_late()
+        self.run_for_days()
         if not self.now.session.is_reported:
             sessions.allow_takeover(self.case.db, 'h1')
-            self.settle()
+            self.run_for_days()
         for instance in sorted(self.servers):
             self.delete_server(instance)
         self.machine.put_back()
@@ -438,12 +438,12 @@ class SessionMachine(RuleBasedStateMachine):
             device_admin.set_(self.case.db, device.uuid, enabled=True)
             if device.state == 'quarantined':
                 cleaning.operator_release(self.case.db, device.uuid)
-        self.settle()
+        self.run_for_days()
         assert not self.machine.dirty, self.machine.dirty
         assert not claims.of_host(self.case.db, 'h1')
         assert self.case.states() == {'available': GPUS}, self.case.states()
 
-    def settle(self):
+    def run_for_days(self):
         """Let the host do all that it does by itself within three days."""
         for _ in range(3):
             self.seconds += 86400

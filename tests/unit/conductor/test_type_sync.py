@@ -25,8 +25,8 @@ class SyncTest(vgpu_base.VGPUTestCase):
 
     def report(self, *types):
         hosts.store(self.db, base.scan([
-            dataclasses.replace(card, vgpu_types=types)
-            for card in self.cards]))
+            dataclasses.replace(gpu, vgpu_types=types)
+            for gpu in self.functions]))
 
     def types(self):
         return {info.vgpu_type: (info.enabled, info.video_ram)
@@ -54,10 +54,10 @@ class SyncTest(vgpu_base.VGPUTestCase):
     def test_claimed_type_that_no_gpu_has_any_more_keeps_its_inventory(self):
         claim = self.ask(Q1=1)
         hosts.store(self.db, base.scan(
-            [dataclasses.replace(each, vgpu_types=vgpu_base.TYPES[2:3])
-             for each in self.cards]))
-        listed = {each.vgpu_type: each
-                  for each in vgpu_type_admin.list_all(self.db)}
+            [dataclasses.replace(gpu, vgpu_types=vgpu_base.TYPES[2:3])
+             for gpu in self.functions]))
+        listed = {info.vgpu_type: info
+                  for info in vgpu_type_admin.list_all(self.db)}
         self.assertNotIn('T4-2Q', listed)
         self.assertEqual((0, 0, 1), (
             listed['T4-1Q'].max_capacity,

@@ -26,7 +26,7 @@ from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
-CARDS = vgpu_base.CARDS
+GPUS = vgpu_base.GPUS
 PF = vgpu_base.PF
 TYPES = vgpu_base.TYPES
 t4 = vgpu_base.t4
@@ -40,7 +40,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         self.assertEqual(
             {'passthrough': 1, '1Q': 16, '4Q': 7, '16Q': 1},
             self.remaining())
-        # Of 32, 16 are left; of 2 whole cards one.
+        # Of 32, 16 are left; of 2 whole GPUs one.
         self.assertEqual(
             {'CUSTOM_GPU_T4': (2, 1), '1Q': (32, 16), '4Q': (8, 0),
              '16Q': (2, 1)}, self.offered_to_placement(claim.inventory))
@@ -57,22 +57,22 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
     def test_gpu_whose_types_cannot_be_read_is_not_offered_whole(self):
         # What is on it is not known: it may be somebody's.
         unknown = dataclasses.replace(
-            CARDS[0], vgpu_types=None, vgpu_mechanism=None,
+            GPUS[0], vgpu_types=None, vgpu_mechanism=None,
             unreadable=('vGPU types',))
-        hosts.store(self.db, base.scan([unknown, CARDS[1]]))
+        hosts.store(self.db, base.scan([unknown, GPUS[1]]))
         self.assertEqual(1, self.remaining()['passthrough'])
         self.denied('not_enough_available', whole=2)
         [granted] = self.ask(whole=1).assignments
-        self.assertEqual(CARDS[1].id, granted.stable_id)
+        self.assertEqual(GPUS[1].id, granted.stable_id)
         self.denied('not_enough_available', whole=1)
         # Once they can be read it is known to be free.
-        hosts.store(self.db, base.scan(CARDS))
+        hosts.store(self.db, base.scan(GPUS))
         [granted] = self.ask('i2', whole=1).assignments
-        self.assertEqual(CARDS[0].id, granted.stable_id)
+        self.assertEqual(GPUS[0].id, granted.stable_id)
 
     def test_gpu_with_another_unreadable_attribute_is_offered_whole(self):
         hosts.store(self.db, base.scan([dataclasses.replace(
-            CARDS[0], unreadable=('numa_node',)), CARDS[1]]))
+            GPUS[0], unreadable=('numa_node',)), GPUS[1]]))
         self.assertEqual(2, self.remaining()['passthrough'])
         self.ask(whole=2)
 
@@ -80,11 +80,11 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         claim = self.ask(whole=1)
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
-        # Bound to vfio-pci, a card shows no types; what it has is known.
+        # Bound to vfio-pci, a GPU shows no types; what it has is known.
         assigned = claim.assignments[0].stable_id
         hosts.store(self.db, base.scan([dataclasses.replace(
-            each, driver='vfio-pci', vgpu_types=(), vgpu_mechanism=None)
-            if each.id == assigned else each for each in CARDS]))
+            gpu, driver='vfio-pci', vgpu_types=(), vgpu_mechanism=None)
+            if gpu.id == assigned else gpu for gpu in GPUS]))
         self.end(claim)
         self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
                          self.remaining())
@@ -104,8 +104,8 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         self.assertEqual(16, self.remaining()['1Q'])
         self.clean_all(passed=False)
         self.assertEqual(7, self.remaining()['4Q'])
-        [row] = [each for each in device_admin.list_all(self.db)
-                  if each.state == 'quarantined']
+        [row] = [device for device in device_admin.list_all(self.db)
+                  if device.state == 'quarantined']
         self.assertEqual(('mdev', 'T4-4Q'), (row.kind, row.vgpu_type))
         cleaning.operator_release(self.db, row.uuid)
         [task] = cleaning.tasks(self.db, 'h1')
@@ -122,7 +122,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         device_admin.set_(self.db, first.uuid, enabled=False)
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
-        hosts.store(self.db, base.scan(CARDS[:1]))
+        hosts.store(self.db, base.scan(GPUS[:1]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
 
@@ -138,9 +138,9 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         [mine] = base.uuids(claim)
         hosts.store(self.db, base.scan([
             dataclasses.replace(
-                each, existing_vgpus=(mine,), used_by='mdev', vgpu_types=tuple(
+                gpu, existing_vgpus=(mine,), used_by='mdev', vgpu_types=tuple(
                     dataclasses.replace(kind, max_instances=None)
-                    for kind in TYPES)) for each in CARDS]))
+                    for kind in TYPES)) for gpu in GPUS]))
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 7, '16Q': 1},
                          self.remaining())
         self.end(claim)
@@ -150,14 +150,15 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
 
 class VFCapacityTest(vgpu_base.VGPUTestCase):
 
-    cards = (PF, *(vf(PF, index) for index in range(3)))
+    functions = (PF, *(vf(PF, index) for index in range(3)))
 
     def test_capacity_is_no_more_than_there_are_vfs(self):
         self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
                          self.remaining())
         claim = self.ask(Q1=2)
         self.assertEqual([f'{PF.id}/vf0', f'{PF.id}/vf1'],
-                         [each.stable_id for each in claim.assignments])
+                         [assignment.stable_id
+                          for assignment in claim.assignments])
         self.assertEqual({'passthrough': 0, '1Q': 1, '4Q': 0, '16Q': 0},
                          self.remaining())
         self.end(claim)
@@ -166,17 +167,17 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_gpu_with_a_vf_of_a_foreign_type_offers_nothing(self):
         hosts.store(self.db, base.scan([
-            PF, vf(PF, 0, existing_vgpus=('557',)), *self.cards[2:]]))
+            PF, vf(PF, 0, existing_vgpus=('557',)), *self.functions[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
-        hosts.store(self.db, base.scan(self.cards))
+        hosts.store(self.db, base.scan(self.functions))
         self.assertEqual(3, self.remaining()['1Q'])
 
     def test_types_that_a_gpu_in_use_no_longer_lists_are_remembered(self):
         claim = self.ask(Q4=1)
         hosts.store(self.db, base.scan([
             dataclasses.replace(PF, vgpu_types=None),
-            vf(PF, 0, existing_vgpus=('232',)), *self.cards[2:]]))
+            vf(PF, 0, existing_vgpus=('232',)), *self.functions[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 2, '16Q': 0},
                          self.remaining())
         self.end(claim)
@@ -187,12 +188,13 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         # Its vendor's driver is not bound to it.
         hosts.store(self.db, base.scan([
             PF, vf(PF, 0, vgpu_mechanism=None, driver='vfio-pci'),
-            *self.cards[2:]]))
+            *self.functions[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
                          self.remaining())
         claim = self.ask(Q1=2)
         self.assertEqual([f'{PF.id}/vf1', f'{PF.id}/vf2'],
-                         [each.stable_id for each in claim.assignments])
+                         [assignment.stable_id
+                          for assignment in claim.assignments])
         self.denied('not_enough_available', Q1=1)
 
     def test_plain_vfs_are_offered_as_a_type_of_their_gpu(self):
@@ -217,12 +219,12 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
     def test_vf_that_nova_manages_is_not_offered(self):
         hosts.store(self.db, base.scan([
             PF, vf(PF, 0, owner='Nova ([pci] device_spec)'),
-            *self.cards[2:]]))
+            *self.functions[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 2, '4Q': 2, '16Q': 1},
                          self.remaining())
 
     def test_vf_that_nova_manages_takes_capacity_by_its_type(self):
-        # Nova gave VF 0 away, with a 16Q: nothing more fits on the card.
+        # Nova gave VF 0 away, with a 16Q: nothing more fits on the GPU.
         foreign = vf(
             PF, 0, existing_vgpus=('234',), owner='Nova ([pci] device_spec)'
         )
@@ -233,12 +235,12 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
                 existing=(foreign.id,), available={'T4-1Q': 0}
             ),
         )
-        hosts.store(self.db, base.scan([pf, foreign, *self.cards[2:]]))
+        hosts.store(self.db, base.scan([pf, foreign, *self.functions[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
         self.denied('type_conflict', Q1=1)
         # It counts by the rule alone, too.
-        hosts.store(self.db, base.scan([PF, foreign, *self.cards[2:]]))
+        hosts.store(self.db, base.scan([PF, foreign, *self.functions[2:]]))
         self.assertEqual(0, self.remaining()['4Q'])
         hosts.store(
             self.db,
@@ -246,7 +248,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
                 [
                     PF,
                     dataclasses.replace(foreign, existing_vgpus=()),
-                    *self.cards[2:],
+                    *self.functions[2:],
                 ]
             ),
         )
@@ -257,7 +259,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         claim = self.ask(Q16=1)
         releases.release(self.db, base.uuids(claim))
         hosts.store(self.db, base.scan([
-            PF, vf(PF, 0, owner='Cyborg'), *self.cards[2:]]))
+            PF, vf(PF, 0, owner='Cyborg'), *self.functions[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
         self.clean_all()
@@ -269,7 +271,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         variant_admin.create(self.db, admin.VariantInfo(
             name='VF', vendor='10de', device='26b9'))
         hosts.store(self.db, base.scan([
-            dataclasses.replace(PF, device='1eb9'), *self.cards[1:]]))
+            dataclasses.replace(PF, device='1eb9'), *self.functions[1:]]))
         [listed] = vgpu_type_admin.list_all(self.db, 'h1')
         self.assertEqual(('passthrough', 3), (
             listed.vgpu_type, listed.remaining_capacity))
@@ -278,21 +280,21 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
 class SameIDTest(vgpu_base.VGPUTestCase):
     """NVIDIA's VFs have the device id of their PF."""
 
-    cards = (PF, *(vf(PF, index, device='1eb8') for index in range(3)))
+    functions = (PF, *(vf(PF, index, device='1eb8') for index in range(3)))
 
     def test_vfs_of_a_gpu_that_no_guest_can_have_are_unmanaged(self):
         for facts in ({'owner': 'Cyborg'}, {'part_of': '0000:00:00.1'},
                       {'fault': 'it does not answer'}):
             hosts.store(self.db, base.scan(
-                [dataclasses.replace(PF, **facts), *self.cards[1:]]))
+                [dataclasses.replace(PF, **facts), *self.functions[1:]]))
             self.assertEqual((), vgpu_type_admin.list_all(self.db, 'h1'))
             self.assertEqual({'unmanaged': 4}, self.states())
             self.denied('no_such_group', whole=1)
-        shown = {each.stable_id: each.reason
-                 for each in device_admin.list_all(self.db)}
+        shown = {device.stable_id: device.reason
+                 for device in device_admin.list_all(self.db)}
         self.assertEqual('it does not answer', shown[PF.id])
         self.assertEqual('its GPU is unmanaged: it does not answer',
-                         shown[self.cards[1].id])
-        hosts.store(self.db, base.scan(self.cards))
+                         shown[self.functions[1].id])
+        hosts.store(self.db, base.scan(self.functions))
         self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
                          self.remaining())

@@ -22,7 +22,7 @@ from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
-CARDS = vgpu_base.CARDS
+GPUS = vgpu_base.GPUS
 
 
 class MdevClaimTest(vgpu_base.VGPUTestCase):
@@ -30,20 +30,19 @@ class MdevClaimTest(vgpu_base.VGPUTestCase):
     def test_mdev_row_is_shown_with_its_gpu_and_used_again(self):
         claim = self.ask(Q4=2)
         self.assertEqual(
-            [f'{CARDS[0].id}/mdev0', f'{CARDS[0].id}/mdev1'],
-            [each.stable_id for each in claim.assignments])
+            [f'{GPUS[0].id}/mdev0', f'{GPUS[0].id}/mdev1'],
+            [assignment.stable_id for assignment in claim.assignments])
         self.assertEqual(
-            {('T4-4Q', 'T4', CARDS[0].address)},
-            {(each.vgpu_type, each.variant, each.address)
-             for each in claim.assignments})
+            {('T4-4Q', 'T4', GPUS[0].address)},
+            {(assignment.vgpu_type, assignment.variant, assignment.address)
+             for assignment in claim.assignments})
         claims.activate(self.db, base.uuids(claim))
-        shown = {each.stable_id: each
-                 for each in device_admin.list_all(self.db)}
-        card = shown[CARDS[0].id]
-        self.assertEqual(('assigned', None), (card.shown_state,
-                                              card.used_by))
-        row = shown[f'{CARDS[0].id}/mdev0']
-        self.assertEqual((card.uuid, 'T4-4Q', 'i1'),
+        shown = {device.stable_id: device
+                 for device in device_admin.list_all(self.db)}
+        gpu = shown[GPUS[0].id]
+        self.assertEqual(('assigned', None), (gpu.shown_state, gpu.used_by))
+        row = shown[f'{GPUS[0].id}/mdev0']
+        self.assertEqual((gpu.uuid, 'T4-4Q', 'i1'),
                          (row.parent, row.vgpu_type, row.used_by))
         self.assertEqual({'assigned': 1, 'available': 1}, self.states())
         self.end(claim)
@@ -56,8 +55,8 @@ class MdevClaimTest(vgpu_base.VGPUTestCase):
 
     def test_assignment_has_the_new_address_of_its_gpu(self):
         claim = self.ask(Q4=1)
-        moved = [dataclasses.replace(each, address=f'0000:{number:02x}:00.0')
-                 for number, each in enumerate(CARDS, start=9)]
+        moved = [dataclasses.replace(gpu, address=f'0000:{number:02x}:00.0')
+                 for number, gpu in enumerate(GPUS, start=9)]
         hosts.store(self.db, base.scan(moved))
         [assigned] = claims.of_host(self.db, 'h1')
         self.assertEqual('0000:09:00.0', assigned.address)
@@ -87,20 +86,20 @@ class MdevClaimTest(vgpu_base.VGPUTestCase):
     def test_gpu_keeps_its_group_while_a_vgpu_is_assigned(self):
         claim = self.ask(Q4=1)
         hosts.store(self.db, base.scan(
-            [dataclasses.replace(each, fault='it does not answer')
-             for each in CARDS]))
+            [dataclasses.replace(gpu, fault='it does not answer')
+             for gpu in GPUS]))
         self.assertEqual('T4', claims.of_host(self.db, 'h1')[0].variant)
         self.end(claim)
         hosts.store(self.db, base.scan(
-            [dataclasses.replace(each, fault='it does not answer at all')
-             for each in CARDS]))
+            [dataclasses.replace(gpu, fault='it does not answer at all')
+             for gpu in GPUS]))
         self.assertEqual({'unmanaged': 2}, self.states())
 
     def test_instance_gets_a_whole_gpu_and_vgpus_together(self):
         claim = self.ask(whole=1, Q4=2)
         self.assertEqual(
             {'passthrough', 'T4-4Q'},
-            {each.vgpu_type for each in claim.assignments})
+            {assignment.vgpu_type for assignment in claim.assignments})
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 2, '16Q': 0},
                          self.remaining())
 
@@ -113,8 +112,8 @@ class MdevClaimTest(vgpu_base.VGPUTestCase):
         group_admin.set_(self.db, 'h1', 'T4', 'breadth_first')
         claim = self.ask(Q4=2)
         self.assertEqual(
-            [f'{each.id}/mdev0' for each in CARDS],
-            [each.stable_id for each in claim.assignments])
+            [f'{gpu.id}/mdev0' for gpu in GPUS],
+            [assignment.stable_id for assignment in claim.assignments])
 
 
 class AnyMixTest(vgpu_base.VGPUTestCase):
@@ -125,10 +124,10 @@ class AnyMixTest(vgpu_base.VGPUTestCase):
         for again in range(2):
             claim = self.ask(Q1=2, Q4=1)
             self.assertEqual(
-                [(f'{CARDS[0].id}/mdev{number}', name) for number, name in
+                [(f'{GPUS[0].id}/mdev{number}', name) for number, name in
                  enumerate(('T4-1Q', 'T4-1Q', 'T4-4Q'))],
-                [(each.stable_id, each.vgpu_type)
-                 for each in claim.assignments], again)
+                [(assignment.stable_id, assignment.vgpu_type)
+                 for assignment in claim.assignments], again)
             self.end(claim)
 
 
@@ -149,11 +148,12 @@ class MixedSizeTest(vgpu_base.VGPUTestCase):
         small = self.ask(Q1=1)
         big = self.ask('i2', Q8=1)
         # What the host is told.
-        self.assertEqual([0, 8], [each.placement_id for claim in (small, big)
-                                  for each in claim.assignments])
+        self.assertEqual([0, 8], [
+            assignment.placement_id for claim in (small, big)
+            for assignment in claim.assignments])
         # At the beginning of a half, and in the other half.
         self.assertEqual([('T4-1Q', 0), ('T4-8Q', 8)], self.placements())
-        # 16 GB have one whole half left on the other card, and on this one.
+        # 16 GB have one whole half left on the other GPU, and on this one.
         self.assertEqual(2, self.remaining()['8Q'])
         self.end(small)
         self.assertEqual([('T4-8Q', 8)], self.placements())

@@ -31,22 +31,23 @@ from gpgpu_plugin.domain.vgpu import vgpu_type
 from tests.unit.conductor import vgpu_base
 
 # Two types are of one size.
-CARDS = tuple(dataclasses.replace(card, vgpu_types=(
+GPUS = tuple(dataclasses.replace(gpu, vgpu_types=(
     *vgpu_base.TYPES, vgpu_type.VGPUType(
         name='T4-4A', type_id='nvidia-240', video_ram=4096,
-        max_instances=4))) for card in vgpu_base.CARDS)
+        max_instances=4))) for gpu in vgpu_base.GPUS)
 
 
 class ClaimMachine(RuleBasedStateMachine):
     """Any order of claims and releases of all types."""
 
     mix_policy = 'same_type'
-    cards = CARDS
+    functions = GPUS
 
     def __init__(self):
         super().__init__()
         self.case = vgpu_base.MachineCase('run')
-        self.case.mix_policy, self.case.cards = self.mix_policy, self.cards
+        self.case.mix_policy = self.mix_policy
+        self.case.functions = self.functions
         self.case.setUp()
         self.case.enable('T4-4A')
         self.live = {}
@@ -92,22 +93,24 @@ class ClaimMachine(RuleBasedStateMachine):
 
     @invariant()
     def hardware_would_take_it(self):
-        cards = {}
-        for each in claims.of_host(self.case.db, 'h1'):
-            card, seat, _ = re.match(
-                '(.*?)(/mdev|/vf|$)(.*)', each.stable_id).groups()
-            assert bool(seat) == (each.vgpu_type != 'passthrough'), each
-            cards.setdefault(card, []).append(each.vgpu_type)
-        for held in cards.values():
-            if 'passthrough' in held:
-                assert len(held) == 1, held
+        types_by_gpu = {}
+        for assignment in claims.of_host(self.case.db, 'h1'):
+            gpu, suffix, _ = re.match(
+                '(.*?)(/mdev|/vf|$)(.*)', assignment.stable_id).groups()
+            is_vgpu = assignment.vgpu_type != 'passthrough'
+            assert bool(suffix) == is_vgpu, assignment
+            types_by_gpu.setdefault(gpu, []).append(assignment.vgpu_type)
+        for types in types_by_gpu.values():
+            if 'passthrough' in types:
+                assert len(types) == 1, types
                 continue
-            assert len(set(held)) == 1 or self.mix_policy != 'same_type', held
-            sizes = [int(name[3:-1]) for name in held]
+            assert (len(set(types)) == 1
+                    or self.mix_policy != 'same_type'), types
+            sizes = [int(name[3:-1]) for name in types]
             assert len(set(sizes)) == 1 or self.mix_policy != 'equal_size', (
-                held
+                types
             )
-            assert sum(sizes) <= 16, held
+            assert sum(sizes) <= 16, types
 
     @invariant()
     def nothing_overlaps(self):
@@ -119,19 +122,19 @@ class ClaimMachine(RuleBasedStateMachine):
                  device.placement_id + int(device.vgpu_type[3:-1]))
                 for device in session.query(models.Device).filter(
                     models.Device.vgpu_type.is_not(None)))
-        for (card, _, end), (other, begin, _) in itertools.pairwise(spans):
-            assert card != other or end <= begin, spans
+        for (gpu, _, end), (other, begin, _) in itertools.pairwise(spans):
+            assert gpu != other or end <= begin, spans
 
     @invariant()
-    def placement_is_told_the_same(self):
+    def placement_is_offered_the_same(self):
         with self.case.db.reader() as session:
             found = _inventory_of(session)
         remaining = self.case.remaining()
-        held = claims.of_host(self.case.db, 'h1')
+        assignments = claims.of_host(self.case.db, 'h1')
         for name, (total, reserved) in found.items():
             key = 'passthrough' if name == 'CUSTOM_GPU_T4' else name
-            used = sum(each.vgpu_type.removeprefix('T4-') == key
-                       for each in held)
+            used = sum(assignment.vgpu_type.removeprefix('T4-') == key
+                       for assignment in assignments)
             assert total - reserved - used == remaining[key], name
 
 
@@ -154,21 +157,21 @@ class PlacedMachine(ClaimMachine):
 
 
 class VFMachine(ClaimMachine):
-    """Each takes one of the few VFs of its card."""
+    """Each takes one of the few VFs of its GPU."""
 
     mix_policy = 'any_mix'
-    cards = tuple(
+    functions = tuple(
         itertools.chain(
             *(
                 (pf, *(vgpu_base.vf(pf, index) for index in range(5)))
                 for pf in (
                     dataclasses.replace(
-                        card,
+                        gpu,
                         vgpu_mechanism=capability.VGPUMechanism.VF,
                         sriov_totalvfs=16,
                         sriov_numvfs=5,
                     )
-                    for card in CARDS
+                    for gpu in GPUS
                 )
             )
         )
@@ -176,15 +179,15 @@ class VFMachine(ClaimMachine):
 
 
 class SameTypeVFMachine(VFMachine):
-    """The first one on a card decides."""
+    """The first one on a GPU decides."""
 
     mix_policy = 'same_type'
 
 
 def _inventory_of(session):
     [group] = inventory_mod.of_host(session, host_db.get(session, 'h1')).groups
-    return {each.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
-            (each.total, each.reserved) for each in group.types}
+    return {offered.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
+            (offered.total, offered.reserved) for offered in group.types}
 
 
 class AnyOrderTest(oslotest_base.BaseTestCase):

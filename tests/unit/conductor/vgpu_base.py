@@ -49,7 +49,7 @@ def t4(number, **facts):
 
 
 def vf(parent, index, **facts):
-    """A VF of a card."""
+    """A VF of a GPU."""
     return reported.Reported(**{
         'id': f'{parent.id}/vf{index}', 'pf': parent.id, 'vf_index': index,
         'address': f'{parent.address[:-4]}01.{index}', 'vendor': '10de',
@@ -57,14 +57,14 @@ def vf(parent, index, **facts):
         'vgpu_mechanism': capability.VGPUMechanism.VF, **facts})
 
 
-CARDS = (t4(0), t4(1))
+GPUS = (t4(0), t4(1))
 PF = t4(0, vgpu_mechanism=capability.VGPUMechanism.VF, sriov_totalvfs=16,
         sriov_numvfs=3)
 
 
 class VGPUTestCase(base.ConductorTestCase):
 
-    cards = CARDS
+    functions = GPUS
     variant = False
     mix_policy = 'same_type'
 
@@ -97,7 +97,8 @@ class VGPUTestCase(base.ConductorTestCase):
             instance_uuid=instance, host='h1',
             request=request_mod.Request(demands=demands), allocated={
                 naming.provider_uuid(base.NODE, 'T4'): {
-                    each.resource_class: each.count for each in demands}}),
+                    demand.resource_class: demand.count
+                    for demand in demands}}),
             lease=60)
 
     def denied(self, reason, **counts):
@@ -111,15 +112,15 @@ class VGPUTestCase(base.ConductorTestCase):
         self.clean_all(passed)
 
     def remaining(self):
-        return {each.vgpu_type.removeprefix('T4-'): each.remaining_capacity
-                for each in vgpu_type_admin.list_all(self.db)
-                if each.enabled}
+        return {info.vgpu_type.removeprefix('T4-'): info.remaining_capacity
+                for info in vgpu_type_admin.list_all(self.db)
+                if info.enabled}
 
     def offered_to_placement(self, inventory):
         """What Placement offers beside what is allocated there."""
         [group] = inventory.groups
-        return {each.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
-                (each.total, each.reserved) for each in group.types}
+        return {offered.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
+                (offered.total, offered.reserved) for offered in group.types}
 
 
 class MachineCase(VGPUTestCase):

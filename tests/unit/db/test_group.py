@@ -90,17 +90,18 @@ class LoadTest(LoadCase):
         [[(name, devices, foreign, assignments)]] = self.load('h1')
         self.assertEqual(('T4', [], active), (name, foreign, assignments))
         self.assertEqual(
-            [self.cards[0].id, *(f'{self.cards[0].id}/mdev{number}'
-                                 for number in range(3)), self.cards[1].id],
+            [self.functions[0].id,
+             *(f'{self.functions[0].id}/mdev{number}' for number in range(3)),
+             self.functions[1].id],
             devices)
 
     def test_hosts_do_not_share_rows(self):
-        self.report_second_host(self.cards[:1])
+        self.report_second_host(self.functions[:1])
         active = conductor_base.uuids(self.ask('i1', Q4=1))
         [[(_, _, _, first)], [(_, devices, _, second)]] = self.load(
             'h1', 'h2')
         self.assertEqual((active, []), (first, second))
-        self.assertEqual([self.cards[0].id], devices)
+        self.assertEqual([self.functions[0].id], devices)
 
     def test_assignments_that_the_caller_has_are_not_read_again(self):
         self.ask('i1', Q4=1)
@@ -121,7 +122,7 @@ class LoadTest(LoadCase):
 
 class ForeignVFTest(LoadCase):
 
-    cards = (PF, *(vf(PF, index) for index in range(3)))
+    functions = (PF, *(vf(PF, index) for index in range(3)))
 
     def test_vf_outside_the_group_counts_only_if_it_has_a_vgpu(self):
         # There may be hundreds of others, which nobody can assign.

@@ -101,8 +101,9 @@ class MigrationMixin:
                     next(line for line in process.stderr
                          if line.startswith('Waiting')), ' held by ')
         results = [process.communicate() for process in processes]
-        self.assertEqual([0, 0, 0], [each.returncode for each in processes],
-                         results)
+        self.assertEqual(
+            [0, 0, 0], [process.returncode for process in processes],
+            results)
         newest = migration.revisions()[-1]
         self.assertEqual(
             [f'schema is at revision {newest}\n',
@@ -132,7 +133,7 @@ class MigrationMixin:
             with sync_lock.held(connection):
                 yield
 
-    def test_sync_that_waited_too_long_names_lock_and_holder(self):
+    def test_sync_that_waited_too_long_names_lock_and_owner(self):
         with self.locked():
             exc = self.assertRaises(
                 exception.Conflict, migration.sync, self.db.engine,

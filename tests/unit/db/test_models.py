@@ -93,7 +93,7 @@ class ModelsTest(base.BaseTestCase):
 
     def test_foreign_key_begins_an_index(self):
         for table in tables():
-            first = {next(iter(each.columns)) for each in (
+            first = {next(iter(indexed.columns)) for indexed in (
                 table.primary_key, *table.indexes, *(
                     constraint for constraint in table.constraints
                     if isinstance(constraint, sa.UniqueConstraint)))}

@@ -56,9 +56,9 @@ class HostTest(base.ConductorTestCase):
                 ('h1', base.NODE), ('h1', base.NODE), ('h1', other),
                 ('h2', other), ('h1', base.NODE), ('h2', base.NODE)):
             before = [
-                each.generation
-                for each in scheduler_feed.changes_since(self.db, 0).hosts
-                if host == each.host or node_uuid == each.node_uuid
+                info.generation
+                for info in scheduler_feed.changes_since(self.db, 0).hosts
+                if host == info.host or node_uuid == info.node_uuid
             ]
             inventory = hosts.store(self.db, base.scan(
                 base.EIGHT, host=host, node_uuid=node_uuid))

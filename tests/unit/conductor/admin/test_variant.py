@@ -54,8 +54,8 @@ class VariantTest(base.ConductorTestCase):
                 variant_admin.delete(self.db, 'H100')
             # SQLAlchemy inserts rows of which it needs the id one by one
             # on SQLite: a group and its type for each host.
-            return [len([each for each in part
-                         if not each.startswith('INSERT')])
+            return [len([statement for statement in part
+                         if not statement.startswith('INSERT')])
                     for part in (created, deleted)]
         before = counts()
         for number in range(2, 12):
@@ -79,7 +79,7 @@ class VariantTest(base.ConductorTestCase):
         self.create()
         self.create('H100_BOARD', subsystem_vendor='10de', subsystem='16c1')
         self.assertEqual({'H100_BOARD'}, {
-            each.variant for each in device_admin.list_all(self.db)})
+            device.variant for device in device_admin.list_all(self.db)})
 
     def test_refused_and_nothing_written(self):
         self.create()
@@ -95,7 +95,7 @@ class VariantTest(base.ConductorTestCase):
             exc = self.assertRaises(kind, self.create, **wrong)
             self.assertIn(words, str(exc))
         self.assertEqual(['H100'], [
-            each.name for each in variant_admin.list_all(self.db)])
+            variant.name for variant in variant_admin.list_all(self.db)])
 
     def test_matching_nothing_is_said(self):
         created, hosts = self.create(device='1111')

@@ -27,14 +27,14 @@ from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
-CARDS = vgpu_base.CARDS
+GPUS = vgpu_base.GPUS
 t4 = vgpu_base.t4
 
 
 class ListTest(vgpu_base.VGPUTestCase):
 
     def test_types_are_listed_with_properties_and_capacity(self):
-        listed = {each.vgpu_type: each for each in vgpu_type_admin.list_all(
+        listed = {info.vgpu_type: info for info in vgpu_type_admin.list_all(
             self.db, 'h1', 'T4')}
         self.assertEqual(
             ['T4-16Q', 'T4-1Q', 'T4-2Q', 'T4-4Q', 'T4-8Q', 'passthrough'],
@@ -53,7 +53,7 @@ class ListTest(vgpu_base.VGPUTestCase):
         counts = []
         for number in range(2, 4):
             hosts.store(self.db, base.scan(
-                CARDS, f'h{number}', str(uuid.uuid4())))
+                GPUS, f'h{number}', str(uuid.uuid4())))
             with self.statements() as found:
                 self.assertEqual(
                     6 * number, len(vgpu_type_admin.list_all(self.db)))
@@ -86,21 +86,21 @@ class EnableTest(vgpu_base.VGPUTestCase):
 
     def test_type_enabled_on_one_host_stays_disabled_on_the_others(self):
         other = str(uuid.uuid4())
-        hosts.store(self.db, base.scan(CARDS, 'h2', other))
+        hosts.store(self.db, base.scan(GPUS, 'h2', other))
         types, changed = self.enable('T4-2Q', 'h2')
         self.assertEqual((['h2'], ['h2']), (
-            [each.host for each in types], changed))
+            [info.host for info in types], changed))
         self.assertEqual([False, True], [
-            each.enabled for each in vgpu_type_admin.list_all(self.db)
-            if each.vgpu_type == 'T4-2Q'])
+            info.enabled for info in vgpu_type_admin.list_all(self.db)
+            if info.vgpu_type == 'T4-2Q'])
 
     def test_host_that_reports_later_offers_what_is_enabled_everywhere(self):
         self.enable('passthrough', enabled=False)
-        hosts.store(self.db, base.scan(CARDS, 'h2', str(uuid.uuid4())))
+        hosts.store(self.db, base.scan(GPUS, 'h2', str(uuid.uuid4())))
         self.assertEqual(
             {'T4-16Q', 'T4-1Q', 'T4-4Q'},
-            {each.vgpu_type for each in vgpu_type_admin.list_all(self.db, 'h2')
-             if each.enabled})
+            {info.vgpu_type for info in vgpu_type_admin.list_all(self.db, 'h2')
+             if info.enabled})
 
     def test_unknown_type_host_or_variant_is_not_found(self):
         exc = self.assertRaises(
@@ -116,7 +116,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
         # T4 and 'T4-T4', '4Q' normalise to the same class.
         variant_admin.create(self.db, admin.VariantInfo(
             name='T4-T4', vendor='10de', device='9999'))
-        hosts.store(self.db, base.scan([*CARDS, t4(
+        hosts.store(self.db, base.scan([*GPUS, t4(
             2, device='9999', vgpu_types=(vgpu_type.VGPUType(
                 name='4Q', type_id='x', max_instances=1),))]))
         exc = self.assertRaises(
@@ -160,7 +160,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
 
     def test_type_enabled_on_one_host_is_not_for_hosts_that_come(self):
         self.enable('T4-2Q', 'h1')
-        self.report_second_host(CARDS)
+        self.report_second_host(GPUS)
         self.assertEqual({'h1': True, 'h2': False}, {
             info.host: info.enabled
             for info in vgpu_type_admin.list_all(self.db)
