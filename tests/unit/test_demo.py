@@ -21,15 +21,15 @@ from oslotest import base
 
 class LimitTest(base.BaseTestCase):
 
-    def test_story_that_is_not_told_in_time_says_where_it_was(self):
+    def test_demo_beyond_its_limit_names_the_current_step(self):
         folder = self.useFixture(fixtures.TempDir()).path
         demo = subprocess.run(
             [sys.executable, '-m', 'demo', '--limit', '0.01'],
             capture_output=True, text=True, timeout=900, check=False,
             env={**os.environ, 'TMPDIR': folder, 'COLUMNS': '80'})
         self.assertEqual(1, demo.returncode, demo.stderr)
-        [line] = [each for each in demo.stdout.splitlines()
-                  if '\u2718' in each]
+        [line] = [line for line in demo.stdout.splitlines()
+                  if '\u2718' in line]
         self.assertEqual(
             '  \u2718 Not told to its end within 0.01 s; it was at: '
             'The services start', line)

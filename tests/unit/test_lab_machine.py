@@ -74,9 +74,9 @@ class CheckoutTest(base.BaseTestCase):
 
     def test_folders_that_the_guest_hides_are_known(self):
         self.assertEqual(set(machine.HIDDEN), {
-            each for each in self.mounted()
+            path for path in self.mounted()
             # Else it is in another one.
-            if os.path.dirname(each) == '/'})
+            if os.path.dirname(path) == '/'})
         self.assertEqual({'/dev/pts', '/dev/shm', *machine.HIDDEN},
                          self.mounted())
 

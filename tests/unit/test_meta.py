@@ -139,7 +139,7 @@ class TestPackaging(base.BaseTestCase):
         self.assertLessEqual(ours, set(shipped))
         self.assertIn('nova.virt.gpgpu', shipped)
 
-    def test_nova_stays_novas(self):
+    def test_nova_has_no_package_of_ours(self):
         # With one of these an installation would overwrite Nova's own.
         self.assertFalse((TOP / 'nova' / '__init__.py').exists())
         self.assertFalse((TOP / 'nova' / 'virt' / '__init__.py').exists())

@@ -105,7 +105,7 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         # The host's book has it still.
         hosts.begin(self.db, 'h1', base.NODE)
         reports.report(self.db, base.scan(
-            self.cards, number=1, assignments=tuple(self.book(granted))),
+            self.functions, number=1, assignments=tuple(self.book(granted))),
             hosts.origin('h1', base.NODE))
         self.assertEqual({}, self.users())
         self.assertEqual({'dirty': 2, 'available': 6}, self.states())

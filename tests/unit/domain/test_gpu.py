@@ -28,10 +28,11 @@ def function(address, class_code=GPU, group=None, **facts):
 class RelateTest(base.BaseTestCase):
 
     def relate(self, *functions):
-        return {each.address[5:]: each for each in gpu.relate(functions)}
+        return {found.address[5:]: found for found in gpu.relate(functions)}
 
     def companions(self, *functions):
-        return {address: tuple(each[5:] for each in related.companions)
+        return {address: tuple(companion[5:]
+                               for companion in related.companions)
                 for address, related in self.relate(*functions).items()
                 if related.companions}
 
@@ -60,14 +61,14 @@ class RelateTest(base.BaseTestCase):
         self.assertEqual({'21:00.1': ('21:00.0',)}, self.companions(
             function('21:00.0', AUDIO, 1), function('21:00.1', GPU, 1)))
 
-    def test_vf_is_a_card_of_its_own(self):
+    def test_vf_is_a_gpu_of_its_own(self):
         related = self.relate(
             function('21:00.0', GPU, 1),
             function('21:00.1', GPU, 2, pf='/devices/21:00.0', vf_index=0))
-        for each in related.values():
-            self.assertEqual(((), None), (each.companions, each.part_of))
+        for found in related.values():
+            self.assertEqual(((), None), (found.companions, found.part_of))
 
-    def test_foreign(self):
+    def test_iommu_group_member_of_another_device_is_foreign(self):
         # A class that cannot be read may be anything.
         for class_code, foreign in ((DISK, True), (None, True),
                                     (GPU, True), (BRIDGE, False)):
@@ -81,13 +82,13 @@ class RelateTest(base.BaseTestCase):
                 class_code,
             )
 
-    def test_what_could_not_be_looked_at(self):
+    def test_unreadable_function_is_left_out(self):
         self.assertEqual([], gpu.relate([None]))
 
 
-class ObstacleTest(base.BaseTestCase):
+class UnassignableReasonTest(base.BaseTestCase):
 
-    def test_reasons(self):
+    def test_unassignable_function_has_a_reason(self):
         for facts, words in (
                 ({'fault': 'it is dead'}, 'it is dead'),
                 ({'used_by': 'boot_vga'}, 'booted with'),
@@ -101,7 +102,7 @@ class ObstacleTest(base.BaseTestCase):
         self.assertIsNone(gpu.unassignable_reason(function('21:00.0'), None))
         self.assertIsNone(gpu.passthrough_refusal(function('21:00.0')))
 
-    def test_vf_that_is_given_away_needs_an_iommu_group_of_its_own(self):
+    def test_assigned_vf_needs_an_iommu_group_of_its_own(self):
         # As without ACS; the second guest could not have the group.
         foreign = {'iommu_foreign_members': ('0000:21:00.5',)}
         vf = function('21:00.4', pf='/pf', **foreign)
@@ -111,7 +112,7 @@ class ObstacleTest(base.BaseTestCase):
         self.assertIsNone(gpu.unassignable_reason(
             function('21:00.0', **foreign), 'vf'))
 
-    def test_what_is_carved_stays_the_hosts(self):
+    def test_gpu_that_the_host_uses_may_have_mdevs(self):
         for facts in (
             {'used_by': 'boot_vga'},
             {'iommu_foreign_members': ('0000:22:00.0',), 'group': 7},

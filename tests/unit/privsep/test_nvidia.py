@@ -40,13 +40,13 @@ class MakeVFsTest(base.BaseTestCase):
         pathlib.Path(self.path).write_text(f'#!/bin/sh\n{text}\n')
         os.chmod(self.path, 0o755)
 
-    def test_called_for_one_card(self):
+    def test_helper_is_called_for_one_gpu(self):
         self.program(f'echo "$@" > {self.folder}/called')
         nvidia.make_vfs('0000:26:00.0')
         self.assertEqual('-e 0000:26:00.0\n', pathlib.Path(
             self.folder, 'called').read_text())
 
-    def test_what_it_says_arrives(self):
+    def test_output_of_the_helper_is_returned(self):
         self.program('echo cannot obtain unbindLock >&2; exit 1')
         exc = self.assertRaises(OSError, nvidia.make_vfs, '0000:26:00.0')
         self.assertIn('cannot obtain unbindLock', str(exc))

@@ -65,13 +65,13 @@ class PingTest(base.BaseTestCase):
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', seconds))
 
     def test_ping_of_a_running_nova_compute_answers(self):
-        looks = []
+        calls = []
         self.serve(manager.ComputeManager(
-            lambda: looks.append(1), lambda: looks.append(2),
-            looks.append))
+            lambda: calls.append(1), lambda: calls.append(2),
+            calls.append))
         self.assertTrue(self.api.ping(context.admin(), 'h1'))
         # It is asked whether it lives, not to do anything.
-        self.assertEqual([], looks)
+        self.assertEqual([], calls)
 
     def test_cast_calls_one_method_of_one_host(self):
         seen = queue.Queue()

@@ -60,7 +60,7 @@ class GpuFilterTest(base.BaseTestCase):
     def view(self, *hosts, generation=1):
         return FakeAPI(scheduling.Changes(generation=generation, hosts=hosts))
 
-    def test_room_decides_and_one_call_is_made(self):
+    def test_free_gpus_decide_and_one_call_is_made(self):
         api = self.view(groups('h1'), groups('h2', free=0b1))
         self.assertEqual(['h1'], self.passed(
             api, self.spec(resources__CUSTOM_GPU_A='2'),
@@ -70,19 +70,19 @@ class GpuFilterTest(base.BaseTestCase):
                       '(2 of CUSTOM_GPU_A requested, 1 available)',
                       self.log.output)
 
-    def test_a_card_may_have_room_for_several(self):
+    def test_gpu_may_be_available_for_several(self):
         self.assertEqual(['h1'], self.passed(
             self.view(groups('h1', free=0b1001, available=(2, 0, 0, 1)),
                       groups('h2', free=0b1001, available=(1, 0, 0, 1))),
             self.spec(resources__CUSTOM_GPU_A='3'), host('h1'), host('h2')))
-        # Cards 0 and 1 are on one node.
+        # GPUs 0 and 1 are on one node.
         self.assertEqual(['h2'], self.passed(
             self.view(groups('h1', free=0b1001, available=(2, 0, 0, 1)),
                       groups('h2', free=0b0011, available=(2, 1, 0, 0))),
             self.spec(resources__CUSTOM_GPU_A='3',
                       gpgpu__topology='same_numa'), host('h1'), host('h2')))
 
-    def test_several_on_a_card_below_no_switch(self):
+    def test_several_on_a_gpu_below_no_switch(self):
         self.assertEqual(['h1'], self.passed(
             self.view(groups('h1', free=0b0100, available=(0, 0, 3, 0),
                              alone=(0b0100, 0b1000)),

@@ -85,7 +85,7 @@ class GpuNUMATopologyFilterTest(base.BaseTestCase):
             self.assertEqual(expected, self.passed(
                 spec(gpus=4, cells=cells), host('a'), free=free))
 
-    def test_host_keeps_its_topology_and_gets_novas_limits(self):
+    def test_host_keeps_its_topology_and_gets_the_limits_of_nova(self):
         found = host('a')
         self.passed(spec(), found)
         self.assertEqual(

@@ -97,7 +97,7 @@ class AllocateNearTest(test_base.BaseTestCase):
         self.assertEqual('numa_policy_required', exc.reason)
         self.assertIn('sockets', exc.detail)
 
-    def test_novas_policy_says_nothing_about_guests_without_nodes(
+    def test_policy_of_nova_says_nothing_about_guests_without_nodes(
             self) -> None:
         for policy in _Policy:
             request = base.request({'WHOLE': 1}, pci_numa_policy=policy)

@@ -51,7 +51,7 @@ class PreferenceTiersTest(test_base.BaseTestCase):
             self.assertEqual(
                 expected, _tiers(numa_policy, guest_nodes=frozenset({1})))
 
-    def test_novas_policy_decides_about_the_guests_nodes(self) -> None:
+    def test_policy_of_nova_decides_about_the_guests_nodes(self) -> None:
         for policy, expected in (
                 ('required', [[_region(1)]]),
                 ('legacy', [[_region(1)], [_region(1, None)]]),

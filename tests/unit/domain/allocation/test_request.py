@@ -36,16 +36,17 @@ class RequestTest(base.BaseTestCase):
                 'trait:CUSTOM_GPU': 'required'}))
 
     def test_stricter_numa_policy_counts(self):
-        for ours, novas, expected in (
+        for gpu_policy, nova_policy, expected in (
                 ('none', None, None), ('none', 'preferred', 'preferred'),
                 ('preferred', None, 'preferred'), (None, 'legacy', 'legacy'),
                 ('preferred', 'socket', 'socket'),
                 ('none', 'required', 'required'),
                 ('required', 'preferred', 'required'),
                 ('required', 'socket', 'required')):
-            specs = {'gpgpu:numa_policy': ours} if ours else {}
-            if novas:
-                specs['hw:pci_numa_affinity_policy'] = novas
+            specs = {'gpgpu:numa_policy': gpu_policy} if (
+                gpu_policy) else {}
+            if nova_policy:
+                specs['hw:pci_numa_affinity_policy'] = nova_policy
             found = request.from_extra_specs(specs)
             self.assertEqual(expected, found.numa_affinity)
             self.assertIs(expected not in (None, 'preferred'),

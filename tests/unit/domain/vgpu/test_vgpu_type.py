@@ -57,13 +57,13 @@ class MdevTest(base.BaseTestCase):
         self.assertEqual(('mtty-1', None, 24), (
             port.name, port.video_ram, port.max_instances))
 
-    def test_what_is_not_told_is_unknown(self) -> None:
+    def test_what_is_not_reported_is_unknown(self) -> None:
         self.assertEqual(
             vgpu_type.VGPUType(name='x-1', type_id='x-1'),
             vgpu_type.from_mdev('x-1', None, None, None))
 
 
-class CreatableTest(base.BaseTestCase):
+class CreatableVGPUTypesTest(base.BaseTestCase):
     """creatable_vgpu_types of a VF."""
 
     TEXT = ('ID    : vGPU Name\n'
@@ -72,16 +72,16 @@ class CreatableTest(base.BaseTestCase):
 
     def test_numbers_and_sizes(self) -> None:
         found = {
-            each.name: each
-            for each in vgpu_type.from_creatable_vgpu_types(self.TEXT)
+            listed.name: listed
+            for listed in vgpu_type.from_creatable_vgpu_types(self.TEXT)
         }
         self.assertEqual({
             'L40S-1B': ('1145', 1024, 48), 'L40S-12Q': ('1153', 12288, 4),
             'L40S-48Q': ('1156', 49152, 1)},
-            {name: (each.type_id, each.video_ram, each.max_instances)
-             for name, each in found.items()})
+            {name: (listed.type_id, listed.video_ram, listed.max_instances)
+             for name, listed in found.items()})
 
-    def test_a_slice_of_a_mig_card(self) -> None:
+    def test_type_of_a_mig_slice(self) -> None:
         [found] = vgpu_type.from_creatable_vgpu_types(
             '1414 : NVIDIA H200X-1-18C'
         )
@@ -92,8 +92,8 @@ class CreatableTest(base.BaseTestCase):
         self.assertEqual(
             {'T4-2B4': 2, 'A100-1-5CME': 5, 'H200X-1-18CNOME': 18,
              'DC-1-24CMEALL': 24, 'DC-1-24QGFX': 24, 'T4-2B5': None},
-            {each.name: each.video_ram and each.video_ram // 1024
-             for each in vgpu_type.from_creatable_vgpu_types(''.join(
+            {listed.name: listed.video_ram and listed.video_ram // 1024
+             for listed in vgpu_type.from_creatable_vgpu_types(''.join(
                  f'{number} : NVIDIA {name}\n' for number, name in enumerate((
                      'T4-2B4', 'A100-1-5CME', 'H200X-1-18CNOME',
                      'DC-1-24CMEALL', 'DC-1-24QGFX', 'T4-2B5'))))})
