@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``python -m demo``: tell the story; exit 0 only if every step held."""
+"""``python -m demo``: tell the story; exit 0 only if every check passed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     _tell(telling, log, limit)
     seconds = time.monotonic() - begin
     print(f'\n{telling.checks - len(telling.failures)} of '
-          f'{telling.checks} checks held, in {seconds:.0f} s.')
+          f'{telling.checks} checks passed, in {seconds:.0f} s.')
     if telling.failures or not telling.checks:
         print(f'The log of all services: {log}')
         return 1

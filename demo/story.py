@@ -77,10 +77,10 @@ class Story(cloud.GpuCloud):
     def _holds(self, text: str, condition: typing.Any) -> None:
         self.teller.expect(text)
         try:
-            held = self.wait_for(condition, text)
+            reached = self.wait_for(condition, text)
         except AssertionError:
-            held = False
-        self.teller.check(text, held)
+            reached = False
+        self.teller.check(text, reached)
 
     def _placement(self) -> None:
         rows: list[tuple[str, object]] = []
@@ -126,12 +126,12 @@ class Story(cloud.GpuCloud):
             name = ' and '.join(f'{n} {v}' for v, n in gpus.items())
             self.teller.check(
                 f'a server with {name or "no GPU"} is ACTIVE on '
-                f'{server["OS-EXT-SRV-ATTR:host"]} and holds '
+                f'{server["OS-EXT-SRV-ATTR:host"]} and has '
                 f'{len(self.held(server))} devices',
                 len(self.held(server)) == sum(gpus.values()))
-        held = [address for s in servers for address in self.held(s)]
+        assigned = [address for s in servers for address in self.held(s)]
         self.teller.check(
-            'no device has two owners', len(held) == len(set(held)))
+            'no device has two owners', len(assigned) == len(set(assigned)))
         self._run('device', 'list', '--host', 'hgx', *SHOWN)
         self._placement()
         self.teller.check('Placement counts the same: 6 H100 are used',

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 
 class Teller:
-    """Prints, and remembers whether everything held.
+    """Printer of the story, which counts the checks that fail.
 
     :ivar at: where the story is
     """
@@ -58,16 +58,16 @@ class Teller:
                       for name, value in rows))
 
     def expect(self, text: str) -> None:
-        """Remember which check comes next, for whoever waits in vain."""
+        """Remember the next check, to name it if it never passes."""
         self.at = f'{self._title}: {text}'
 
-    def check(self, text: str, held: object) -> None:
-        """Print a promise and whether it held, and count it."""
+    def check(self, text: str, passed: object) -> None:
+        """Print a promise and whether it is kept, and count it."""
         self.at = f'{self._title}: what follows on "{text}"'
         self.checks += 1
-        if not held:
+        if not passed:
             self.failures.append(text)
-        self._print(f'  {"✔" if held else "✘"} {text}')
+        self._print(f'  {"✔" if passed else "✘"} {text}')
 
     def _print(self, *lines: str) -> None:
         print(*lines, sep='\n', file=self._out, flush=True)

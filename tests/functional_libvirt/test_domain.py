@@ -30,8 +30,9 @@ DOMAIN = """
 <video><model type='virtio'/></video>{hostdevs}</devices></domain>"""
 PORTS = ("<controller type='pci' model='pcie-root'/>"
          + "<controller type='pci' model='pcie-root-port'/>" * 4)
-CARDS = (('0000:21:00.0', '0000:21:00.1'), ('0000:22:00.0',),
-         ('0000:23:00.0', '0000:23:00.1', '0000:23:00.2'))
+FUNCTIONS_BY_CARD = (
+    ('0000:21:00.0', '0000:21:00.1'), ('0000:22:00.0',),
+    ('0000:23:00.0', '0000:23:00.1', '0000:23:00.2'))
 
 
 class DomainTest(base.BaseTestCase):
@@ -44,7 +45,8 @@ class DomainTest(base.BaseTestCase):
                 hostdevs: str | None = None) -> typing.Any:
         if hostdevs is None:
             hostdevs = ''.join(
-                device.to_xml() for number, card in enumerate(CARDS)
+                device.to_xml()
+                for number, card in enumerate(FUNCTIONS_BY_CARD)
                 for device in driver.hostdevs(
                     host_base.Attachment(functions=card), number, machine))
         domain = self.libvirt.defineXML(DOMAIN.format(

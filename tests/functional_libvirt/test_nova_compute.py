@@ -83,7 +83,7 @@ class LibvirtProcessTest(cloud.ProcessCloud):
         """Return the id of the running domain; each start changes it."""
         return int(self.libvirt.lookupByUUIDString(server).ID())
 
-    def _held(self, server: str) -> set[str]:
+    def _assigned(self, server: str) -> set[str]:
         return {device['Address'] for device in self.devices(
             '--used-by', server)}
 
@@ -96,31 +96,31 @@ class LibvirtProcessTest(cloud.ProcessCloud):
         small, large = (self.flavor(f'gpu{count}', **{
             'resources:CUSTOM_GPU_H100': str(count)}) for count in (2, 4))
         server = self.boot(small)
-        running, held = self._domain_id(server), self._held(server)
-        self.assertEqual(2, len(held))
+        running, assigned = self._domain_id(server), self._assigned(server)
+        self.assertEqual(2, len(assigned))
         print(f'domain of {server} runs, 2 devices are assigned')
 
         self.act(server, 'ACTIVE', reboot={'type': 'HARD'})
         self.assertNotEqual(running, self._domain_id(server))
-        self.assertEqual(held, self._held(server))
+        self.assertEqual(assigned, self._assigned(server))
         print('hard reboot: another domain, the same devices')
 
         self.act(server, 'SHUTOFF', **{'os-stop': None})
         self.act(server, 'ACTIVE', **{'os-start': None})
-        self.assertEqual(held, self._held(server))
+        self.assertEqual(assigned, self._assigned(server))
         print('stop and start: the same devices')
 
         self.act(server, 'VERIFY_RESIZE', resize={'flavorRef': large})
-        self.assertEqual(6, len(self._held(server)))
+        self.assertEqual(6, len(self._assigned(server)))
         self.act(server, 'ACTIVE', revertResize=None)
-        self.assertEqual(held, self._held(server))
+        self.assertEqual(assigned, self._assigned(server))
         self._available(6)
         print('resize and revert: the devices from before')
 
         self.act(server, 'VERIFY_RESIZE', resize={'flavorRef': large})
         self.act(server, 'ACTIVE', confirmResize=None)
-        self.assertEqual(4, len(self._held(server)))
-        self.assertEqual(set(), held & self._held(server))
+        self.assertEqual(4, len(self._assigned(server)))
+        self.assertEqual(set(), assigned & self._assigned(server))
         self._available(4)
         print('resize and confirm: 4 other devices')
 

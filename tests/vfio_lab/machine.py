@@ -211,17 +211,17 @@ def devices() -> list[str]:
         'pxb-pcie,id=pxb0,bus_nr=32,numa_node=0,bus=pcie.0',
         'pxb-pcie,id=pxb1,bus_nr=128,numa_node=1,bus=pcie.0',
         'nvme-subsys,id=subsys0']
-    cards = [('pxb0', 'bochs-display'), ('pxb0', 'bochs-display'),
-             ('pxb0', 'nvme,serial=n0,subsys=subsys0,sriov_max_vfs=4,'
-                      'sriov_vq_flexible=8,sriov_vi_flexible=4,'
-                      'max_ioqpairs=12,msix_qsize=9'),
-             ('pxb1', 'bochs-display'), ('pxb1', 'bochs-display')]
-    for number, (bus, card) in enumerate(cards, start=1):
+    devices = [('pxb0', 'bochs-display'), ('pxb0', 'bochs-display'),
+               ('pxb0', 'nvme,serial=n0,subsys=subsys0,sriov_max_vfs=4,'
+                        'sriov_vq_flexible=8,sriov_vi_flexible=4,'
+                        'max_ioqpairs=12,msix_qsize=9'),
+               ('pxb1', 'bochs-display'), ('pxb1', 'bochs-display')]
+    for number, (bus, model) in enumerate(devices, start=1):
         arguments += [
             f'pcie-root-port,id=rp{number},bus={bus},chassis={number},'
             f'slot={number + 10},addr={number:x}.0,pref32-reserve=32M,'
             f'mem-reserve=2M',
-            f'{card},bus=rp{number}']
+            f'{model},bus=rp{number}']
     return [word for argument in arguments for word in ('-device', argument)]
 
 

@@ -14,7 +14,7 @@
     python -m tests.vfio_lab.run_chain [RUNS [NEEDED]]
 
 runs it until it passed NEEDED times (1), at most RUNS times (1), and says how
-often it ran and passed. ``run_chain 10 9`` is what it is held to.
+often it ran and passed. ``run_chain 10 9`` is the requirement.
 """
 
 from __future__ import annotations

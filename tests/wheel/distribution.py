@@ -106,9 +106,10 @@ def _check_same(of_tree: pathlib.Path, of_sdist: pathlib.Path) -> None:
     roots = {name.partition('/')[0].partition('-')[0] for name in one}
     claims.check(roots == {'gpgpu_plugin', 'nova'},
                  'the wheel would install', sorted(roots))
-    novas = [name for name in one if name.startswith('nova/')]
-    claims.check(novas == ['nova/virt/gpgpu/__init__.py'],
-                 'the wheel would write among Nova\'s files:', novas)
+    nova_names = [name for name in one if name.startswith('nova/')]
+    claims.check(nova_names == ['nova/virt/gpgpu/__init__.py'],
+                 'the wheel would write among Nova\'s files:',
+                 nova_names)
     print(f'    {of_tree.name} is the same from the tree and from the '
                f'sdist: {len(one)} files')
 

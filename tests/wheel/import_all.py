@@ -23,9 +23,9 @@ import pathlib
 import sys
 
 # Packages of which Nova is the only caller.
-NOVA_SIDE = ('compute', 'nova_api', 'scheduler_filters', 'virt')
+NOVA_ONLY = ('compute', 'nova_api', 'scheduler_filters', 'virt')
 # Nova itself and what comes with it: lxml, for the XML of libvirt.
-NOVAS = ('nova', 'lxml')
+OF_NOVA = ('nova', 'lxml')
 # Alembic runs it, within "db sync"; nobody imports it.
 SCRIPT = 'gpgpu_plugin.db.migrations.env'
 
@@ -53,7 +53,7 @@ def needs_nova(name: str) -> bool:
     # folder nova, without anything of Nova's.
     except ImportError as exc:
         missing = (exc.name or '').partition('.')[0]
-        if missing not in NOVAS or name.split('.')[1] not in NOVA_SIDE:
+        if missing not in OF_NOVA or name.split('.')[1] not in NOVA_ONLY:
             raise AssertionError(f'{name} cannot be imported: {exc}') from exc
         return True
     return False

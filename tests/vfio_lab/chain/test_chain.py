@@ -166,7 +166,7 @@ class ChainTest(cloud.GpuCloud):
         except self.failureException:
             self.fail(f'{count} displays in the guest, not {seen}')
 
-    def _held(self, server: dict[str, typing.Any]) -> list[str]:
+    def _assigned(self, server: dict[str, typing.Any]) -> list[str]:
         return sorted(name.partition(' ')[2] for name in self.held(server))
 
     # -- the chain ----------------------------------------------------------
@@ -180,7 +180,7 @@ class ChainTest(cloud.GpuCloud):
         self.wait_inventory(4, 0, variant='BOCHS')
 
         server = self.boot(self.flavor(BOCHS=1))
-        [first] = self._held(server)
+        [first] = self._assigned(server)
         self.assertEqual([first], self._owned(server))
         self._firmware_sees(server, 1)
         done(f'boot: the guest owns {first}, its firmware sees it')
@@ -196,13 +196,13 @@ class ChainTest(cloud.GpuCloud):
         self.api.post_server_action(server['id'], {
             'resize': {'flavorRef': self.flavor(BOCHS=2)}})
         self.wait_status(server['id'], 'VERIFY_RESIZE')
-        self.assertEqual(3, len(self._held(server)))
+        self.assertEqual(3, len(self._assigned(server)))
         self.api.post_server_action(server['id'], {'confirmResize': None})
         self.wait_status(server['id'], 'ACTIVE')
-        held = self._held(server)
-        self.assertEqual(2, len(held))
-        self.assertNotIn(first, held)
-        self.assertEqual(held, sorted(self._owned(server)))
+        assigned = self._assigned(server)
+        self.assertEqual(2, len(assigned))
+        self.assertNotIn(first, assigned)
+        self.assertEqual(assigned, sorted(self._owned(server)))
         self._firmware_sees(server, 2)
         done('resize on the same host: two other devices')
 

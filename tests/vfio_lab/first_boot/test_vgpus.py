@@ -127,7 +127,7 @@ class CapacityTest(MdevCase):
 
     def _follow(self, name: str, steps: typing.Iterable[str]) -> None:
         parent = lab.functions()[name]
-        card = capacity.GPUCapacity(
+        gpu = capacity.GPUCapacity(
             id=parent.id,
             offered=True,
             mix_policy=capacity.VGPUMixPolicy.ANY_MIX,
@@ -143,23 +143,23 @@ class CapacityTest(MdevCase):
                     assignment_uuid=str(uuid.uuid4()), vgpu_type=kind,
                     stable_id=f'{parent.id}/mdev0', address=name))
                 self.backend.prepare(prepared[-1])
-                card = card.with_vgpu(kind)
+                gpu = gpu.with_vgpu(kind)
             else:
                 gone = next(device for device in prepared
                             if device.vgpu_type == kind)
                 self.backend.release(gone)
                 prepared.remove(gone)
-                card = dataclasses.replace(card, vgpus=tuple(
+                gpu = dataclasses.replace(gpu, vgpus=tuple(
                     capacity.VGPU(
                         vgpu_type=device.vgpu_type)
                     for device in prepared))
             available = {
-                name: card.available(name) for name in card.types
+                name: gpu.available(name) for name in gpu.types
             }
             self.assertEqual(self._available(parent), available, step)
             seen.append(tuple(available.values()))
             print(f'{step}: the kernel also reports {available} available')
-        self.assertIn((0,) * len(card.types), seen)
+        self.assertIn((0,) * len(gpu.types), seen)
         self.assertEqual(len(prepared), len(lab.mdevs()))
 
     @staticmethod
