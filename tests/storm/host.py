@@ -214,7 +214,9 @@ class Host:
             self._transport, rpc_transport.compute_topic(self._conf),
             self._setting.name, [manager.ComputeManager(
                 self._woken(self.tracker.refresh),
-                self._woken(self.tracker.assignments_changed))])
+                self._woken(self.tracker.assignments_changed),
+                # Operators ask for it, of whom there are none.
+                lambda assignments: ())])
         server.start()
         self.tracker.set_node(self._setting.name, self._setting.node_uuid)
         self._worker.run_once()
