@@ -257,6 +257,7 @@ class MigrationContext(typing.Protocol):
 
     migration_id: int
     new_numa_topology: NUMATopology | None
+    new_pci_requests: PCIRequests | None
 
 
 class Migration(typing.Protocol):

@@ -141,6 +141,7 @@ class LifecycleMixin(service.ServiceMixin):
             return
         fit = numa.GuestFit(
             virtapi=self.virtapi, instance=instance, image=image_meta,
+            flavor=instance.flavor, node_name=instance.node or '',
             movable=build is virt_exception.Build.NEW)
         run = steps.Spawn(
             tracker=self.gpu_tracker, claimed=fit.follow,

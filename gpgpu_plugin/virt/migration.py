@@ -22,14 +22,17 @@ the devices on this host that the guest does not use.
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Callable
 from collections.abc import Iterable
 
 from nova import exception as nova_exception
+from nova import objects
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -40,6 +43,7 @@ from gpgpu_plugin.virt import claims
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import move_claim
+from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
@@ -49,17 +53,28 @@ def _nothing() -> None:
     """End nothing: nothing was claimed."""
 
 
+def _image_meta(image: object) -> nova_types.ImageMeta:
+    """Return the image of Nova's claim, which may be a dictionary or None."""
+    if image is None or isinstance(image, dict):
+        image = objects.ImageMeta.from_dict(image or {})
+    return typing.cast('nova_types.ImageMeta', image)
+
+
 def claim(tracker: resource_tracker.ResourceTracker,
-          request: claim_obj.ClaimRequest) -> move_claim.End:
+          request: claim_obj.ClaimRequest,
+          fit: numa.MoveFit) -> move_claim.End:
     """Claim devices for a guest that comes here.
 
+    :param fit: the guest, which follows its devices
     :returns: ends the claim, if the guest does not come
     """
+    request = fit.extend(request)
     granted = claims.claim(tracker, request)
     end = functools.partial(
         claims.end, tracker, request.instance_uuid, granted.assignments)
     try:
         tracker.assignments.add(request.instance_uuid, granted.assignments)
+        fit.follow(request, granted)
     except Exception:
         end()
         raise
@@ -168,16 +183,23 @@ class MigrationMixin(lifecycle.LifecycleMixin):
     def _gpu_claim_move(
             self, context: nova_types.Context, instance: nova_types.Instance,
             flavor: nova_types.Flavor, migration: nova_types.Migration,
-            allocations: nova_types.Allocations | None) -> move_claim.End:
+            allocations: nova_types.Allocations | None, image: object,
+            node: str) -> move_claim.End:
+        image_meta = _image_meta(image)
         try:
-            request = request_mod.from_extra_specs(flavor.extra_specs)
+            request = request_mod.from_extra_specs(
+                flavor.extra_specs, host_numa.image_policy(image_meta))
             if not request and not request_mod.has_suffixed_groups(
                     flavor.extra_specs):
                 return _nothing
             assert instance.migration_context is not None
-            return claim(self.gpu_tracker, self._gpu_claim_request(
-                instance, request, allocations,
-                instance.migration_context.new_numa_topology, migration))
+            return claim(
+                self.gpu_tracker, self._gpu_claim_request(
+                    instance, request, allocations,
+                    instance.migration_context.new_numa_topology, migration),
+                numa.MoveFit(
+                    virtapi=self.virtapi, instance=instance, flavor=flavor,
+                    image=image_meta, node_name=node))
         except virt_exception.DENIALS as exc:
             action_event.denied(context, instance.uuid, self.gpu_tracker.host,
                                 virt_exception.reason(exc))

@@ -44,7 +44,8 @@ class ClaimGPUs(typing.Protocol):
     def __call__(self, context: nova_types.Context,
                  instance: nova_types.Instance, flavor: nova_types.Flavor,
                  migration: nova_types.Migration,
-                 allocations: nova_types.Allocations | None) -> End: ...
+                 allocations: nova_types.Allocations | None,
+                 image: object, node: str) -> End: ...
 
 
 def nova_tracker(virtapi: object) -> nova_types.NovaResourceTracker:
@@ -93,7 +94,8 @@ def claim_with(tracker: nova_types.NovaResourceTracker,
             image_meta=image_meta, limits=limits)
         try:
             end = claim_gpus(
-                context, instance, flavor, migration, allocations)
+                context, instance, flavor, migration, allocations,
+                image_meta, nodename)
         except Exception as exc:
             LOG.info('Migration %s of instance %s to this host is denied: %s',
                      migration.uuid, instance.uuid,

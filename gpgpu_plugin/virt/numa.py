@@ -11,11 +11,12 @@
 #    under the License.
 """Fit of a guest on the NUMA nodes of this host, near to its GPUs.
 
-Nova selects the nodes first, and knows nothing about GPUs. The plugin's claim
-has all sets of nodes that can take the guest, and the conductor selects one of
-them together with the GPUs. Only then the guest is moved there in Nova's
-records. The host's lock is not held during the claim; if another guest has
-taken the nodes meanwhile, the build is denied and Nova tries another host.
+Nova's claim for a build or a move selects the nodes first, and knows nothing
+about GPUs. The plugin's claim has all sets of nodes that can take the guest,
+and the conductor selects one of them together with the GPUs. Only then the
+guest is moved there in Nova's records. The host's lock is not held during the
+claim; if another guest has taken the nodes meanwhile, the claim is denied and
+Nova tries another host.
 """
 
 from __future__ import annotations
@@ -47,13 +48,27 @@ _synchronized: Callable[[_F], _F] = utils.synchronized(
 class GuestFit:
     """Fit of the guest of one build.
 
+    :ivar flavor: the flavor that Nova claimed for
+    :ivar node_name: name of the compute node
     :ivar movable: whether Nova's claim for the build was just made
     """
 
     virtapi: nova_types.VirtAPI
     instance: nova_types.Instance
+    flavor: nova_types.Flavor
     image: nova_types.ImageMeta | None
-    movable: bool
+    node_name: str
+    movable: bool = True
+
+    def _guest(self) -> nova_types.NUMATopology | None:
+        """Return the guest's topology as Nova claimed it here."""
+        return self.instance.numa_topology
+
+    def _set_guest(self, topology: nova_types.NUMATopology) -> None:
+        self.instance.numa_topology = topology
+
+    def _pci_requests(self) -> nova_types.PCIRequests | None:
+        return self.instance.pci_requests
 
     def extend(self, request: claim_obj.ClaimRequest,
                ) -> claim_obj.ClaimRequest:
@@ -94,16 +109,16 @@ class GuestFit:
 
     def _node(self) -> nova_types.ComputeNode | None:
         """Return Nova's record of this host if it has NUMA nodes."""
-        if self.instance.numa_topology is None:
+        if self._guest() is None:
             return None
-        node = self._tracker().compute_nodes.get(self.instance.node or '')
+        node = self._tracker().compute_nodes.get(self.node_name)
         return node if node is not None and node.numa_topology else None
 
     @_synchronized
     def _choices(self, request: claim_obj.ClaimRequest,
                  ) -> tuple[tuple[int, ...], ...]:
         """Return the other sets of nodes that can take the guest."""
-        node, guest = self._node(), self.instance.numa_topology
+        node, guest = self._node(), self._guest()
         if (node is None or guest is None or not self._can_move(node)
                 or request.request.numa_affinity is None):
             return ()
@@ -118,7 +133,7 @@ class GuestFit:
         Nova's own PCI devices are chosen already, and it does not say here
         which networks are near to which node.
         """
-        requests = self.instance.pci_requests
+        requests = self._pci_requests()
         return self.movable and not (requests and requests.requests) and (
             not any(cell.network_metadata.physnets
                     or cell.network_metadata.tunneled
@@ -129,7 +144,7 @@ class GuestFit:
              ) -> nova_types.NUMATopology | None:
         """Return the guest's topology on some nodes; None if it cannot be."""
         wanted = hardware.numa_get_constraints(
-            self.instance.flavor, self.image)
+            self.flavor, self.image)
         fit: nova_types.NUMATopology | None = (
             hardware.numa_fit_instance_to_host(
                 host_numa.confined(self._without_guest(node), nodes), wanted,
@@ -143,7 +158,7 @@ class GuestFit:
                        ) -> nova_types.HostNUMATopology:
         free: nova_types.HostNUMATopology = (
             hardware.numa_usage_from_instance_numa(
-                _topology(node), self.instance.numa_topology, free=True))
+                _topology(node), self._guest(), free=True))
         return free
 
     @_synchronized
@@ -158,12 +173,29 @@ class GuestFit:
         if node is None or fit is None:
             return False
         free = self._without_guest(node)
-        self.instance.numa_topology = fit
+        self._set_guest(fit)
         self.instance.save()
         node.numa_topology = hardware.numa_usage_from_instance_numa(
             free, fit)._to_json()
         self._tracker()._update(nova_context.get_admin_context(), node)
         return True
+
+
+class MoveFit(GuestFit):
+    """Fit of the guest of one resize or cold migration to this host."""
+
+    def _context(self) -> nova_types.MigrationContext:
+        assert self.instance.migration_context is not None
+        return self.instance.migration_context
+
+    def _guest(self) -> nova_types.NUMATopology | None:
+        return self._context().new_numa_topology
+
+    def _set_guest(self, topology: nova_types.NUMATopology) -> None:
+        self._context().new_numa_topology = topology
+
+    def _pci_requests(self) -> nova_types.PCIRequests | None:
+        return self._context().new_pci_requests
 
 
 def _topology(node: nova_types.ComputeNode) -> nova_types.HostNUMATopology:

@@ -122,8 +122,7 @@ class MeetingCase(DriverTestCase):
         :returns: whether the delete waited for its end
         """
         with self.paused(method) as entered:
-            self.start(call)
-            self.assertTrue(entered.wait(patience.LONG), self.errors)
+            self.enter(entered, self.start(call))
             self.assertTrue(self.meet(self.start(self.delete)))
             waited = self.threads[-1].is_alive()
         self.assertEqual([], self.errors)
@@ -135,10 +134,14 @@ class MeetingCase(DriverTestCase):
         :returns: what the call raised
         """
         with self.paused('destroy') as entered:
-            self.start(self.delete)
-            self.assertTrue(entered.wait(patience.LONG), self.errors)
+            self.enter(entered, self.start(self.delete))
             self.assertTrue(self.meet(self.start(call)))
         return self.errors
+
+    def enter(self, entered, thread):
+        patience.wait_until(
+            lambda: entered.is_set() or not thread.is_alive())
+        self.assertTrue(entered.is_set(), self.errors)
 
     def meet(self, thread):
         """Wait until a thread waits for the instance's lock, or ended."""

@@ -71,7 +71,7 @@ class DestinationTest(CrossCellCase):
         self.driver._gpu_claim_move(
             None, self.instance, self.instance.flavor, self.migration, {
                 provider: {'resources': resources} for provider, resources
-                in self.request(2).allocated.items()})
+                in self.request(2).allocated.items()}, None, 'h1')
         self.instance.migration_context = None
 
     def finish(self):

@@ -17,6 +17,7 @@ import types
 import fixtures
 import oslo_messaging
 from nova import exception as nova_exception
+from nova import objects
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
@@ -24,6 +25,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import migration
+from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
 from tests.unit.virt import base
 
@@ -35,13 +37,13 @@ class MigrationCase(base.DriverTestCase):
         super().setUp()
         self.instance = self.spawn(2)
         self.instance.migration_context = types.SimpleNamespace(
-            migration_id=1, new_numa_topology=None)
+            migration_id=1, new_numa_topology=None, new_pci_requests=None)
         self.migration = types.SimpleNamespace(
             uuid='m1', source_compute='h1', dest_compute='h1')
         self.useFixture(fixtures.MockPatchObject(
             roles, 'migration_of', return_value=self.migration))
 
-    def begin(self, gpus=3):
+    def begin(self, gpus=3, image=None):
         """What the destination does, then the source.
 
         :returns: what ends the destination's claim
@@ -50,7 +52,7 @@ class MigrationCase(base.DriverTestCase):
         end = self.driver._gpu_claim_move(
             None, self.instance, flavor, self.migration, {
                 provider: {'resources': resources} for provider, resources
-                in self.request(gpus).allocated.items()})
+                in self.request(gpus).allocated.items()}, image, 'h1')
         self.driver.migrate_disk_and_power_off(
             None, self.instance, 'ip', flavor, None)
         return end
@@ -115,7 +117,7 @@ class MigrationTest(MigrationCase):
     def test_flavor_without_gpus_claims_nothing(self):
         self.driver._gpu_claim_move(
             None, self.instance, self.make_instance(0).flavor, self.migration,
-            {})()
+            {}, None, 'h1')()
         self.assertEqual([], self.of_destination())
 
     def begin_suffixed(self, allocated=True):
@@ -124,7 +126,7 @@ class MigrationTest(MigrationCase):
         return self.driver._gpu_claim_move(
             None, self.instance, flavor, self.migration,
             {self.provider: {'resources': {'CUSTOM_GPU_H100': 1}}}
-            if allocated else {})
+            if allocated else {}, None, 'h1')
 
     def test_allocation_that_the_flavor_does_not_request_is_denied(self):
         self.client.allocations['i1'] = {
@@ -178,6 +180,27 @@ class MigrationTest(MigrationCase):
                 uuid=uuid, dest_compute=host))
         self.assertEqual({'assigned': 2, 'provisioning': 3, 'available': 3},
                          self.states())
+
+    def test_policy_of_the_image_is_obeyed(self):
+        claim = self.useFixture(fixtures.MockPatchObject(
+            self.api, 'claim', wraps=self.api.claim)).mock
+        image = {'properties': {'hw_pci_numa_affinity_policy': 'required'}}
+        for given, policy in (
+                (image, 'required'), (None, None),
+                (objects.ImageMeta.from_dict(image), 'required')):
+            end = self.begin(1, given)
+            self.assertEqual(
+                policy, claim.call_args.args[2].request.pci_numa_policy)
+            end()
+
+    def test_claim_whose_guest_cannot_follow_is_ended(self):
+        self.useFixture(fixtures.MockPatchObject(
+            numa.MoveFit, 'follow', side_effect=exception.ClaimDenied(
+                instance='i1', host='h1', reason='numa_policy_required',
+                detail='x')))
+        self.useFixture(fixtures.MockPatchObject(action_event, 'denied'))
+        self.assertRaises(exception.ClaimDenied, self.begin, 1)
+        self.assertEqual([], self.of_destination())
 
     def test_claim_is_for_the_numa_nodes_of_the_new_topology(self):
         self.instance.numa_topology = types.SimpleNamespace(

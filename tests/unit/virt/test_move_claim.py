@@ -88,7 +88,7 @@ class MoveClaimTest(base.BaseTestCase):
             mock.call.nova('context', self.instance, 'flavor', 'node',
                            self.migration, 'allocations', 'image', 'limits'),
             mock.call.gpus('context', self.instance, 'flavor',
-                           self.migration, 'allocations'),
+                           self.migration, 'allocations', 'image', 'node'),
         ], self.calls.mock_calls)
 
     def test_claim_that_nova_denies_asks_for_no_gpus(self):

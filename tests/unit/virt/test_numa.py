@@ -30,6 +30,8 @@ objects.register_all()
 class GuestFitTest(base.BaseTestCase):
     """Guest of 512 MB on node 0 of two nodes of 1024 MB."""
 
+    kind = numa.GuestFit
+
     def setUp(self):
         super().setUp()
         topology = test_host_numa.topology(0, 1)
@@ -39,25 +41,33 @@ class GuestFitTest(base.BaseTestCase):
         self.node = types.SimpleNamespace(
             numa_topology=topology._to_json(), cpu_allocation_ratio=1.0,
             ram_allocation_ratio=1.0)
+        self.flavor = objects.Flavor(vcpus=1, memory_mb=512, extra_specs={
+            'hw:numa_nodes': '1'})
         self.done = []
         self.tracker = types.SimpleNamespace(
             compute_nodes={'n': self.node},
             _update=lambda context, node: self.done.append('update'))
         self.instance = types.SimpleNamespace(
             node='n', pci_requests=None,
-            flavor=objects.Flavor(vcpus=1, memory_mb=512, extra_specs={
-                'hw:numa_nodes': '1'}),
+            flavor=self.flavor,
             numa_topology=objects.InstanceNUMATopology(cells=[
                 objects.InstanceNUMACell(
                     id=0, cpuset={0}, pcpuset=set(), memory=512)]),
             save=lambda: self.done.append('save'))
 
+    def guest(self):
+        """Return the guest's topology here."""
+        return self.instance.numa_topology
+
+    def want_pci_device(self):
+        self.instance.pci_requests = types.SimpleNamespace(requests=[1])
+
     def fit(self, movable=True):
-        return numa.GuestFit(
+        return self.kind(
             virtapi=types.SimpleNamespace(
                 _compute=types.SimpleNamespace(rt=self.tracker)),
             instance=self.instance, image=objects.ImageMeta.from_dict({}),
-            movable=movable)
+            flavor=self.flavor, node_name='n', movable=movable)
 
     def request(self, numa_nodes=(0,), **fields):
         return claim.ClaimRequest(
@@ -94,7 +104,7 @@ class GuestFitTest(base.BaseTestCase):
         self.assertEqual((), self.fit().extend(self.request()).numa_choices)
 
     def test_own_usage_does_not_count_against_the_guest(self):
-        self.instance.numa_topology.cells[0].id = 1
+        self.guest().cells[0].id = 1
         self.change(memory_usage=1000, cpu_usage=2)
         extended = self.fit().extend(self.request((0,)))
         self.assertEqual(((1,),), extended.numa_choices)
@@ -110,14 +120,14 @@ class GuestFitTest(base.BaseTestCase):
 
     def test_guest_with_pci_devices_of_nova_stays(self):
         with self.only_sockets_are_named():
-            self.instance.pci_requests = types.SimpleNamespace(requests=[1])
+            self.want_pci_device()
 
     def test_guest_on_a_host_with_networks_near_to_nodes_stays(self):
         with self.only_sockets_are_named():
             self.change(network_metadata=objects.NetworkMetadata(
                 physnets={'net'}, tunneled=False))
 
-    def test_guest_of_a_move_stays(self):
+    def test_guest_that_exists_stays(self):
         self.assertEqual(
             (), self.fit(movable=False).extend(self.request()).numa_choices)
 
@@ -135,7 +145,7 @@ class GuestFitTest(base.BaseTestCase):
         self.fit().follow(self.request(), self.granted((1,)))
         self.assertEqual([0, 512], self.used())
         self.assertEqual(
-            [1], [cell.id for cell in self.instance.numa_topology.cells])
+            [1], [cell.id for cell in self.guest().cells])
         self.assertEqual(['save', 'update'], self.done)
 
     def test_guest_near_its_gpus_stays(self):
@@ -157,3 +167,35 @@ class GuestFitTest(base.BaseTestCase):
         self.change(memory_usage=600)
         self.fit().follow(self.request(), self.granted((1,)))
         self.assertEqual(([512, 600], []), (self.used(), self.done))
+
+
+class MoveFitTest(GuestFitTest):
+    """The same guest comes by a resize; elsewhere it has 128 MB on node 1."""
+
+    kind = numa.MoveFit
+
+    def setUp(self):
+        super().setUp()
+        self.instance.migration_context = types.SimpleNamespace(
+            new_numa_topology=self.instance.numa_topology,
+            new_pci_requests=None)
+        self.old = objects.InstanceNUMATopology(cells=[
+            objects.InstanceNUMACell(
+                id=1, cpuset={0}, pcpuset=set(), memory=128)])
+        self.instance.numa_topology = self.old
+        self.instance.flavor = objects.Flavor(
+            vcpus=1, memory_mb=128, extra_specs={})
+
+    def guest(self):
+        return self.instance.migration_context.new_numa_topology
+
+    def want_pci_device(self):
+        self.instance.migration_context.new_pci_requests = (
+            types.SimpleNamespace(requests=[1]))
+
+    def test_guest_elsewhere_is_left_alone(self):
+        self.instance.pci_requests = types.SimpleNamespace(requests=[1])
+        self.fit().follow(self.request(), self.granted((1,)))
+        self.assertEqual([0, 512], self.used())
+        self.assertIs(self.old, self.instance.numa_topology)
+        self.assertEqual([1], [cell.id for cell in self.old.cells])
