@@ -98,10 +98,12 @@ class FindOrphans(typing.Protocol):
     """Search for assignments of one instance that nobody uses any more."""
 
     def __call__(self, assignments: Sequence[claim_obj.Assignment], *,
-                 spawning: bool = False) -> Collection[str]:
+                 spawning: bool = False,
+                 migration_uuid: str | None = None) -> Collection[str]:
         """Return their UUIDs.
 
         :param spawning: the instance's guest is about to be built here
+        :param migration_uuid: the migration to this host that Nova prepares
         :raises Exception: it is unknown
         """
 

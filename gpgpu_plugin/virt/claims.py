@@ -27,28 +27,39 @@ LOG = logging.getLogger(__name__)
 
 
 def claim(tracker: resource_tracker.ResourceTracker,
-          request: claim_obj.ClaimRequest, *,
-          spawning: bool = False) -> claim_obj.Claim:
+          request: claim_obj.ClaimRequest) -> claim_obj.Claim:
     """Claim devices of this host; they are not in its book yet.
 
-    :param spawning: the instance is built here: what an earlier stay of it
-        left here ends with the claim
+    What an earlier stay of the instance left here ends with the claim.
+
     :raises ClaimDenied: the conductor denied it
     :raises HostNotReady: the conductor knows less than this host
     """
     # A release that is still pending, such as from before the instance was
     # shelved, would end what is granted now.
     tracker.flush_releases()
-    if spawning:
-        # A move has both sides of the instance's devices.
-        request = dataclasses.replace(
-            request, orphans=tuple(sorted(tracker.find_orphans(
-                tracker.assignments.of_instance(request.instance_uuid),
-                spawning=True))))
+    request = dataclasses.replace(
+        request, orphans=_orphans(tracker, request))
     granted = _request(tracker, request)
     _check_against_book(tracker, granted)
     _forget_orphans(tracker, request, granted)
     return granted
+
+
+def _orphans(tracker: resource_tracker.ResourceTracker,
+             request: claim_obj.ClaimRequest) -> tuple[str, ...]:
+    """Return what an earlier stay of the instance left here."""
+    left = tracker.assignments.of_instance(request.instance_uuid)
+    if request.migration_uuid is None:
+        return tuple(sorted(tracker.find_orphans(left, spawning=True)))
+    try:
+        return tuple(sorted(tracker.find_orphans(
+            left, migration_uuid=request.migration_uuid)))
+    except Exception:
+        LOG.exception('Cannot check what an earlier move of instance %s left '
+                      'on %s; it stays assigned', request.instance_uuid,
+                      tracker.host)
+        return ()
 
 
 def _end_orphans(tracker: resource_tracker.ResourceTracker,

@@ -118,6 +118,32 @@ def unused(assignments: Collection[claim_obj.Assignment],
         or assignment.migration_uuid not in needed)
 
 
+def unused_before(assignments: Collection[claim_obj.Assignment],
+                  location: Location | None, host: str, domain: Domain,
+                  migration_uuid: str) -> frozenset[str]:
+    """Return the UUIDs of assignments that earlier moves left on a host.
+
+    While Nova prepares a migration of an instance, no other one is under way.
+
+    :param assignments: all of one instance on the host, by the host's book,
+        which does not know which builds are over
+    :param migration_uuid: the migration that Nova prepares
+    """
+    if location is None or location.host is None:
+        # Then Nova prepares none.
+        return frozenset()
+    before = dataclasses.replace(
+        location, task=None, migrations=tuple(
+            migration for migration in location.migrations
+            if migration.uuid != migration_uuid))
+    return unused([
+        dataclasses.replace(
+            assignment, state=device_rules.DeviceState.ASSIGNED)
+        for assignment in assignments
+        if assignment.migration_uuid != migration_uuid],
+        before, host, domain)
+
+
 def describe(instance_uuid: str, location: Location | None, host: str,
              domain: Domain) -> str:
     """Return where an instance is, in one sentence for an operator."""

@@ -35,13 +35,16 @@ LOG = logging.getLogger(__name__)
 
 def find(assignments: Sequence[claim.Assignment],
          domain_of: Callable[[str], liveness.Domain], *,
-         spawning: bool = False) -> frozenset[str]:
+         spawning: bool = False,
+         migration_uuid: str | None = None) -> frozenset[str]:
     """Return the UUIDs of assignments on this host that nobody uses any more.
 
     :param assignments: all of one instance on the host
     :param domain_of: returns the state of an instance's domain on the host
     :param spawning: whether the instance's guest is about to be built here
         with a claim of its own; otherwise nothing is being built
+    :param migration_uuid: the migration to this host that Nova prepares;
+        what is needed without it stays
     :raises Exception: Nova or the hypervisor does not answer
     """
     if not assignments:
@@ -50,6 +53,10 @@ def find(assignments: Sequence[claim.Assignment],
     domain = domain_of(instance_uuid)
     if spawning:
         found = frozenset(assignment.uuid for assignment in assignments)
+    elif migration_uuid is not None:
+        found = liveness.unused_before(
+            assignments, _location(instance_uuid), host, domain,
+            migration_uuid)
     else:
         found = liveness.unused(
             assignments, _location(instance_uuid), host, domain)

@@ -88,7 +88,7 @@ def _claim(run: Spawn) -> None:
         # No call: a guest is made anew also while no conductor answers.
         run.assignments, run.was_assigned = assigned, True
         return
-    claim = claims.claim(run.tracker, run.request, spawning=True)
+    claim = claims.claim(run.tracker, run.request)
     run.assignments = claim.assignments
     # Claimed and activated before: they are the instance's already.
     run.was_assigned = bool(claim.assignments) and all(

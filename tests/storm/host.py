@@ -192,8 +192,9 @@ class Host:
             for instance, devices in self.truth.guests().items()})
 
     def _find_orphans(self, assignments: Sequence[claim_obj.Assignment], *,
-                      spawning: bool = False) -> Collection[str]:
-        """Return what virt.orphans.find would."""
+                      spawning: bool = False,
+                      migration_uuid: str | None = None) -> Collection[str]:
+        """Return what virt.orphans.find would; nothing is moved here."""
         if not assignments:
             return frozenset()
         if self.truth.of_guest(assignments[0].instance_uuid):

@@ -89,6 +89,53 @@ class NowhereTest(TableTestCase):
         self.assertEqual([], self.dead(build, domain='inactive'))
 
 
+class BeforeMoveTest(base.BaseTestCase):
+    """What an instance has on the host to which Nova prepares a move."""
+
+    def dead(self, *assignments, host=ELSEWHERE, migrations=(),
+             domain='absent', location=True):
+        return sorted(liveness.unused_before(
+            assignments, liveness.Location(
+                host=host, task=task_states.RESIZE_PREP, flavor=1,
+                migrations=(
+                    liveness.Migration(
+                        uuid='new', status='pre-migrating', source=host,
+                        dest=HERE), *migrations)) if location else None,
+            HERE, liveness.Domain(domain), 'new'))
+
+    def test_what_earlier_moves_left_is_dead(self):
+        for migration in (home('error'), home('failed'), away('error'),
+                          away('confirmed'), home('pre-migrating')):
+            for domain in ('absent', 'inactive'):
+                self.assertEqual(['of-m1', 'own'], self.dead(
+                    OWN, claimed(), migrations=[migration], domain=domain))
+
+    def test_claim_of_the_move_itself_lives(self):
+        self.assertEqual(['own'], self.dead(OWN, claimed('new')))
+
+    def test_move_that_nova_has_not_decided_keeps_all(self):
+        for migration in (away('finished'), away('reverting'),
+                          away('post-migrating')):
+            self.assertEqual([], self.dead(
+                OWN, claimed(), migrations=[migration]))
+
+    def test_instance_that_stays_on_the_host_keeps_its_own_set(self):
+        # The book does not know that its build is over.
+        mine = make.assignment(uuid='own', state='provisioning')
+        for domain in ('absent', 'inactive'):
+            self.assertEqual([], self.dead(mine, host=HERE, domain=domain))
+            self.assertEqual(['of-m1'], self.dead(
+                mine, claimed(), host=HERE, migrations=[away('error')],
+                domain=domain))
+            self.assertEqual(['own'], self.dead(
+                mine, claimed(), host=HERE, migrations=[home('error')],
+                domain=domain))
+
+    def test_instance_that_nova_does_not_move_keeps_all(self):
+        self.assertEqual([], self.dead(OWN, host=None))
+        self.assertEqual([], self.dead(OWN, location=False))
+
+
 class HereTest(TableTestCase):
 
     def test_instance_that_is_deleted_is_left_to_the_delete(self):

@@ -11,6 +11,7 @@
 #    under the License.
 """What a migration does to the devices of both its hosts."""
 
+import dataclasses
 import functools
 import types
 
@@ -87,6 +88,43 @@ class MigrationTest(MigrationCase):
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual(
             2, len(self.tracker.assignments.of_instance('i1')))
+
+    def leave(self, count, migration_uuid='m0'):
+        """Leave what an earlier move claimed here, and say it is unused."""
+        left = self.tracker.session.call(self.api.claim, dataclasses.replace(
+            self.request(count), role=claim_obj.ClaimRole.DESTINATION,
+            migration_uuid=migration_uuid)).assignments
+        self.tracker.assignments.add('i1', left)
+        uuids = [assignment.uuid for assignment in left]
+        find = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'find_orphans', return_value=set(uuids))).mock
+        return uuids, find
+
+    def test_claim_ends_what_an_earlier_move_left_here(self):
+        left, find = self.leave(4)
+        self.begin(2)
+        self.assertEqual(
+            {'migration_uuid': 'm1'}, find.call_args.kwargs)
+        book = self.tracker.assignments.of_instance('i1')
+        self.assertEqual(4, len(book))
+        self.assertEqual([], [assignment.uuid for assignment in book
+                              if assignment.uuid in left])
+        self.assertEqual({'assigned': 2, 'provisioning': 2, 'dirty': 4},
+                         self.states())
+
+    def test_denied_claim_ends_what_an_earlier_move_left_here(self):
+        self.leave(4)
+        self.assertRaises(exception.ClaimDenied, self.begin, 6)
+        self.tracker.run_once()
+        self.begin(6)
+        self.assertEqual(['provisioning'] * 6, self.of_destination())
+
+    def test_move_whose_past_is_unknown_ends_nothing(self):
+        _, find = self.leave(4)
+        find.side_effect = RuntimeError('Nova does not answer')
+        self.begin(2)
+        self.assertEqual(
+            8, len(self.tracker.assignments.of_instance('i1')))
 
     def test_claim_that_the_book_cannot_keep_is_ended(self):
         self.useFixture(fixtures.MockPatchObject(

@@ -141,6 +141,18 @@ class FindTest(base.BaseTestCase):
         self.assertEqual([None], [usage.used for usage in judged])
         self.assertIn('RuntimeError', judged[0].reason)
 
+    def test_move_uses_nothing_of_earlier_ones(self):
+        self.migrations = [types.SimpleNamespace(
+            id=number, uuid=f'm{number}', status=status, source_compute='h2',
+            dest_compute='h1', migration_type='migration',
+            new_instance_type_id=1)
+            for number, status in ((1, 'error'), (2, 'pre-migrating'))]
+        moving = {'host': 'h2', 'task_state': task_states.RESIZE_PREP}
+        for domain, unused in (('inactive', {'a1'}), ('active', set())):
+            self.domain = domain
+            self.assertEqual(
+                unused, self.find(moving, migration_uuid='m2'))
+
     def test_nothing_asks_nobody(self):
         self.assertEqual(set(), orphans.find([], self.fail))
 
