@@ -63,7 +63,7 @@ LOG = logging.getLogger(__name__)
 
 VARIANT = 'H100'
 MACHINE = 'hgx-h100-8'
-BUILDERS = 8
+BUILDERS = 6
 TIMEOUT = 3
 """Seconds that a host waits for an answer."""
 
@@ -270,7 +270,7 @@ class Host:
                     return
                 self._delete(instance)
             else:
-                self._calm.wait(self._rng.uniform(0.1, 0.8))
+                self._calm.wait(self._rng.uniform(0.2, 1.2))
 
     def _is_built(self, instance: str, count: int) -> bool:
         name = naming.resource_class(VARIANT)

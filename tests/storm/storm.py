@@ -196,7 +196,7 @@ class Storm:
         while time.monotonic() < end:
             if not deck:
                 # Like cards: each one comes before one comes again.
-                deck = [*[self._kill_conductor] * 4, *[self._kill_host] * 3,
+                deck = [*[self._kill_conductor] * 3, *[self._kill_host] * 2,
                         *[self._stop_conductor] * 2,
                         *[self._cut_database] * 4, self._cut_broker]
                 self._rng.shuffle(deck)
@@ -241,7 +241,7 @@ class Storm:
         if conductor is not None:
             conductor.stop()
             self.counts['conductors stopped'] += 1
-            self._later(host_mod.TIMEOUT + self._rng.uniform(0.5, 2),
+            self._later(host_mod.TIMEOUT + self._rng.uniform(0.5, 1.5),
                         conductor.go_on)
 
     def _kill_host(self) -> None:
