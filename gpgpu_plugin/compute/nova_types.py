@@ -169,6 +169,10 @@ class NovaResourceTracker(typing.Protocol):
             allocations: Allocations | None, image_meta: object = None,
             limits: object = None) -> MoveClaim: ...
 
+    def delete_allocation_for_evacuated_instance(
+            self, context: Context, instance: Instance, node: str,
+            node_type: str = 'source') -> None: ...
+
 
 class ComputeManager(typing.Protocol):
     """The manager of nova-compute."""

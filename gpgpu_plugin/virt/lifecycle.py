@@ -35,7 +35,9 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import instance_lock
+from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
+from gpgpu_plugin.virt import rebuild_failure
 from gpgpu_plugin.virt import release
 from gpgpu_plugin.virt import roles
 from gpgpu_plugin.virt import service
@@ -75,6 +77,23 @@ class LifecycleMixin(service.ServiceMixin):
         super().__init__(virtapi, *args, **kwargs)
         self._gpu_locks = instance_lock.InstanceLocks()
         self._gpu_at_work = _AtWork()
+
+    def init_host(self, host: str) -> None:
+        """Notice each rebuild whose allocation Nova removes.
+
+        :raises ConfigInvalid: this Nova removes it in another way
+        """
+        rebuild_failure.notify(
+            nova_tracker.of(self.virtapi), self._gpu_rebuild_failed)
+        super().init_host(host)
+
+    def _gpu_rebuild_failed(self, instance: nova_types.Instance) -> None:
+        tracker = self.gpu_tracker
+        if (instance.host == tracker.host
+                and tracker.assignments.of_instance(instance.uuid)):
+            # The devices stay; an evacuation releases them itself.
+            tracker.allocation_removed(instance.uuid)
+            self._gpu_wake()
 
     @contextlib.contextmanager
     def _gpu_working(self, instance: nova_types.Instance,
@@ -157,7 +176,7 @@ class LifecycleMixin(service.ServiceMixin):
               self._gpu_working(instance, functools.partial(
                   roles.spawned, instance, self.gpu_tracker, run.keeps),
                   uses_assigned=run.keeps)):
-            self._gpu_execute(run)
+            steps.execute(run)
 
     def _gpu_is_allocated(
             self, allocations: nova_types.Allocations | None) -> bool:
@@ -208,16 +227,6 @@ class LifecycleMixin(service.ServiceMixin):
                           'build was denied; delete the instance, or remove '
                           'it with "openstack resource provider allocation '
                           'delete"', instance_uuid)
-
-    def _gpu_execute(self, run: steps.Spawn) -> None:
-        try:
-            steps.execute(run)
-        except Exception:
-            if run.keeps:
-                # Nova removes the allocation though the instance stays (its
-                # rebuild_instance takes it for an evacuation).
-                self.gpu_tracker.allocation_removed(run.request.instance_uuid)
-            raise
 
     def _gpu_build(self, instance: nova_types.Instance,
                    ) -> virt_exception.Build:

@@ -43,6 +43,7 @@ from gpgpu_plugin.virt import claims
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import move_claim
+from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
 
@@ -177,7 +178,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         :raises ConfigInvalid: this Nova claims in another way
         """
         move_claim.claim_with(
-            move_claim.nova_tracker(self.virtapi), self._gpu_claim_move)
+            nova_tracker.of(self.virtapi), self._gpu_claim_move)
         super().init_host(host)
 
     def _gpu_claim_move(

@@ -14,21 +14,18 @@
 Nova's compute manager claims for a resize or cold migration on the
 destination, before it tells the source to begin. The plugin claims right
 after it: a denial then leaves the guest as it is, and Nova tries the next
-alternate host. The method is private to Nova, so its signature is checked
-when nova-compute starts.
+alternate host.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import typing
 from collections.abc import Callable
 
 from nova import exception as nova_exception
 from oslo_log import log as logging
 
-from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.virt import exception as virt_exception
 
@@ -48,34 +45,11 @@ class ClaimGPUs(typing.Protocol):
                  image: object, node: str) -> End: ...
 
 
-def nova_tracker(virtapi: object) -> nova_types.NovaResourceTracker:
-    """Return the resource tracker of Nova's compute manager.
-
-    :raises ConfigInvalid: this Nova has none, or another ``resize_claim``
-    """
-    tracker = getattr(getattr(virtapi, '_compute', None), 'rt', None)
-    method = getattr(tracker, 'resize_claim', None)
-    expected = _parameters(
-        nova_types.NovaResourceTracker.resize_claim)[1:]
-    found = [] if method is None else _parameters(method)
-    if found != expected:
-        raise exception.ConfigInvalid(
-            option='compute_driver',
-            reason=f'method resize_claim of Nova\'s resource tracker has '
-                   f'parameters ({", ".join(found)}), and this version of '
-                   f'gpgpu_plugin works with ({", ".join(expected)})')
-    return typing.cast('nova_types.NovaResourceTracker', tracker)
-
-
-def _parameters(method: Callable[..., object]) -> list[str]:
-    return list(inspect.signature(method).parameters)
-
-
 def claim_with(tracker: nova_types.NovaResourceTracker,
                claim_gpus: ClaimGPUs) -> None:
     """Make Nova's claims for moves claim GPUs as well.
 
-    :param tracker: what ``nova_tracker`` returned
+    :param tracker: of this nova-compute
     :param claim_gpus: called after each of Nova's claims; what it raises
         denies the move on this host
     """

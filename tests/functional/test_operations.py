@@ -191,6 +191,21 @@ class SameHostTest(OperationCase):
         self.delete(self.server)
         self.settle(self.server, self.nothing_held)
 
+    def test_rebuild_that_fails_before_the_driver_reserves_devices(
+            self) -> None:
+        # As that of a volume-backed server whose volume is not written.
+        with fixtures.MockPatch(
+                'nova.compute.manager.ComputeManager._rebuild_default_impl',
+                side_effect=nova_exception.BuildAbortException(
+                    instance_uuid=self.server['id'], reason='no volume')):
+            self.act('rebuild', {'imageRef': cloud.IMAGE})
+            self.wait_status(self.server['id'], 'ERROR')
+        self.settle(self.server, {
+            **self.expected({'gpu1': self.cards}, gpu1=0),
+            'offered': {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}})
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+
     def test_rebuild_without_conductor_keeps_devices(self) -> None:
         self.conductor.stop()
         # REBUILD from before the answer on, so ACTIVE is the end of it.

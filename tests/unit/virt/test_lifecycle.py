@@ -144,8 +144,21 @@ class LifecycleTest(base.DriverTestCase):
         self.assertRaises(
             nova_exception.InstanceDeployFailure, self.driver.spawn,
             None, instance, None, [], None, {})
-        self.assertTrue(self.tracker.allocation_removal)
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        # Nova removes the allocation next.
+        self.driver._gpu_rebuild_failed(instance)
+        self.assertTrue(self.tracker.allocation_removal)
+        self.client.allocations.clear()
+        self.tracker.run_once()
+        self.assertEqual((8, 2), self.placement())
+
+    def test_removal_of_an_allocation_without_devices_here_is_novas(self):
+        self.driver._gpu_rebuild_failed(self.make_instance(2))
+        self.assertFalse(self.tracker.allocation_removal)
+        # An evacuation to here: it is on its source still.
+        self.spawn(2)
+        self.driver._gpu_rebuild_failed(self.make_instance(2, host='h9'))
+        self.assertFalse(self.tracker.allocation_removal)
 
     def test_reboot_keeps_the_devices_though_nova_destroys_the_guest(self):
         instance = self.spawn(2)

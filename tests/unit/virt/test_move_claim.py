@@ -14,7 +14,6 @@ import types
 from unittest import mock
 
 from nova import exception as nova_exception
-from nova.compute import resource_tracker
 from oslotest import base
 
 from gpgpu_plugin import exception
@@ -32,35 +31,6 @@ class Tracker:
         self.calls.nova(context, instance, flavor, nodename, migration,
                         allocations, image_meta, limits)
         return types.SimpleNamespace(abort=self.calls.nova_abort)
-
-
-def virtapi(tracker):
-    return types.SimpleNamespace(
-        _compute=types.SimpleNamespace(rt=tracker))
-
-
-class NovaTrackerTest(base.BaseTestCase):
-
-    def test_tracker_of_this_nova_is_accepted(self):
-        tracker = resource_tracker.ResourceTracker.__new__(
-            resource_tracker.ResourceTracker)
-        self.assertIs(tracker, move_claim.nova_tracker(virtapi(tracker)))
-
-    def test_other_nova_is_refused_by_name(self):
-        class Other:
-            def resize_claim(self, context, instance, node):
-                """Claim in another way."""
-        for api in (virtapi(Other()), virtapi(object()),
-                    types.SimpleNamespace()):
-            exc = self.assertRaises(
-                exception.ConfigInvalid, move_claim.nova_tracker, api)
-            self.assertIn('resize_claim', str(exc))
-            self.assertIn('(context, instance, flavor, nodename', str(exc))
-
-    def test_wrapped_tracker_is_accepted_again(self):
-        tracker = Tracker(mock.Mock())
-        move_claim.claim_with(tracker, mock.Mock())
-        self.assertIs(tracker, move_claim.nova_tracker(virtapi(tracker)))
 
 
 class MoveClaimTest(base.BaseTestCase):

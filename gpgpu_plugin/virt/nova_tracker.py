@@ -1,0 +1,51 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Resource tracker of Nova's compute manager.
+
+Its methods are private to Nova, so the signatures of those that the plugin
+wraps are checked when nova-compute starts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
+
+_WRAPPED = ('resize_claim', 'delete_allocation_for_evacuated_instance')
+
+
+def of(virtapi: object) -> nova_types.NovaResourceTracker:
+    """Return the resource tracker of Nova's compute manager.
+
+    :raises ConfigInvalid: this Nova has none, or one with other methods
+    """
+    tracker = getattr(getattr(virtapi, '_compute', None), 'rt', None)
+    for name in _WRAPPED:
+        method = getattr(tracker, name, None)
+        expected = _parameters(
+            getattr(nova_types.NovaResourceTracker, name))[1:]
+        found = [] if method is None else _parameters(method)
+        if found != expected:
+            raise exception.ConfigInvalid(
+                option='compute_driver',
+                reason=f'method {name} of Nova\'s resource tracker has '
+                       f'parameters ({", ".join(found)}), and this version '
+                       f'of gpgpu_plugin works with ({", ".join(expected)})')
+    return typing.cast('nova_types.NovaResourceTracker', tracker)
+
+
+def _parameters(method: Callable[..., object]) -> list[str]:
+    return list(inspect.signature(method).parameters)

@@ -1,0 +1,51 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rebuilds that fail in place, after which Nova removes the allocation.
+
+Nova's rebuild_instance takes such a failure for that of an evacuation,
+wherever it happened: before the driver was called, as when the image cannot be
+written to the volume of a volume-backed server, in the driver, or after it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from gpgpu_plugin.compute import nova_types
+
+LOG = logging.getLogger(__name__)
+
+
+def notify(tracker: nova_types.NovaResourceTracker,
+           removing: Callable[[nova_types.Instance], None]) -> None:
+    """Call a function before Nova removes the allocation of a failed rebuild.
+
+    :param tracker: of this nova-compute
+    :param removing: called with the instance; its errors are logged
+    """
+    nova_delete = tracker.delete_allocation_for_evacuated_instance
+
+    @functools.wraps(nova_delete)
+    def delete_allocation_for_evacuated_instance(
+            context: nova_types.Context, instance: nova_types.Instance,
+            node: str, node_type: str = 'source') -> None:
+        try:
+            removing(instance)
+        except Exception:
+            LOG.exception('Cannot note that Nova removes the allocation of '
+                          'instance %s', instance.uuid)
+        nova_delete(context, instance, node, node_type=node_type)
+    tracker.delete_allocation_for_evacuated_instance = (  # type: ignore[method-assign]
+        delete_allocation_for_evacuated_instance)

@@ -1,0 +1,53 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Nova's removal of an allocation is noted before it happens."""
+
+from unittest import mock
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.virt import rebuild_failure
+
+
+class RebuildFailureTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.calls = mock.Mock()
+        self.instance = mock.Mock(uuid='i1')
+        self.tracker = mock.Mock(spec=[])
+        self.tracker.delete_allocation_for_evacuated_instance = (
+            self.removes)
+        rebuild_failure.notify(self.tracker, self.calls.noted)
+
+    def removes(self, context, instance, node, node_type='source'):
+        self.calls.nova(context, instance, node, node_type)
+
+    def remove(self):
+        """What Nova does after a rebuild that failed."""
+        self.tracker.delete_allocation_for_evacuated_instance(
+            'context', self.instance, 'node', node_type='destination')
+
+    def test_removal_is_noted_before_nova_removes(self):
+        self.remove()
+        self.assertEqual([
+            mock.call.noted(self.instance),
+            mock.call.nova('context', self.instance, 'node', 'destination'),
+        ], self.calls.mock_calls)
+
+    def test_nova_removes_whatever_the_plugin_meets(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        self.calls.noted.side_effect = RuntimeError('x')
+        self.remove()
+        self.assertTrue(self.calls.nova.called)
+        self.assertIn('i1', log.output)
