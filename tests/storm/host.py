@@ -248,8 +248,12 @@ class Host:
             self._delete(instance)
 
     def pass_time(self) -> None:
-        """Let ten minutes pass, and do what is due then."""
-        self._offset += _HOUR / 6
+        """Let ten minutes pass, and do what is due then.
+
+        Never more than six hours: the daily comparison would find what
+        messages and digests have to find.
+        """
+        self._offset = min(self._offset + _HOUR / 6, 6 * _HOUR)
         self._worker.wake()
 
     # -- users --------------------------------------------------------------
