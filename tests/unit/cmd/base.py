@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""gpgpu-manage in the process of a conductor on SQLite."""
+"""Base classes of tests of gpgpu-manage, with a conductor on SQLite."""
 
 import contextlib
 import dataclasses
@@ -39,7 +39,7 @@ H100 = ('H100', '--vendor', '10de', '--device', '2330')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a command left."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -62,7 +62,7 @@ def run(*arguments, **kwargs):
 
 
 class CommandTestCase(base.BaseTestCase):
-    """One host h1 with eight GPUs of 10de:2330.
+    """Base class of tests with one host h1 of eight 10de:2330.
 
     :cvar variants: those that a test starts with
     """
@@ -99,7 +99,7 @@ class CommandTestCase(base.BaseTestCase):
         return run(*arguments, conf=self.conf, **kwargs)
 
     def done(self, *arguments, **kwargs):
-        """What a command that must succeed prints."""
+        """Return the output of a command, which must succeed."""
         result = self.manage(*arguments, **kwargs)
         self.assertEqual((0, ''), (result.code, result.err))
         return result.out
@@ -108,7 +108,7 @@ class CommandTestCase(base.BaseTestCase):
         return json.loads(self.done(*arguments, '-f', 'json', **kwargs))
 
     def refused(self, *arguments, **kwargs):
-        """The one line that a refused command leaves on stderr."""
+        """Return the only line on stderr of a command that is refused."""
         result = self.manage(*arguments, **kwargs)
         self.assertEqual((1, ''), (result.code, result.out), result.err)
         self.assertRegex(result.err, r'\Agpgpu-manage: .+\n\Z')
@@ -116,7 +116,7 @@ class CommandTestCase(base.BaseTestCase):
         return result.err
 
     def misused(self, *arguments):
-        """The end of what a wrongly called command leaves on stderr."""
+        """Return the last line on stderr of a command called wrongly."""
         result = self.manage(*arguments)
         self.assertEqual((2, ''), (result.code, result.out))
         self.assertIn('usage: gpgpu-manage', result.err)
@@ -124,7 +124,7 @@ class CommandTestCase(base.BaseTestCase):
 
 
 class ConfiguredTestCase(base.BaseTestCase):
-    """A process without a conductor that reads its configuration."""
+    """Base class of tests of a process without a conductor."""
 
     def setUp(self):
         super().setUp()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The flavors of Nova's REST API, as far as openstacksdk asks for them."""
+"""Fake of the flavors of Nova's REST API, as openstacksdk reads them."""
 
 import json
 import re
@@ -46,7 +46,7 @@ class FakeNova(fixtures.Fixture):
         self.addCleanup(server.__exit__, None, None, None)
 
     def connect(self, cloud=None):
-        """As openstack.connect."""
+        """Connect, as openstack.connect does."""
         self.cloud = cloud
         return openstack.connect(
             load_yaml_config=False, load_envvars=False,

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cells for people and for programs."""
+"""Tests of table cells, which differ for people and programs."""
 
 import dataclasses
 import enum

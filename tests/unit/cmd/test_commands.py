@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Commands are found by name and imported when they are called."""
+"""Tests of commands, which are imported when they are called."""
 
 import sys
 from importlib import metadata

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The program gpgpu-conductor: what it says when it cannot start."""
+"""Tests of the messages of a gpgpu-conductor that cannot start."""
 
 import subprocess
 import sys

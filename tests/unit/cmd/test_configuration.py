@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The configuration of a command: which files, and what is wrong in them."""
+"""Tests of a command's configuration files and their errors."""
 
 import argparse
 import os

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``host designate`` and its like; what they do is tested with the host."""
+"""Tests of ``host designate`` and related commands, without hardware."""
 
 import fixtures
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Messages of errors, without libraries that take time to import."""
+"""Tests of error messages, without slow imports."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``flavor set``, the real openstacksdk in front of a fake Nova."""
+"""Tests of ``flavor set``, the real openstacksdk in front of a fake Nova."""
 
 from gpgpu_plugin.cmd import flavor_set
 from gpgpu_plugin.objects import admin

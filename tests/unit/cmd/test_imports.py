@@ -9,9 +9,9 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What each command of gpgpu-manage imports, in a fresh interpreter.
+"""Tests of the imports of each command of gpgpu-manage.
 
-Each of these libraries takes a tenth of a second or more, and some are not
+Each library of SLOW takes a tenth of a second or more, and some are not
 wanted on a host that has nothing but the plugin.
 """
 
@@ -56,7 +56,7 @@ print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})),
 
 
 def imported(program: str) -> set[str]:
-    """The slow packages that a program loads, of which nothing fails."""
+    """Return the slow packages that a program loads."""
     done = subprocess.run(
         [sys.executable, '-c', program + REPORT], check=True,
         capture_output=True, timeout=300)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The program: usage, formats of its output, errors."""
+"""Tests of gpgpu-manage: usage, output formats, errors."""
 
 import sys
 from importlib import metadata

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The program gpgpu-nova-compute, where there is no Nova to run."""
+"""Tests of gpgpu-nova-compute where Nova is not installed."""
 
 import subprocess
 import sys

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The way to the conductor: transport, broker, and errors that come back."""
+"""Tests of calls to the conductor: transport, broker, errors."""
 
 import socket
 from unittest import mock
