@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A host with a fake machine, a real conductor and a recording Placement."""
+"""Base classes: a fake machine, a conductor, a recording report client."""
 
 import os
 import uuid
@@ -36,7 +36,7 @@ NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
 
 
 class FakeReportClient:
-    """Keeps what Nova's report client would have written to Placement.
+    """Report client that records what Nova's would write to Placement.
 
     :ivar writes: provider UUIDs, one each write
     :ivar allocations: providers by consumer
@@ -138,7 +138,7 @@ class ComputeTestCase(base.BaseTestCase):
                 or assignment.instance_uuid in self.gone)
 
     def update_tree(self):
-        """What Nova does: its copy changed by us, then written."""
+        """Update the provider tree and write it, as Nova does."""
         self.tracker.update_provider_tree(self.client.tree, 'h1')
 
     def request(self, count=2, instance='i1'):
@@ -156,7 +156,7 @@ class ComputeTestCase(base.BaseTestCase):
         return naming.provider_uuid(NODE, 'H100')
 
     def placement(self):
-        """(total, reserved) as Placement has it."""
+        """Return (total, reserved) from Placement."""
         record = self.client.tree.data(self.provider).inventory[
             'CUSTOM_GPU_H100']
         return record['total'], record['reserved']

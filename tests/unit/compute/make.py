@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Values of the compute layer, as short as tests need them."""
+"""Builders of values of the compute layer."""
 
 from gpgpu_plugin.compute import inventory as offered_inventory
 from gpgpu_plugin.compute import session as session_mod

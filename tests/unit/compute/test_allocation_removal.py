@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Placement is left alone while Nova removes an allocation."""
+"""Tests that Placement is not written while Nova removes an allocation."""
 
 from nova import exception as nova_exception
 
@@ -19,7 +19,7 @@ from tests.unit.compute import base
 
 
 class AllocationRemovalTest(base.ComputeTestCase):
-    """Nova removes an allocation while the devices are cleaned."""
+    """Tests of a removal while the devices are being cleaned."""
 
     def setUp(self):
         super().setUp()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The host's book: what is written is read, and nothing is overwritten."""
+"""Tests of the host's book: round trip, no lost update."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ class AssignmentsTestCase(base.BaseTestCase):
             'gpgpu_plugin.compute.book_file', level=logging.ERROR))
 
     def book(self):
-        """The file as it is now, read anew."""
+        """Return the book, read from its file again."""
         return assignments.HostAssignments(str(self.path))
 
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""File of the host's book: full disks, and folders without permissions."""
+"""Tests of the book's file: full disks, missing permissions."""
 
 import dataclasses
 import logging

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Two processes with one book, and one that was killed."""
+"""Tests of the book's lock: two processes, and one that was killed."""
 
 import os
 import pathlib
@@ -44,7 +44,7 @@ class AcquireTest(base.BaseTestCase):
         self.addCleanup(file.close)
 
     def start(self):
-        """Another process with the book, which has a child of its own."""
+        """Start another process that has the book locked, and a child."""
         process = subprocess.Popen(
             [sys.executable, '-c', _PROGRAM, str(self.book)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cleaning of one device, with a conductor and a host that are mocks."""
+"""Tests of cleaning one device, with mocks of conductor and host."""
 
 from unittest import mock
 
@@ -52,7 +52,7 @@ class CleanTest(base.BaseTestCase):
             session=make.session(self.api, self.book)), TASK)
 
     def finished(self):
-        """What the conductor was sent."""
+        """Return the calls that the conductor received."""
         [((_, _, device_uuid, token, attempt), _)] = (
             self.api.clean_started.call_args_list)
         self.assertEqual(('d1', 't1'), (device_uuid, token))

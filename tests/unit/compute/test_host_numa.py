@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""NUMA nodes of a host, as Nova knows them."""
+"""Tests of a host's NUMA nodes as Nova stores them."""
 
 import types
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The offered inventory: the newest answer, and when it is written."""
+"""Tests of the inventory that a host offers, and when it is written."""
 
 import fixtures
 from nova.compute import provider_tree

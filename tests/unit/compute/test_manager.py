@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The RPC endpoint of a host passes calls on to its resource tracker."""
+"""Tests of a host's RPC endpoint, which calls the resource tracker."""
 
 from unittest import mock
 

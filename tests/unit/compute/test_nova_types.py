@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The protocols of Nova's objects name what Nova 34 really has."""
+"""Tests that the protocols of Nova's objects match Nova 34."""
 
 import inspect
 import re
@@ -157,13 +157,13 @@ class NovaTypesTest(base.BaseTestCase):
         client = report.SchedulerReportClient
 
         def renamed(self, context, uuid):
-            """Nova calls it rp_uuid."""
+            """Differ: Nova calls the parameter rp_uuid."""
 
         def shorter(self, context):
-            """Nova requires rp_uuid."""
+            """Differ: Nova requires rp_uuid."""
 
         def positional(self, context, rp_uuid, name=None):
-            """Nova takes it by keyword alone."""
+            """Differ: Nova takes name by keyword alone."""
         self.assertIsNotNone(mismatch(
             renamed, client.get_allocations_for_resource_provider))
         self.assertIsNotNone(mismatch(

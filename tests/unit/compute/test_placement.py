@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Groups in Nova's tree and in Placement, with a recording client."""
+"""Tests of groups in Nova's provider tree and in Placement."""
 
 import os_traits
 from nova import exception as nova_exception

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Releases and confirmations where neither disk nor conductor is well."""
+"""Tests of releases with a full disk or without a conductor."""
 
 import contextlib
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Due tasks and their times, on a clock of the test's own."""
+"""Tests of due tasks and their times, on a fake clock."""
 
 from oslotest import base
 

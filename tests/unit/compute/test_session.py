@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Sessions of real trackers with a real conductor."""
+"""Tests of sessions between resource trackers and a conductor."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ class SessionCase(base.ComputeTestCase):
 
 
 class SecondComputeTest(SessionCase):
-    """A second nova-compute speaks in the host's name."""
+    """Tests of a second nova-compute with the host's name."""
 
     def test_copy_on_another_machine_frees_nothing_and_says_so_once(self):
         self.claim()
@@ -130,7 +130,7 @@ class SecondComputeTest(SessionCase):
 
 
 class RestoreTest(SessionCase):
-    """The database was restored from a backup."""
+    """Tests after the database was restored from a backup."""
 
     def test_device_of_a_running_guest_is_not_given_away(self):
         uuids = self.boot(2, 'i1')

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tasks of an iteration: alone, and through the resource tracker."""
+"""Tests of the tasks of an iteration, alone and in the tracker."""
 
 import dataclasses
 from unittest import mock
@@ -40,7 +40,7 @@ CAPACITY = driver_capacity.DriverCapacity(available={'X-4Q': 1})
 
 
 class TasksTestCase(test_base.BaseTestCase):
-    """A host whose conductor, hardware and Placement are mocks."""
+    """Base class: conductor, hardware and Placement are mocks."""
 
     def setUp(self):
         super().setUp()
@@ -290,7 +290,7 @@ class CompareAllocationsTest(TasksTestCase):
 
 
 class AllocationsTest(base.ComputeTestCase):
-    """Nova removed an allocation, and its devices stay assigned."""
+    """Tests of an allocation that Nova removed from assigned devices."""
 
     def compare(self):
         self.tracker.request_reconcile()
@@ -363,7 +363,7 @@ class AllocationsTest(base.ComputeTestCase):
 
 
 class ReconcileTest(base.ComputeTestCase):
-    """Nova's threads go on while the worker compares."""
+    """Tests of Nova's threads that run while the worker compares."""
 
     def setUp(self):
         super().setUp()

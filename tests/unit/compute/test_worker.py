@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The worker iterates when woken, one at a time, and survives errors."""
+"""Tests of the worker: wake-ups, one iteration at a time, errors."""
 
 import threading
 
@@ -102,7 +102,7 @@ class WorkerTest(base.BaseTestCase):
         lock = subject._busy
 
         class Lock:
-            """Says that the second thread asks for it."""
+            """Lock that reports when a second thread waits for it."""
 
             def __enter__(self):
                 asked.set()
