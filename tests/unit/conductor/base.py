@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A conductor's database with a host, without RPC."""
+"""Base classes: a conductor's database with one host, without RPC."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
 
 
 def function(number, **facts):
-    """Card ``number`` of an eight-GPU machine with two nodes."""
+    """Return GPU ``number`` of an eight-GPU machine with two nodes."""
     return reported.Reported(**{
         'id': f'/devices/pci0000:0{number}/01.0/00.0',
         'address': f'0000:{number:02x}:00.0', 'vendor': '10de',
@@ -104,7 +104,7 @@ class ConductorTestCase(base.BaseTestCase):
 
     @contextlib.contextmanager
     def statements(self):
-        """SQL statements that are executed meanwhile."""
+        """Collect the SQL statements that the block executes."""
         found = []
 
         def note(conn, cursor, statement, *args):
@@ -127,21 +127,21 @@ class ConductorTestCase(base.BaseTestCase):
         return host_admin.list_all(self.db)[0].devices
 
     def offered(self, inventory):
-        """(total, reserved) of the only group."""
+        """Return (total, reserved) of the only group."""
         [group] = inventory.groups
         return group.types[0].total, group.types[0].reserved
 
 
 class MachineCase(ConductorTestCase):
-    """A conductor for hypothesis' machines; no test by itself."""
+    """Conductor for the state machines of hypothesis; no test."""
 
     def run_it(self):
-        """Nothing."""
+        """Do nothing."""
 
     run = run_it
 
     def free(self, host):
-        """Number of devices of a host that can be claimed."""
+        """Return the number of devices of a host that can be claimed."""
         return sum(device.shown_state == 'available'
                    for device in device_admin.list_all(self.db, host))
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Adoption of what a host has and a restored database does not know."""
+"""Tests of adopting a host's assignments into a restored database."""
 
 import dataclasses
 

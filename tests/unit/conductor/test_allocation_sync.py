@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which assignments an allocation covers, and what is stored of it."""
+"""Tests of recording which assignments an allocation covers."""
 
 import sqlalchemy as sa
 from oslotest import base

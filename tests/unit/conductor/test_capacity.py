@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows become values, in a number of statements that does not grow."""
+"""Tests of mapping rows to values, in a constant number of statements."""
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import reports
@@ -77,7 +77,7 @@ class WithAssignmentsTest(base.ConductorTestCase):
 
 
 class StatementsTest(base.ConductorTestCase):
-    """The number of statements is what a claim and a report cost."""
+    """Tests of the number of SQL statements of a claim and a report."""
 
     def test_claim_of_a_gpu(self):
         with self.statements() as found:

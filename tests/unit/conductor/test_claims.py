@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Claims: granted once, refused by name, undone whole."""
+"""Tests of claims: idempotent, refused with a reason, atomic."""
 
 import dataclasses
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cleaning: each device once, by its token, until the operator says else."""
+"""Tests of cleaning: one attempt per device, identified by a token."""
 
 import sqlalchemy as sa
 
@@ -146,7 +146,7 @@ class StartedTest(CleaningCase):
 
 
 class AttemptTest(CleaningCase):
-    """A conductor was paused, and its client has begun the cleaning anew."""
+    """Tests of a cleaning that began again while a conductor paused."""
 
     def started(self, task, attempt):
         cleaning.started(self.db, task.device_uuid, task.token, attempt)

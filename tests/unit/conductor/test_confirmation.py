@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Confirmed migrations: roles change and devices are released at once."""
+"""Tests of confirmed migrations: roles and releases in one transaction."""
 
 import fixtures
 import sqlalchemy as sa
@@ -39,7 +39,7 @@ class ConfirmationTest(base.ConductorTestCase):
                 source_assignments=tuple(source)))
 
     def roles(self):
-        """Assignments by host, role and migration."""
+        """Return the assignments by host, role and migration."""
         found = {}
         for assignment in claims.of_instance(self.db, 'i1'):
             found.setdefault((

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Each unit of a claim gets a row of its own."""
+"""Tests that each unit of a claim has a device row of its own."""
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows

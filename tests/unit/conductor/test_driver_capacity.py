@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Driver reports: what they leave of the capacity, and which one counts."""
+"""Tests of driver reports: the capacity they leave, and which counts."""
 
 import dataclasses
 import uuid
@@ -28,10 +28,10 @@ TYPES = vgpu_base.TYPES
 
 
 class DriverCapacityTest(vgpu_base.VGPUTestCase):
-    """Drivers that make fewer than the sizes of the types say."""
+    """Tests of drivers that create fewer vGPUs than the sizes allow."""
 
     def driver(self, gpu, *existing, sampled_at=('', 0), **available):
-        """A report; ``Q4=2``: two more of T4-4Q."""
+        """Return a driver's report; ``Q4=2``: two more T4-4Q."""
         return {gpu.id: driver_capacity.DriverCapacity(
             existing=existing, sampled_at=sampled_at, available={
                 f'T4-{name[1:]}Q': count

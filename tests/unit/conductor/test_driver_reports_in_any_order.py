@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Reports of drivers, claims and deletions in any order."""
+"""Property tests of driver reports, claims and deletions in any order."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ TYPES = vgpu_base.TYPES
 
 
 class Driver:
-    """The driver of one GPU of 16 GB, which reports fewer."""
+    """Driver of one GPU of 16 GB that reports less capacity."""
 
     def __init__(self, memory):
         self.memory = memory
@@ -50,7 +50,7 @@ class Driver:
             size_of(name))
 
     def make(self, uuid_, name):
-        """Whether it did."""
+        """Create a vGPU; return whether there was enough memory."""
         if not self.available(name):
             return False
         self.made[uuid_] = name
@@ -67,7 +67,7 @@ def size_of(name):
 
 
 class DriverMachine(RuleBasedStateMachine):
-    """Drivers report after each change; reports arrive late, in any order.
+    """State machine: reports of drivers arrive late and in any order.
 
     What is claimed once all have arrived the drivers make.
     """
@@ -123,7 +123,7 @@ class DriverMachine(RuleBasedStateMachine):
         return claim
 
     def make(self, claim):
-        """Whether the drivers made all of it; otherwise nothing is left."""
+        """Create a claim's vGPUs or none; return whether it worked."""
         made = []
         for assignment in claim.assignments:
             driver = self.drivers[assignment.stable_id.partition('/mdev')[0]]

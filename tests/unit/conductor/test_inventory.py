@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The resource provider of a group, made without a database."""
+"""Tests of a group's resource provider, without a database."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The RPC endpoint: results cross as primitives, and the right hosts hear."""
+"""Tests of the RPC endpoint: primitives, errors, casts to hosts."""
 
 import dataclasses
 import inspect
@@ -36,7 +36,7 @@ CONTRACT = conductor_contract.Conductor
 
 
 class FakeComputeAPI:
-    """nova-computes that only note what they are told.
+    """Client of nova-computes that records casts.
 
     :ivar answers: result of ping
     """
@@ -64,7 +64,7 @@ class FakeComputeAPI:
 
 
 class _Direct:
-    """An RPC client whose server is in this thread."""
+    """RPC client whose server is in this thread."""
 
     def __init__(self, endpoint):
         self._endpoint = endpoint
@@ -88,7 +88,7 @@ class ManagerCase(base.ConductorTestCase):
         return self.client.call(method, context.admin(), **arguments)
 
     def refused(self, kind, method, **arguments):
-        """Errors of ours are answers; oslo.messaging unwraps them."""
+        """Return the error of ours that a call raises, unwrapped."""
         exc = self.assertRaises(
             oslo_messaging.ExpectedException, self.call, method, **arguments)
         error = exc.exc_info[1]

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""64 claimers in one process on SQLite: the embedded default."""
+"""Test of 64 concurrent claimers in one process on SQLite."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The end of assignments."""
+"""Tests of releasing assignments."""
 
 import sqlalchemy as sa
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Reports: idempotent, and honest about what appeared, went and changed."""
+"""Tests of reports: devices that appear, vanish and change."""
 
 import dataclasses
 

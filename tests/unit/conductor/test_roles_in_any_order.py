@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Claims, moves, failures and deletions in any order."""
+"""Property tests of claims, moves, failures and deletions in any order."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ COUNTS = st.integers(1, 3)
 
 @dataclasses.dataclass
 class Move:
-    """A migration that Nova has not decided yet."""
+    """Migration that Nova has not decided yet."""
 
     uuid: str
     source: str
@@ -85,7 +85,7 @@ class RoleMachine(RuleBasedStateMachine):
                 *claims.of_host(self.case.db, 'h2')]
 
     def on(self, host):
-        """Keys of what the instance has on a host."""
+        """Return the keys of the instance's assignments on a host."""
         return [key for key in self.expected if key[0] == host]
 
     def release(self, keys):
@@ -93,7 +93,7 @@ class RoleMachine(RuleBasedStateMachine):
             releases.release(self.case.db, self.expected.pop(key))
 
     def claim(self, key, count):
-        """Whether it was granted."""
+        """Claim for the instance; return whether it was granted."""
         host, role, migration_uuid = key
         request = dataclasses.replace(
             self.case.request(count, host=host), role=role,
@@ -114,7 +114,7 @@ class RoleMachine(RuleBasedStateMachine):
 
     @initialize(host=HOSTS, count=COUNTS, returned=st.booleans())
     def first_build(self, host, count, returned):
-        """Half of the runs begin with a move that failed and one back.
+        """Begin half of the runs with a failed move and a move back.
 
         It is rare among moves at random, and leaves devices in the role of
         the instance where the second move goes.
@@ -144,7 +144,7 @@ class RoleMachine(RuleBasedStateMachine):
                 self.confirm, self.revert, self.fail, lambda: None]))()
 
     def begin_move(self, dest, count):
-        """Whether the destination was granted its devices."""
+        """Claim for a move; return whether it was granted."""
         self.case.clean_all()
         self.moves += 1
         move = Move(f'm{self.moves}', self.host, dest)
@@ -191,7 +191,7 @@ class RoleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.move is not None)
     @rule()
     def fail(self):
-        """On the destination, where Nova leaves the instance."""
+        """Fail on the destination, where Nova leaves the instance."""
         move, self.move = self.move, None
         if self.moves % 2:
             self.activate(self.destination(move))

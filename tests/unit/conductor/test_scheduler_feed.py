@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What schedulers learn of changes."""
+"""Tests of the changes that schedulers receive."""
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
@@ -25,7 +25,7 @@ from tests.unit.conductor import vgpu_base
 
 
 class UnlistedTest(vgpu_base.VGPUTestCase):
-    """vGPU types that were never enabled."""
+    """Tests of vGPU types that were never enabled."""
 
     def test_type_that_is_not_listed_is_not_reported_to_schedulers(self):
         hosts.store(self.db, base.scan(

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The service: it needs the newest schema, and ends what it began."""
+"""Tests of the service: its schema check, its start and its end."""
 
 import threading
 

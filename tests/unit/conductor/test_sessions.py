@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Who may speak for a host, and when."""
+"""Tests of sessions: the start that may report for a host."""
 
 import time
 
@@ -60,7 +60,7 @@ class SessionCase(base.ConductorTestCase):
                                assignments=assignments), origin)
 
     def started(self, start='s1'):
-        """Origin of a session that has reported."""
+        """Return the origin of a session that has reported."""
         expected = self.number()
         granted = self.begin(start, expected)
         origin = self.origin(start, granted.number)

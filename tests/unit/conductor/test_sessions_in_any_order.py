@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Two starts of a host and a copy on another machine, in any order.
+"""Property tests of two starts of a host and a copy elsewhere.
 
 Both sides are real: the resource tracker with its book and its table of
 spawn's steps, and the conductor's manager. The network between them loses,
@@ -126,7 +126,7 @@ class SessionMachine(RuleBasedStateMachine):
         return self.machines[0]
 
     def start(self, machine):
-        """A new nova-compute on a machine."""
+        """Start a nova-compute on a machine."""
         self.case.conf.set_override('state_path', os.path.join(
             self.folder, machine.machine_id), 'gpgpu')
         tracker = resource_tracker.ResourceTracker(
@@ -139,13 +139,13 @@ class SessionMachine(RuleBasedStateMachine):
         return tracker
 
     def is_orphaned(self, machine, assignment):
-        """As gpgpu_plugin.virt.orphans."""
+        """Return whether an assignment is orphaned, as virt.orphans does."""
         return assignment.instance_uuid not in machine.guests and (
             assignment.state == 'provisioning'
             or assignment.instance_uuid not in self.servers)
 
     def restart(self):
-        """Nova-compute was killed, and systemd starts it again."""
+        """Start nova-compute again after it was killed."""
         self.count('killed')
         self.machine.cleaning = None
         self.network.fates = {}
@@ -153,7 +153,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.end_deleted()
 
     def end_deleted(self):
-        """Nova completes what it had begun to delete."""
+        """Complete the deletes that Nova had begun."""
         for instance in set(self.machine.guests) - self.servers:
             self.machine.end_guest(instance)
             self.now.release_instance(instance)
@@ -202,7 +202,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.run(self.now)
 
     def nothing(self):
-        """Nothing happens meanwhile."""
+        """Do nothing meanwhile."""
 
     # -- what happens -------------------------------------------------------
 
@@ -230,7 +230,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, GPUS - 1), restarts=st.booleans())
     def report_late(self, number, restarts):
-        """A GPU is away for a moment; the report of that comes last."""
+        """Pull a GPU for a moment; the report without it arrives last."""
         self.network.fates = {'report': network_fixture.Fate.LATE}
         self.machine.pull(number)
         self.run(self.now)
@@ -243,7 +243,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def clean_late(self):
-        """The verdict on a cleaning comes during the next one."""
+        """Let the verdict on a cleaning arrive during the next one."""
         self.iterate({'clean_finished': network_fixture.Fate.LATE},
                      late=False, fails=False)
         self.iterate({}, late=True, fails=False)
@@ -271,7 +271,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.count('built')
 
     def spawn(self, instance, meanwhile):
-        """Nova's spawn, beside which others work."""
+        """Spawn a server while others work."""
         if meanwhile == 'dispatch':
             self.network.dispatch_late()
         elif meanwhile == 'killed':
@@ -301,7 +301,7 @@ class SessionMachine(RuleBasedStateMachine):
                   and self.now.session.is_reported)
     @rule(data=st.data())
     def reboot(self, data):
-        """Hard; the guest gets what the book has, without a call."""
+        """Reboot hard; the guest gets the book's devices, without a call."""
         instance = data.draw(st.sampled_from(sorted(self.servers)))
         assigned = self.now.assignments.of_instance(instance)
         if assigned:
@@ -315,7 +315,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.run(self.now)
 
     def start_beside(self):
-        """The predecessor was stopped by SIGSTOP and goes on later."""
+        """Start a second nova-compute; SIGSTOP had stopped the first one."""
         self.old, self.now = self.now, self.start(self.machine)
         self.run(self.now)
 
@@ -345,7 +345,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.case.db, device.uuid, enabled=not device.enabled)
 
     def take_over(self):
-        """The machine loses its power, and the copy is to replace it."""
+        """Cut the machine's power and let the copy replace it."""
         self.count('taken over')
         self.machine.power_off()
         self.machines.reverse()
@@ -380,7 +380,7 @@ class SessionMachine(RuleBasedStateMachine):
     # -- what must hold -----------------------------------------------------
 
     def is_known(self):
-        """Whether the host has told the conductor what it has."""
+        """Return whether the host has reported what it has."""
         with self.case.db.reader() as session:
             host = host_db.find(session, 'h1')
             return (self.now.session.is_reported and not host.restored
@@ -423,7 +423,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.case.doCleanups()
 
     def check_end(self):
-        """Nothing is lost: without guests all GPUs become available."""
+        """Check that all GPUs become available without guests."""
         self.network.is_paused = self.casts_are_lost = False
         self.network.fates = {}
         self.network.dispatch_late()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Types of groups follow what the drivers of their GPUs list."""
+"""Tests that a group's types follow the lists of its GPUs' drivers."""
 
 import dataclasses
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The group of each device: planned as values, then applied to rows."""
+"""Tests of the group of each device: plan, then apply."""
 
 import dataclasses
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Capacity for vGPUs: what reports, claims and cleanings leave of it."""
+"""Tests of the vGPU capacity after reports, claims and cleanings."""
 
 import dataclasses
 import uuid

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Claims of vGPUs: their rows, their GPU, and their place on it."""
+"""Tests of claims of vGPUs: rows, GPU and placement id."""
 
 import dataclasses
 
@@ -136,7 +136,7 @@ class MixedSizeTest(vgpu_base.VGPUTestCase):
     mix_policy = 'mixed_size'
 
     def placements(self):
-        """Placement ids of the vGPUs, by type."""
+        """Return the placement ids of the vGPUs by type."""
         with self.db.reader() as session:
             return sorted(
                 (device.vgpu_type, device.placement_id) for device

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPUs claimed and released in any order, by every rule."""
+"""Property tests of vGPU claims in any order, by every mix policy."""
 
 import dataclasses
 import itertools
@@ -38,7 +38,7 @@ GPUS = tuple(dataclasses.replace(gpu, vgpu_types=(
 
 
 class ClaimMachine(RuleBasedStateMachine):
-    """Any order of claims and releases of all types."""
+    """State machine of claims and releases of all types."""
 
     mix_policy = 'same_type'
     functions = GPUS
@@ -57,7 +57,7 @@ class ClaimMachine(RuleBasedStateMachine):
         self.case.doCleanups()
 
     def ask(self, counts):
-        """Whether each kind is promised, and why all are denied."""
+        """Claim; return whether capacity was promised, and the denial."""
         remaining = self.case.remaining()
         promised = all(
             remaining['passthrough' if name == 'whole'
@@ -139,25 +139,25 @@ class ClaimMachine(RuleBasedStateMachine):
 
 
 class SameSizeMachine(ClaimMachine):
-    """Types of one size beside each other."""
+    """State machine of types of one size on a GPU."""
 
     mix_policy = 'equal_size'
 
 
 class MixedMachine(ClaimMachine):
-    """Sizes beside each other."""
+    """State machine of several sizes on a GPU."""
 
     mix_policy = 'any_mix'
 
 
 class PlacedMachine(ClaimMachine):
-    """Sizes at the places of NVIDIA's mixed-size mode."""
+    """State machine of the placements of NVIDIA's mixed-size mode."""
 
     mix_policy = 'mixed_size'
 
 
 class VFMachine(ClaimMachine):
-    """Each takes one of the few VFs of its GPU."""
+    """State machine of vGPUs that need one of few VFs each."""
 
     mix_policy = 'any_mix'
     functions = tuple(
@@ -179,7 +179,7 @@ class VFMachine(ClaimMachine):
 
 
 class SameTypeVFMachine(VFMachine):
-    """The first one on a GPU decides."""
+    """State machine of GPUs whose first vGPU decides the type."""
 
     mix_policy = 'same_type'
 

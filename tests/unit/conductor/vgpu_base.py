@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GPUs that can have vGPUs, and a conductor that has them."""
+"""Base classes: a conductor with GPUs that can have vGPUs."""
 
 
 from hypothesis import settings
@@ -35,7 +35,7 @@ TYPES = tuple(vgpu_type.VGPUType(
 
 
 def t4(number, **facts):
-    """A T4 whose vGPUs are mdevs."""
+    """Return a T4 whose vGPUs are mdevs."""
     return base.function(
         number,
         **{
@@ -49,7 +49,7 @@ def t4(number, **facts):
 
 
 def vf(parent, index, **facts):
-    """A VF of a GPU."""
+    """Return a VF of a GPU."""
     return reported.Reported(**{
         'id': f'{parent.id}/vf{index}', 'pf': parent.id, 'vf_index': index,
         'address': f'{parent.address[:-4]}01.{index}', 'vendor': '10de',
@@ -117,17 +117,17 @@ class VGPUTestCase(base.ConductorTestCase):
                 if info.enabled}
 
     def offered_to_placement(self, inventory):
-        """What Placement offers beside what is allocated there."""
+        """Return (total, reserved) of each type in an inventory."""
         [group] = inventory.groups
         return {offered.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
                 (offered.total, offered.reserved) for offered in group.types}
 
 
 class MachineCase(VGPUTestCase):
-    """A conductor for hypothesis' machines; no test by itself."""
+    """Conductor for the state machines of hypothesis; no test."""
 
     def run_it(self):
-        """Nothing."""
+        """Do nothing."""
 
     run = run_it
 

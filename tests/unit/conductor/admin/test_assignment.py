@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assignments as operators see and end them."""
+"""Tests of how operators list and end assignments."""
 
 import threading
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Devices as operators see and change them."""
+"""Tests of how operators list and change devices."""
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import device as device_admin

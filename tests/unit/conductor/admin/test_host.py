@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Hosts as operators see and delete them."""
+"""Tests of how operators list and delete hosts."""
 
 
 import oslo_messaging

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPU types as operators list and enable them."""
+"""Tests of how operators list and enable vGPU types."""
 
 import dataclasses
 import uuid
