@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A database of its own for tests of rows, without a conductor."""
+"""Base class and builders of rows, without a conductor."""
 
 from oslotest import base
 
@@ -33,20 +33,20 @@ class DatabaseTestCase(base.BaseTestCase):
 
 
 def host(name, **values):
-    """A host's row; its node has the same name."""
+    """Return the row of a host, whose node has the same name."""
     return models.Host(**{
         'name': name, 'node': name, 'node_uuid': f'node-of-{name}',
         'generation': 1, 'deleted': 0, 'problems': '[]', **values})
 
 
 def variant(name, **values):
-    """A variant's row."""
+    """Return the row of a variant."""
     return variant_db.fill(models.Variant(), rules.check(rules.Variant(
         **{'name': name, 'vendor': '10de', 'device': '1eb8', **values})))
 
 
 def group(host_row, variant_row, **types):
-    """A group's row; ``passthrough=True`` is a type that is listed."""
+    """Return the row of a group; ``passthrough=True`` lists a type."""
     return models.Group(
         host_id=host_row.id, variant=variant_row,
         provider_uuid=f'{host_row.name}-{variant_row.name}',

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The two kinds of transaction: committed whole, or nothing of it."""
+"""Tests of reading and writing transactions."""
 
 import pathlib
 import threading

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of assignments: active ones, and what is known of ended ones."""
+"""Tests of rows of active and ended assignments."""
 
 import sqlalchemy as sa
 
@@ -61,7 +61,7 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
 
 
 class UniqueKeyTest(base.ConductorTestCase):
-    """The database itself refuses what the conductor never writes."""
+    """Tests of rows that the database itself refuses."""
 
     def test_second_active_assignment_of_a_device_is_refused(self):
         [first] = self.boot(1).assignments

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Steps of migrations: done, already done, or refused."""
+"""Tests of the steps of migrations: done, already done, refused."""
 
 import sqlalchemy as sa
 from alembic import migration as alembic_migration

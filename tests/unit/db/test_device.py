@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of devices: values in JSON columns, and compare-and-swap."""
+"""Tests of device rows: JSON columns, compare-and-swap."""
 
 import sqlalchemy as sa
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of events: written with what they record, and kept after it."""
+"""Tests of event rows, which outlive the rows they record."""
 
 import datetime
 

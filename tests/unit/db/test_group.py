@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of groups, and the rows that belong to each."""
+"""Tests of group rows and the rows that belong to them."""
 
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import assignment as assignment_db

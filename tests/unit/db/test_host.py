@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of hosts: live ones, tombstones, and the numbers of their changes."""
+"""Tests of host rows: live ones, tombstones, generations."""
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import host as host_db

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Migrations make what the models say; see functional_db for the servers."""
+"""Tests that migrations create the models' schema, on SQLite."""
 
 import contextlib
 import pathlib
@@ -43,7 +43,7 @@ def _compare(context, inspected_column, column, inspected, default, wanted):
 
 
 class MigrationMixin:
-    """Run on every kind of database."""
+    """Tests that run on every kind of database."""
 
     def test_models_are_what_migrations_make(self):
         with self.db.engine.connect() as connection:
@@ -112,7 +112,7 @@ class MigrationMixin:
         self.test_models_are_what_migrations_make()
 
     def start_sync(self):
-        """``gpgpu-manage db sync`` as a process of its own."""
+        """Start ``gpgpu-manage db sync`` as a process of its own."""
         path = pathlib.Path(
             self.useFixture(fixtures.TempDir()).path, 'gpgpu.conf')
         url = self.db.engine.url.render_as_string(hide_password=False)
@@ -264,7 +264,7 @@ class SQLiteTest(MigrationMixin, base.BaseTestCase):
         self.db = self.useFixture(database.Database(self.conf)).db
 
     def test_migrations_compare_before_they_act(self):
-        """They make tables and indexes by gpgpu_plugin.db.ddl."""
+        """Migrations create tables and indexes by gpgpu_plugin.db.ddl."""
         files = list(pathlib.Path(versions.__file__).parent.glob('v*.py'))
         self.assertEqual(len(migration.revisions()), len(files))
         for path in files:

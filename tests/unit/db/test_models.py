@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rules that every table keeps; doc/source/contributor/database.rst."""
+"""Tests of the rules in doc/source/contributor/database.rst."""
 
 import sqlalchemy as sa
 from oslotest import base
@@ -38,7 +38,7 @@ def columns():
 
 
 def is_key(column):
-    """Whether the column is part of a primary, unique or foreign key."""
+    """Return whether a column is part of a key."""
     return any(
         column in constraint.columns.values()
         for constraint in column.table.constraints
@@ -47,7 +47,7 @@ def is_key(column):
 
 
 def plain(default):
-    """A default's value, as all databases understand it."""
+    """Return a default's value, as all databases understand it."""
     value = default.arg
     if isinstance(value, sa.TextClause):
         return value.text.removeprefix("('").removesuffix("')")

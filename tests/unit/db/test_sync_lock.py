@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The lock of ``db sync``; see functional_db for the locks of servers."""
+"""Tests of the lock of ``db sync`` on SQLite."""
 
 import contextlib
 import sqlite3
@@ -24,7 +24,7 @@ from tests.unit.db import base
 
 
 class _BrokenDisk(sqlite3.Connection):
-    """A session that cannot take the lock, whoever else has it."""
+    """Connection whose disk fails as the lock is taken."""
 
     def cursor(self, factory=sqlite3.Cursor):
         return super().cursor(_BrokenCursor)
@@ -46,7 +46,7 @@ class SQLiteLockTest(base.DatabaseTestCase):
 
     @contextlib.contextmanager
     def session(self):
-        """A connection of its own, as each process has one."""
+        """Open a connection of its own, as each process has one."""
         with self.db.engine.connect() as connection:
             connection.detach()
             yield connection

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of variants: the same value comes back, and names are found."""
+"""Tests of variant rows: round trip, and search by name."""
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import models

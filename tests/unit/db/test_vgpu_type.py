@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of vGPU types: those whose resource class Placement may know."""
+"""Tests of rows of vGPU types."""
 
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from tests.unit.db import base
