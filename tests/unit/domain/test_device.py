@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The state table, written out a second time."""
+"""Tests of the state table, written out a second time."""
 
 from oslotest import base
 

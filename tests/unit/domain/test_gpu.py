@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What goes to a guest together, and what stands in its way."""
+"""Tests of the functions of one GPU, and of refusals to assign it."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What can be claimed of a group, decided without a database."""
+"""Tests of a group's capacity, without a database."""
 
 import dataclasses
 

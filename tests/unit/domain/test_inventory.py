@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Placement offers exactly what a claim could take."""
+"""Tests that Placement offers exactly what can be claimed."""
 
 from hypothesis import given
 from hypothesis import settings

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whether two identities are one machine."""
+"""Tests of comparing the identities of machines."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Names that Placement gets: well-formed, stable, never two for one."""
+"""Tests of names in Placement: well-formed, stable, unique."""
 
 import uuid
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""PCI addresses and ids."""
+"""Tests of PCI addresses and ids."""
 
 from hypothesis import given
 from hypothesis import settings

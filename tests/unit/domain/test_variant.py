@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Variants: most specific match wins, a tie is refused."""
+"""Tests of variants: the most specific one matches."""
 
 import dataclasses
 

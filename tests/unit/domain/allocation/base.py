@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GPUs, offers and requests in few words."""
+"""Builders of GPUs, offers and requests."""
 
 import typing
 from collections.abc import Sequence

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The allocation engine, against a brute-force oracle among others."""
+"""Tests of the allocation engine, also against a brute-force oracle."""
 
 import itertools
 import time
@@ -69,7 +69,7 @@ class VGPUPolicyTest(test_base.BaseTestCase):
 
 
 class VGPUTopologyTest(test_base.BaseTestCase):
-    """NUMA nodes and switches of vGPUs."""
+    """Tests of NUMA nodes and switches of vGPUs."""
 
     GPUS = (gpu('a', '16', numa_node=0, switch='s'),
             gpu('b', '8', numa_node=0, switch='s'),
@@ -136,7 +136,7 @@ class VGPUTopologyTest(test_base.BaseTestCase):
 
 
 class MixedTest(test_base.BaseTestCase):
-    """Several types in one request."""
+    """Tests of several types in one request."""
 
     def whole(self, *gpu_ids: str, **fields: typing.Any,
               ) -> list[capacity.GPUCapacity]:
@@ -252,7 +252,7 @@ class ShortageTest(test_base.BaseTestCase):
 
 
 class PassthroughTest(test_base.BaseTestCase):
-    """Whole GPUs alone."""
+    """Tests of whole GPUs alone."""
 
     # Node 0: three GPUs below s0 and s1; node 1: four below s2 and s3.
     GPUS = tuple(
@@ -359,7 +359,7 @@ def spread(gpus: typing.Iterable[capacity.GPUCapacity]) -> tuple[int, int]:
 
 def oracle(gpus: dict[str, list[capacity.GPUCapacity]],
            counts: dict[str, int], topology: str) -> tuple[int, int] | None:
-    """(NUMA nodes, switches) of the best set; None if there is none."""
+    """Return (NUMA nodes, switches) of the best set, or None."""
     ways = [itertools.combinations(gpus[name], count)
             for name, count in counts.items()]
     sets = ([gpu for part in parts for gpu in part]
@@ -384,7 +384,7 @@ def passthrough(gpus: dict[str, list[capacity.GPUCapacity]],
 
 
 class PassthroughPropertyTest(test_base.BaseTestCase):
-    """Whole GPUs of several classes."""
+    """Tests of whole GPUs of several classes."""
 
     @settings(_SETTINGS, max_examples=1500)
     @given(LOCALITIES, COUNTS, base.TOPOLOGIES, base.POLICIES)
@@ -441,7 +441,7 @@ class PassthroughPropertyTest(test_base.BaseTestCase):
 
 
 def can_fit(gpus: list[capacity.GPUCapacity], names: list[str]) -> bool:
-    """Whether there is any way at all to have units of these types."""
+    """Return whether units of these types fit in any way at all."""
     if not names:
         return True
     return any(
@@ -452,7 +452,7 @@ def can_fit(gpus: list[capacity.GPUCapacity], names: list[str]) -> bool:
 
 def islands(gpus: list[capacity.GPUCapacity], topology: request_mod.Topology,
             ) -> list[list[capacity.GPUCapacity]]:
-    """GPUs that are in one place each."""
+    """Return the sets of GPUs that satisfy a topology."""
     if topology is request_mod.Topology.ANY:
         return [gpus]
     key = ('switch' if topology is request_mod.Topology.SAME_SWITCH
@@ -467,7 +467,7 @@ def resource_class(name: str) -> str:
 
 
 class MixedPropertyTest(test_base.BaseTestCase):
-    """Any types on any host by any policy."""
+    """Property tests of any types on any host by any policy."""
 
     @_SETTINGS
     @given(base.hosts(), st.sampled_from([naming.PASSTHROUGH, *TYPE_NAMES]),

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Masks decide as the allocation engine does."""
+"""Tests that masks decide as the allocation engine does."""
 
 import itertools
 import typing

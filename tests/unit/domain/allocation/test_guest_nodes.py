@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Guest and GPUs get NUMA nodes together."""
+"""Tests of choosing NUMA nodes for a guest and its GPUs."""
 
 from hypothesis import given
 from hypothesis import settings

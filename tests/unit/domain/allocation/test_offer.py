@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Offers of a resource class."""
+"""Tests of offers of a resource class."""
 
 from oslotest import base as test_base
 

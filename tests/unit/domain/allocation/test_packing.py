@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Packing of vGPUs, and GPUs reserved to stay whole."""
+"""Tests of packing vGPUs and of reserved whole GPUs."""
 
 from oslotest import base as test_base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Regions of a host in order of preference."""
+"""Tests of a host's regions in order of preference."""
 
 from oslotest import base as test_base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Flavors become requests; only what is enforced is accepted."""
+"""Tests of requests from flavors and images."""
 
 from oslotest import base
 

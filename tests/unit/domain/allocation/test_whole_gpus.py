@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Choice of whole GPUs."""
+"""Tests of choosing whole GPUs."""
 
 from oslotest import base as test_base
 
@@ -19,7 +19,7 @@ from tests.unit.domain.allocation import base
 
 
 class ChooseTest(test_base.BaseTestCase):
-    """The oracle of test_allocate covers the rest."""
+    """Tests beyond the brute-force oracle of test_allocate."""
 
     def choose(self, localities: dict[str, tuple[int | None, str | None]],
                count: int, policy: request_mod.AllocationPolicy = base.DEPTH,

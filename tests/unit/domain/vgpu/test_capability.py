@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What is known of a function's vGPUs after a scan."""
+"""Tests of the vGPU capability of a function after a scan."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Capacity of one GPU: what is available can be had, and no more."""
+"""Tests of the vGPU capacity of one GPU."""
 
 import dataclasses
 import itertools
@@ -118,7 +118,7 @@ class EqualSizeTest(base.BaseTestCase):
 
 
 class UnknownTest(base.BaseTestCase):
-    """A vGPU whose type nobody knows."""
+    """Tests of a vGPU of an unknown type."""
 
     def test_it_excludes_even_a_type_of_that_name(self) -> None:
         kind = vgpu_type.VGPUType(
@@ -158,7 +158,7 @@ class PassthroughTest(base.BaseTestCase):
 
 
 class DriverAvailableTest(base.BaseTestCase):
-    """What the driver reports."""
+    """Tests of the capacity that the driver reports."""
 
     def test_no_more_than_the_driver_reports(self) -> None:
         used = gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX, driver_available={
@@ -257,7 +257,7 @@ def _gpus(draw: st.DrawFn) -> capacity.GPUCapacity:
 
 
 class AvailableTest(base.BaseTestCase):
-    """For every mix policy, whatever was created and removed before."""
+    """Property tests of every mix policy after any history."""
 
     @given(_gpus(), st.lists(st.integers(min_value=0, max_value=99),
                               max_size=12), st.data())

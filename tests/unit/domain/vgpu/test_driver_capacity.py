@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which report of a driver counts, and what of it holds now."""
+"""Tests of which driver report counts, and for how long."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""vGPU types as drivers describe them."""
+"""Tests of vGPU types as drivers describe them."""
 
 from oslotest import base
 
@@ -20,7 +20,7 @@ T4 = ('num_heads=4, frl_config=60, framebuffer=1024M, '
 
 
 class MdevTest(base.BaseTestCase):
-    """Texts below mdev_supported_types."""
+    """Tests of the texts below mdev_supported_types."""
 
     def test_nvidia(self) -> None:
         self.assertEqual(
@@ -64,7 +64,7 @@ class MdevTest(base.BaseTestCase):
 
 
 class CreatableVGPUTypesTest(base.BaseTestCase):
-    """creatable_vgpu_types of a VF."""
+    """Tests of the file creatable_vgpu_types of a VF."""
 
     TEXT = ('ID    : vGPU Name\n'
             '1145  : NVIDIA L40S-1B\n1153  : NVIDIA L40S-12Q\n'
