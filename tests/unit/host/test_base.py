@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Devices of the host layer, from what the conductor says of them."""
+"""Tests of the host layer's devices, made from assignments."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Passthrough: which devices the backend of whole GPUs handles."""
+"""Tests of which devices the passthrough backend handles."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Configuration space and VPD, also when they are garbage."""
+"""Tests of configuration space and VPD, valid and damaged."""
 
 from hypothesis import given
 from hypothesis import settings

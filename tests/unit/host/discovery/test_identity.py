@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Identity of a machine, as any user reads it."""
+"""Tests of a machine's identity, read without privileges."""
 
 import pathlib
 

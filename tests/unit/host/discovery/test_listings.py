@@ -36,12 +36,12 @@ LISTINGS = pathlib.Path(__file__).parents[3] / 'listings'
 
 
 def listing(name):
-    """Its text, without our header."""
+    """Return the text of a listing without our header."""
     return (LISTINGS / f'{name}.txt').read_text().partition('\n\n')[2]
 
 
 def summary(kind):
-    """A type as one tuple, to be compared at a glance."""
+    """Return a type as one tuple."""
     return (kind.type_id, kind.video_ram, kind.max_heads,
             kind.max_resolution_x, kind.max_resolution_y, kind.max_instances)
 
@@ -55,7 +55,7 @@ class MdevType:
 
 
 def mdevctl_types(text):
-    """``mdevctl types``: the address, and the types in their order."""
+    """Return the address and types of ``mdevctl types``, in order."""
     address, *blocks = re.split(r'^  (?=\S)', text, flags=re.MULTILINE)
     types = []
     for block in blocks:
@@ -82,7 +82,7 @@ class ListingCase(base.BaseTestCase):
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
 
     def offer(self, types):
-        """Folders of a function as the driver of the listing made them."""
+        """Create the folders of a function as in the listing."""
         for listed in types:
             path = self.root / 'card/mdev_supported_types' / listed.type_id
             path.mkdir(parents=True)
@@ -98,7 +98,7 @@ class ListingCase(base.BaseTestCase):
             sysfs.Sysfs(str(self.root)), f'{self.root}/card', empty=empty)}
 
     def machine(self, name, numvfs=None):
-        """Its GPUs after a scan, VFs of the first one made."""
+        """Return a machine's GPUs after VFs of the first were created."""
         machine.build(machine.load(name), self.root)
         if numvfs:
             first = self.gpus()[0]
@@ -112,7 +112,7 @@ class ListingCase(base.BaseTestCase):
             if pci.can_be_gpu(listed.class_code)]
 
     def vfs_of(self, pf):
-        """Places of VFs relative to their PF, in the order of virtfnN."""
+        """Return addresses of VFs relative to their PF, by virtfnN."""
         folder = self.root / 'bus/pci/devices' / pf.address
         return [os.path.basename(os.readlink(folder / f'virtfn{number}'))
                 .removeprefix(pf.address[:8])
@@ -319,7 +319,7 @@ class FakeDriverTest(ListingCase):
 
 
 class MachinesTest(ListingCase):
-    """The machines agree with the listings of such GPUs."""
+    """Tests of machines, compared with the listings of their GPUs."""
 
     def types_of(self, name):
         return {
@@ -453,7 +453,7 @@ class MachinesTest(ListingCase):
 
 
 class FakeKernelTest(ListingCase):
-    """VFs come where they came on real hosts."""
+    """Tests of the addresses of VFs, compared with real hosts."""
 
     def places(self, function, offset, vfs):
         node = {'at': function, 'vendor': '10de', 'device': '2bb5',

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Reads of a sysfs: None for what is missing, an error for the rest."""
+"""Tests of reading sysfs: missing files and errors."""
 
 import os
 import pathlib

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Anonymous serial numbers: other ones, as equal and as different."""
+"""Tests of anonymized serial numbers, equal where they were equal."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Fake hosts: a machine in a folder that outlives the process."""
+"""Tests of fake hosts, whose machine outlives the process."""
 
 import os
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Descriptions of machines: which are accepted, and what is built."""
+"""Tests of descriptions of machines and of the trees built from them."""
 
 import os
 import pathlib

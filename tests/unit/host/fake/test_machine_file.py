@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""An operator's file may come from a stranger."""
+"""Tests of machine files from untrusted sources."""
 
 import pathlib
 

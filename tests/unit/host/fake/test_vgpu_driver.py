@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The fake driver of vGPUs, in a folder that stands for a GPU."""
+"""Tests of the fake vGPU driver, in a folder that stands for a GPU."""
 
 import errno
 import os

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Baselines: recorded once an assignment, and never lost silently."""
+"""Tests of baselines: recorded once per assignment, never lost."""
 
 import json
 import pathlib
@@ -35,7 +35,7 @@ class BaselinesTestCase(base.BaseTestCase):
         self.path = self.folder / 'devices_pci0000:00_01.0.json'
 
     def baselines(self):
-        """The files as they are now, read anew."""
+        """Return the baselines, read from their files again."""
         return baseline.Baselines(str(self.folder))
 
 

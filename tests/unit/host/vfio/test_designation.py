@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of designating cards for guests."""
+"""Tests of designating cards for passthrough."""
 
 import errno
 import os
