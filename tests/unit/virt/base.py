@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A driver of Nova with our mixins, and a host with a fake machine."""
+"""Base classes: a driver of Nova with our mixins, on a fake machine."""
 
 import contextlib
 import threading
@@ -47,7 +47,7 @@ class DriverTestCase(base.ComputeTestCase):
             'numa_topology': None, 'migration_context': None, **kwargs})
 
     def spawn(self, gpus=2, **kwargs):
-        """An instance as Nova has it after a build."""
+        """Return an instance as Nova has it after a build."""
         instance = self.make_instance(
             gpus, vm_state=vm_states.BUILDING, **kwargs)
         allocated = self.request(gpus, instance.uuid).allocated
@@ -60,7 +60,7 @@ class DriverTestCase(base.ComputeTestCase):
 
 
 class MeetingCase(DriverTestCase):
-    """A delete that meets another call of the driver for the same instance.
+    """Delete that races another call of the driver for its instance.
 
     :ivar calls: calls of Nova's driver, in the order of their ends
     """

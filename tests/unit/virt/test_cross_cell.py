@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Nova's calls of the driver when an instance moves to another cell.
+"""Tests of Nova's calls of the driver for a move to another cell.
 
 One host plays both parts, one after the other. The other cell's migration has
 the same UUID.

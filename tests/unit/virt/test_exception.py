@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the plugin raises into Nova, so that Nova does the right thing."""
+"""Tests of the errors that the plugin raises into Nova."""
 
 from nova import exception as nova_exception
 from oslotest import base
@@ -23,7 +23,7 @@ _B = virt_exception.Build
 class TranslatedTest(base.BaseTestCase):
 
     def raised(self, exc, build, expected):
-        """What Nova sees of an error, which is of the expected class."""
+        """Return the error that Nova sees, of the expected class."""
         def fail():
             with virt_exception.translated(build):
                 raise exc

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The elements of a domain; what libvirt makes of them is tested with it."""
+"""Tests of the elements of a libvirt domain."""
 
 import contextlib
 import types
@@ -72,7 +72,7 @@ class HostdevTest(base.BaseTestCase):
 
 
 class DriverCase(base.BaseTestCase):
-    """The driver without its tracker, backend and libvirt."""
+    """Base class: a driver without tracker, backend and libvirt."""
 
     def setUp(self):
         super().setUp()

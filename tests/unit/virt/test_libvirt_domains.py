@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GPUs in libvirt's domains that neither Nova nor the plugin assigned."""
+"""Tests of GPUs that other libvirt domains use."""
 
 import types
 from unittest import mock

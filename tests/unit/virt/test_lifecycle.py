@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a guest's life on one host does to its devices."""
+"""Tests of a guest's operations on one host."""
 
 import dataclasses
 import types
@@ -280,7 +280,7 @@ class LifecycleTest(base.DriverTestCase):
 
 
 class WorkingTest(base.DriverTestCase):
-    """While the driver makes a guest itself."""
+    """Tests of calls in which the driver itself creates a guest."""
 
     def setUp(self):
         super().setUp()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The table of assignments that live, row by row."""
+"""Tests of each row of the table of live assignments."""
 
 from nova.compute import task_states
 from oslotest import base
@@ -30,26 +30,26 @@ OTHER = make.assignment(uuid='other')
 
 
 def claimed(migration_uuid='m1', state='assigned'):
-    """An assignment for the destination of a migration."""
+    """Return an assignment for the destination of a migration."""
     return make.assignment(
         uuid=f'of-{migration_uuid}', role=claim.ClaimRole.DESTINATION,
         migration_uuid=migration_uuid, state=state)
 
 
 def away(status, uuid='m1', **kwargs):
-    """A migration from here to the other host."""
+    """Return a migration from here to the other host."""
     return liveness.Migration(
         uuid=uuid, status=status, source=HERE, dest=ELSEWHERE, **kwargs)
 
 
 def home(status, uuid='m1', **kwargs):
-    """A migration from the other host to here."""
+    """Return a migration from the other host to here."""
     return liveness.Migration(
         uuid=uuid, status=status, source=ELSEWHERE, dest=HERE, **kwargs)
 
 
 def on_host(status, uuid='m1'):
-    """A resize on this host to the flavor 2."""
+    """Return a resize on this host to the flavor 2."""
     return liveness.Migration(
         uuid=uuid, status=status, source=HERE, dest=HERE, new_flavor=2)
 
@@ -58,7 +58,7 @@ class TableTestCase(base.BaseTestCase):
 
     def dead(self, *assignments, host=HERE, migrations=(), task=None,
              flavor=1, domain='inactive', deleting=False):
-        """UUIDs of the assignments that nobody uses."""
+        """Return the UUIDs of the assignments that nobody uses."""
         return sorted(liveness.unused(
             assignments, liveness.Location(
                 host=host, task=task, flavor=flavor, is_deleting=deleting,

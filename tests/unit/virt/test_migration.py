@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a migration does to the devices of both its hosts."""
+"""Tests of migrations on both hosts."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ class MigrationCase(base.DriverTestCase):
             roles, 'migration_of', return_value=self.migration))
 
     def begin(self, gpus=3, image=None):
-        """What the destination does, then the source.
+        """Begin a resize: the destination's call, then the source's.
 
         :returns: what ends the destination's claim
         """

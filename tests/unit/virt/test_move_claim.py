@@ -21,7 +21,7 @@ from gpgpu_plugin.virt import move_claim
 
 
 class Tracker:
-    """Nova's resource tracker, as far as it claims for moves."""
+    """Fake of the claims for moves of Nova's resource tracker."""
 
     def __init__(self, calls):
         self.calls = calls

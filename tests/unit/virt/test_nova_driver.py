@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The virt driver that the mixins declare is Nova 34's."""
+"""Tests that the mixins declare the virt driver of Nova 34."""
 
 import inspect
 
@@ -28,7 +28,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def named(method):
-    """Names and defaults of the parameters that are not just passed on."""
+    """Return names and defaults of the parameters that have a name."""
     return [(parameter.name, parameter.default) for parameter
             in inspect.signature(method).parameters.values()
             if parameter.kind not in _VARIABLE]

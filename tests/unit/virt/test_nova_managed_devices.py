@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Devices that Nova assigns, too; the rest is tested by the REST API."""
+"""Tests of devices that Nova manages, too."""
 
 import json
 import uuid
@@ -135,7 +135,7 @@ class ConflictTest(ConflictCase):
 
 
 class MdevOnVFTest(ConflictCase):
-    """Each mdev is on a VF of its own; a scan tells the types of the PF."""
+    """Tests of mdevs on VFs; a scan reports the types at the PF."""
 
     def setUp(self):
         super().setUp()
@@ -151,7 +151,7 @@ class MdevOnVFTest(ConflictCase):
         self.option = f'[devices] enabled_mdev_types = {self.kind.type_id}'
 
     def functions_of_first_gpu(self):
-        """The first one and its VFs."""
+        """Return the first GPU and its VFs."""
         functions = [
             function for function in reported.functions(self.host.scan())
             if pci.can_be_gpu(function.class_code)]

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GPUs that Nova's PCI tracker has in use."""
+"""Tests of GPUs that Nova's PCI tracker has in use."""
 
 import types
 

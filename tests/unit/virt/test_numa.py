@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The guest of a build follows its GPUs to other NUMA nodes."""
+"""Tests of builds whose guest follows its GPUs' NUMA nodes."""
 
 import contextlib
 import types

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Nova and the hypervisor are asked; in doubt nothing is unused."""
+"""Tests of orphans; in doubt an assignment is in use."""
 
 import types
 from unittest import mock
@@ -98,7 +98,7 @@ class FindTest(base.BaseTestCase):
         self.assertEqual({'a1'}, self.find({}, spawning=True))
 
     def usage(self, building=(), **kwargs):
-        """The judgement of two assignments of an instance on h1."""
+        """Return the usage of two assignments of an instance on h1."""
         instance = types.SimpleNamespace(**{
             'uuid': 'i1', 'deleted': False, 'host': 'h1',
             'task_state': None, 'vm_state': vm_states.ACTIVE,

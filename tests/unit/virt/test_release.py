@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The table of what destroy releases, row by row; everything else keeps."""
+"""Tests of each row of the table of what destroy releases."""
 
 import itertools
 

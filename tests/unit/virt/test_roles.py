@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which of an instance's assignments its guest gets."""
+"""Tests of the roles of an instance's assignments."""
 
 import types
 from unittest import mock
@@ -70,7 +70,7 @@ class LocatedTestCase(base.BaseTestCase):
 class CurrentTest(LocatedTestCase):
 
     def roles(self, without=None, **kwargs):
-        """Roles of the assignments that count."""
+        """Return the roles of the assignments that are selected."""
         self.locate(**kwargs)
         selector = roles.current(self.instance, self.tracker, without)
         return [str(assignment.role) for assignment
@@ -121,7 +121,7 @@ class CurrentTest(LocatedTestCase):
 class ReleaseUnusedTest(LocatedTestCase):
 
     def released(self, vm_state='error', **kwargs):
-        """What the tracker is asked to do."""
+        """Return the UUIDs released, or the confirmation sent."""
         self.locate(**kwargs)
         self.instance.vm_state = vm_state
         roles.release_unused(self.tracker, self.instance)

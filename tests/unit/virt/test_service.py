@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Start and end of nova-compute, with mocks of tracker and worker."""
+"""Tests of the start and end of nova-compute, with mocks."""
 
 import os
 import types
@@ -46,7 +46,7 @@ class NovaVersionTest(base.BaseTestCase):
 
 
 class NovaDriver(nova_driver.ComputeDriver):
-    """A driver of Nova that records calls.
+    """Driver of Nova that records calls.
 
     :ivar calls: mock of everything that the mixin calls
     """
@@ -121,7 +121,7 @@ class ServiceTestCase(base.BaseTestCase):
         return self.worker
 
     def names(self):
-        """Names of the calls so far, in their order."""
+        """Return the names of the calls so far, in their order."""
         return [name for name, _, _ in self.calls.mock_calls
                 if not name.startswith('tracker.inventory')]
 

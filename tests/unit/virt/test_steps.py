@@ -9,9 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Every step of a spawn fails once: all is undone, everywhere.
+"""Tests of spawns in which each step fails once.
 
-A step that has no case here fails the suite.
+After a failure everything is undone. A step without a case here fails the
+suite.
 """
 
 import errno
@@ -86,7 +87,7 @@ class StepsTest(base.ComputeTestCase):
         self._fail_after('push')
 
     def _fail_after(self, name):
-        """The step does all it does, and fails then."""
+        """Let a step fail after it has done its work."""
         def broken(run):
             [step] = [step for step in steps.STEPS if step.name == name]
             step.do(run)
