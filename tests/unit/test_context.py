@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The context of a request, and how it crosses RPC."""
+"""Tests of the request context and how it crosses RPC."""
 
 import json
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The demo when a machine is too slow for it."""
+"""Tests of the demo on a machine that is too slow."""
 
 import os
 import subprocess

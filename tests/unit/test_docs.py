@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Promises of the documentation: options to set, and messages to look for."""
+"""Tests of options and messages that the documentation quotes."""
 
 import ast
 import configparser

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What is remembered over a power cut."""
+"""Tests of files that must survive a power failure."""
 
 import os
 import pathlib
@@ -46,7 +46,7 @@ class DurableTest(base.BaseTestCase):
             self.useFixture(fixtures.MonkeyPatch(f'os.{name}', noted))
 
     def check(self, path):
-        """Text, then name, then whatever comes next."""
+        """Check the order: text synced, file replaced, folder synced."""
         path = pathlib.Path(path)
         text = path.read_text()
         self.assertNotEqual('', text)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Errors: each formats, and keeps its class and values across RPC."""
+"""Tests of errors: format, groups, class and values across RPC."""
 
 import re
 
@@ -81,7 +81,7 @@ class RPCTest(base.BaseTestCase):
 
 
 class GroupTest(base.BaseTestCase):
-    """Callers catch the group, not each error."""
+    """Tests of the groups of errors, which callers catch."""
 
     def test_error_is_in_the_group_of_what_its_caller_can_do(self):
         for cls, group in (

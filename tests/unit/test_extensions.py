@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Parts by entry point: found by name, and never silently absent."""
+"""Tests of extensions: found by name, never silently absent."""
 
 from unittest import mock
 

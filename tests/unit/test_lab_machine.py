@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The lab's machine: repetition after crashes, and folders of its guest."""
+"""Tests of the lab's machine: crashes of QEMU, folders of the guest."""
 
 import contextlib
 import io

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests mirror the package: a module's tests are where its name says."""
+"""Tests that the unit tests mirror the package's modules."""
 
 from __future__ import annotations
 

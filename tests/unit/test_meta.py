@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Promises about the project itself: what is written down is what is there."""
+"""Tests of promises about the project itself."""
 
 import ast
 import configparser
@@ -43,7 +43,7 @@ def setup_cfg() -> configparser.ConfigParser:
 
 
 def entry_points() -> list[tuple[str, str, str]]:
-    """Group, name and target of all entry points of setup.cfg."""
+    """Return group, name and target of the entry points in setup.cfg."""
     return [
         (group, *(part.strip() for part in line.split('=', 1)))
         for group, lines in setup_cfg()['options.entry_points'].items()

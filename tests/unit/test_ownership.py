@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The invariants of ownership notice what contradicts them."""
+"""Tests of the invariants of ownership."""
 
 from __future__ import annotations
 

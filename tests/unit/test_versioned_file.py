@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Files with a version: read as they were written, or refused."""
+"""Tests of files with a version: round trip, or refusal."""
 
 import dataclasses
 import json

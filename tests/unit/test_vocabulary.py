@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Retired words stay out of identifiers, columns, arguments and headings.
+"""Tests that names of all kinds have no retired word.
 
 The glossary (doc/source/glossary.rst) has the terms; the contributor's page
 "renamed" says what each retired word became. Prose is for reviewers: these
@@ -103,7 +103,7 @@ def modules(*folders: str) -> Iterator[pathlib.Path]:
 
 
 class PartsTest(base.BaseTestCase):
-    """The test's own eyes."""
+    """Tests of how identifiers are split and judged."""
 
     def test_words_of_an_identifier(self) -> None:
         self.assertEqual(['with', 'vgpu'], parts('with_vgpu'))
@@ -120,7 +120,7 @@ class PartsTest(base.BaseTestCase):
 
 
 class VocabularyTest(base.BaseTestCase):
-    """Identifiers, columns and headings."""
+    """Tests of identifiers, columns and headings."""
 
     def test_identifiers_have_no_retired_word(self) -> None:
         found = [

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""nova-api accepts what is enforced and names it when something else comes."""
+"""Tests of the extra specs that nova-api accepts and refuses."""
 
 import fixtures
 from nova import exception as nova_exception

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Claims as they cross RPC: a role and its migration belong together."""
+"""Tests of claims on the wire: role and migration belong together."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What crosses RPC comes out as it went in; peers may differ in version."""
+"""Tests of the codec: round trip, peers of other versions."""
 
 import json
 import subprocess

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The digest of a host."""
+"""Tests of the digest of a host."""
 
 from oslotest import base
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the privileged daemon writes down, and what it refuses to."""
+"""Tests of the designations that the privileged daemon stores."""
 
 import os
 import pathlib

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""NVIDIA's program, as the privileged daemon runs it."""
+"""Tests of NVIDIA's program, run by the privileged daemon."""
 
 import os
 import pathlib

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""When a call arrived, and whether it is still wanted."""
+"""Tests of calls that arrive after their callers gave up."""
 
 import threading
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whether a host's nova-compute answers: yes, no, or not known."""
+"""Tests of the hosts' client: ping, casts, errors."""
 
 import functools
 import queue

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The conductor's client: what it sends, how long it waits, how it fails."""
+"""Tests of the conductor's client: messages, timeouts, errors."""
 
 import inspect
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from tests.fixtures import conductor as conductor_fixture
 
 
 class _Sent(Exception):
-    """Raised in place of sending a message."""
+    """Error raised in place of sending a message."""
 
     def __init__(self, method: str, arguments: Mapping[str, object]):
         super().__init__(method)

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Contracts: both ends name the same methods and arguments on the wire."""
+"""Tests of RPC contracts: both ends use the same arguments."""
 
 import inspect
 import typing
@@ -45,7 +45,7 @@ def arguments(method: Callable[..., object]) -> dict[str, object]:
 
 
 class ContractsTest(base.BaseTestCase):
-    """What every contract of the plugin keeps to."""
+    """Tests of the rules that every contract follows."""
 
     def test_contract_takes_a_context_and_keywords_without_defaults(self):
         for served in CONTRACTS:
@@ -94,7 +94,7 @@ class _EchoEndpoint:
 
 
 class ServeTest(base.BaseTestCase):
-    """An endpoint speaks primitives, its methods do not."""
+    """Tests of the primitives at an endpoint."""
 
     REQUEST = claim.ClaimRequest(
         instance_uuid='i1', host='h1', request=request.Request())

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Finding the conductors: all are asked at once, all answers collected."""
+"""Tests of finding all conductors at once."""
 
 import os
 import socket

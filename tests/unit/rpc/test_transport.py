@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The transport: errors keep their class and values, a dead broker is one."""
+"""Tests of the transport: errors keep their class and values."""
 
 import socket
 

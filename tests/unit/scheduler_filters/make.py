@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Hosts as the conductor tells a scheduler of them."""
+"""Builders of hosts as the conductor reports them to schedulers."""
 
 from gpgpu_plugin.objects import scheduling
 

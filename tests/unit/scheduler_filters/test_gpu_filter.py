@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GpuFilter: one call a decision, a named reason for each refusal."""
+"""Tests of GpuFilter: one call a decision, a reason per refusal."""
 
 import logging
 import types

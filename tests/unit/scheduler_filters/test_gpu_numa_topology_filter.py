@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Hosts pass if some NUMA nodes have room for the guest and its GPUs."""
+"""Tests of GpuNUMATopologyFilter: NUMA nodes for guest and GPUs."""
 
 import types
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Filters read requests and fetch the view in one way."""
+"""Tests of requests and of the view, as filters read them."""
 
 from nova import objects
 from oslotest import base

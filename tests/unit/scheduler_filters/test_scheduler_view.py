@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The scheduler's view: changes by generation, and why a host is refused."""
+"""Tests of the scheduler's view: changes, reasons of refusals."""
 
 from oslotest import base
 
