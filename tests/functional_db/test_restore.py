@@ -65,7 +65,7 @@ class RestoreMixin:
         self.delete('deleted')
 
     def start(self, host):
-        """A new nova-compute of a host, which has done its first work."""
+        """Start a new nova-compute of a host and run its first iteration."""
         self.conf.set_override(
             'state_path', os.path.join(self.folder, host), 'gpgpu')
         tracker = resource_tracker.ResourceTracker(
@@ -103,7 +103,7 @@ class RestoreMixin:
         self.assertEqual({'assigned': 1, 'available': 3}, self.states())
 
     def users(self):
-        """GPUs of each server of h1, as the conductor has them."""
+        """Return the GPUs of each server of h1 in the database."""
         found = {}
         for device in device_admin.list_all(self.db, 'h1'):
             if device.used_by is not None:
@@ -111,13 +111,13 @@ class RestoreMixin:
         return found
 
     def iterate(self):
-        """Each host asks for its digest, as it does every few minutes."""
+        """Let each host ask for its digest, as it does periodically."""
         self.seconds += 3600
         for tracker in self.trackers.values():
             tracker.run_once()
 
     def check(self):
-        """All is as the machines know it, and stays so."""
+        """Check that the database agrees with the machines, also later."""
         self.iterate()
         machine = self.machines['h1']
         self.assertEqual(machine.guests, self.users())

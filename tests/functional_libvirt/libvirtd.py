@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""libvirt of this machine: the running daemon, or one for the tests."""
+"""Fixture of libvirt: the running daemon, or one for the tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ URI = 'qemu:///system'
 
 
 class Unavailable(Exception):
-    """libvirt is not installed here, or does not answer."""
+    """Error: libvirt is not installed here, or does not answer."""
 
 
 class Libvirtd(fixtures.Fixture):

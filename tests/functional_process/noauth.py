@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A paste filter in place of keystonemiddleware's: the token is the user.
+"""Paste filter in place of keystonemiddleware's: the token is the user.
 
 User "admin" has all roles, everybody else is a member.
 """

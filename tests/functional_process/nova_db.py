@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A program: Nova's databases, empty, with one cell.
+"""Program that creates Nova's databases, empty, with one cell.
 
     python -m tests.functional_process.nova_db NOVA_CONF
 """

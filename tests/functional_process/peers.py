@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The parts of Glance and Neutron that Nova calls: one image, no port."""
+"""Fake Glance and Neutron, as Nova calls them: one image, no port."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The smallest cloud of real processes, over RabbitMQ and MariaDB."""
+"""Smallest cloud of real processes, with RabbitMQ and MariaDB."""
 
 from __future__ import annotations
 

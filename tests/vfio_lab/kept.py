@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assignments that survive a boot of the lab's machine, on its disk."""
+"""State of assignments that survives a boot of the lab's machine."""
 
 from __future__ import annotations
 

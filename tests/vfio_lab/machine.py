@@ -226,7 +226,7 @@ def devices() -> list[str]:
 
 
 class EmulatorCrashed(Exception):
-    """QEMU itself crashed."""
+    """Error: QEMU itself crashed."""
 
 
 def run(commands: list[list[str]]) -> int:

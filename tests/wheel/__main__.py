@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Proves that the wheel works alone: python3 -m tests.wheel
+"""Check that the wheel works alone: python3 -m tests.wheel
 
 Builds the sdist and the wheel, installs the wheel into a fresh environment of
 each Python at hand, without Nova, and lets its programs run there. Needs

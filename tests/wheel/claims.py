@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 
 class WrongError(Exception):
-    """A claim is false."""
+    """Error: a claim is false."""
 
 
 def check(holds: bool, what: str, details: Collection[str] = ()) -> None:
