@@ -127,9 +127,9 @@ class Story(cloud.GpuCloud):
             self.teller.check(
                 f'a server with {name or "no GPU"} is ACTIVE on '
                 f'{server["OS-EXT-SRV-ATTR:host"]} and has '
-                f'{len(self.held(server))} devices',
-                len(self.held(server)) == sum(gpus.values()))
-        assigned = [address for s in servers for address in self.held(s)]
+                f'{len(self.devices_of(server))} devices',
+                len(self.devices_of(server)) == sum(gpus.values()))
+        assigned = [address for s in servers for address in self.devices_of(s)]
         self.teller.check(
             'no device has two owners', len(assigned) == len(set(assigned)))
         self._run('device', 'list', '--host', 'hgx', *SHOWN)
@@ -278,4 +278,4 @@ class Story(cloud.GpuCloud):
         self._holds(
             what + '; Placement has left ' + ', '.join(
                 f'{count} {name}' for name, count in expected.items()),
-            lambda: self.room('vgpu', 'T4') == expected)
+            lambda: self.unallocated('vgpu', 'T4') == expected)

@@ -34,10 +34,10 @@ class BadHostTest(test_operations.OperationCase):
     def setUp(self) -> None:
         super().setUp()
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
         self.backend = self.driver().gpu_tracker.backend
 
-    def _goes_on(self, *words: str, **states: int) -> None:
+    def _builds_elsewhere(self, *words: str, **states: int) -> None:
         """Check that a server is built on the second host.
 
         :param words: words that the log has
@@ -58,7 +58,7 @@ class BadHostTest(test_operations.OperationCase):
         total, reserved = self.inventory('gpu1', 'L40S')
         return total - reserved
 
-    def _mended(self, count: int = 4) -> None:
+    def _first_host_works(self, count: int = 4) -> None:
         self.boot(self.flavor(L40S=count), host='gpu1')
 
     def _reason(self) -> str:
@@ -74,12 +74,12 @@ class BadHostTest(test_operations.OperationCase):
             raise OSError(1, 'modprobe vfio-pci failed: not found')
         with fixtures.MockPatchObject(
                 self.backend.binder, '_load_vfio', fails):
-            self._goes_on('vfio-pci: cannot be loaded', 'not found',
+            self._builds_elsewhere('vfio-pci: cannot be loaded', 'not found',
                           available=4)
         driver.mkdir()
         for name in ('bind', 'unbind'):
             (driver / name).touch()
-        self._mended()
+        self._first_host_works()
 
     def test_build_with_iommu_off_goes_to_next_host(self) -> None:
         links = {
@@ -87,21 +87,23 @@ class BadHostTest(test_operations.OperationCase):
                 self.sysfs('gpu1') / 'bus/pci/devices').glob('*/iommu_group')}
         for link in links:
             link.unlink()
-        self._goes_on('is in no IOMMU group', 'intel_iommu=on', available=4)
+        self._builds_elsewhere(
+            'is in no IOMMU group', 'intel_iommu=on', available=4)
         for link, target in links.items():
             link.symlink_to(target)
-        self._mended()
+        self._first_host_works()
 
     def test_busy_device_is_quarantined_and_released(self) -> None:
         self.backend.kernel.faults['vfio-pci/bind'] = errno.EBUSY
         # The second of the two was not touched.
-        self._goes_on('Device or resource busy', quarantined=1, available=3)
+        self._builds_elsewhere(
+            'Device or resource busy', quarantined=1, available=3)
         self.assertIn('busy', self._reason())
         self.backend.kernel.faults.clear()
         [broken] = self.devices('--state', 'quarantined')
         self.manage('device', 'release', broken['uuid'])
         self.wait_states('gpu1', 'L40S', available=4)
-        self._mended()
+        self._first_host_works()
 
     def test_driver_that_does_not_answer_quarantines_device(self) -> None:
         write = self.backend.binder._write_attribute
@@ -113,7 +115,8 @@ class BadHostTest(test_operations.OperationCase):
             write(path, value)
         with fixtures.MockPatchObject(
                 self.backend.binder, '_write_attribute', blocks):
-            self._goes_on('did not answer', quarantined=1, available=3)
+            self._builds_elsewhere(
+                'did not answer', quarantined=1, available=3)
         self.assertIn('did not answer', self._reason())
 
     def test_build_without_helper_goes_to_next_host(self) -> None:
@@ -122,16 +125,16 @@ class BadHostTest(test_operations.OperationCase):
                 errno.EPERM, 'the privileged helper does not start')
         with fixtures.MockPatchObject(
                 self.backend.binder, '_write_attribute', missing):
-            self._goes_on('the privileged helper does not start',
+            self._builds_elsewhere('the privileged helper does not start',
                           available=4)
-        self._mended()
+        self._first_host_works()
 
     def test_gpu_that_does_not_answer_is_unmanaged(self) -> None:
         first = min(self.devices('--host', 'gpu1', '--variant', 'L40S'),
                     key=lambda device: device['address'])
         (self.sysfs('gpu1') / 'bus/pci/devices' / first['address'] / 'config'
          ).write_bytes(b'\xff' * 4096)
-        self._goes_on('the device does not answer', available=3)
+        self._builds_elsewhere('the device does not answer', available=3)
         self.assertEqual('unmanaged', self.listing(
             'device', 'show', first['uuid'])['shown_state'])
 

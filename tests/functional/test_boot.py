@@ -24,7 +24,7 @@ class BootTest(cloud.GpuCloud):
     def _boot_and_delete(self, count: int) -> None:
         server = self.boot(self.flavor(H100=count))
 
-        self.assertEqual(count, len(self.held(server)))
+        self.assertEqual(count, len(self.devices_of(server)))
         self.wait_for(
             lambda: collections.Counter(self.states()) == collections.Counter(
                 assigned=count, available=8 - count), f'{count} assigned')
@@ -51,9 +51,9 @@ class BootTest(cloud.GpuCloud):
     def test_four_servers_get_different_gpus(self) -> None:
         flavor = self.flavor(H100=2)
         servers = [self.boot(flavor) for _ in range(4)]
-        held = [self.held(server) for server in servers]
-        self.assertEqual([2] * 4, [len(cards) for cards in held])
-        self.assertEqual(8, len(set.union(*held)))
+        assigned = [self.devices_of(server) for server in servers]
+        self.assertEqual([2] * 4, [len(gpus) for gpus in assigned])
+        self.assertEqual(8, len(set.union(*assigned)))
 
     def test_four_gpus_of_a_server_are_on_one_numa_node(self) -> None:
         server = self.boot(self.flavor(H100=4))
@@ -64,8 +64,8 @@ class BootTest(cloud.GpuCloud):
     def test_server_without_gpus_gets_none(self) -> None:
         gpu = self.boot(self.flavor(H100=8))
         plain = self.boot(self.flavor_of({}))
-        self.assertEqual(set(), self.held(plain))
-        self.assertEqual(8, len(self.held(gpu)))
+        self.assertEqual(set(), self.devices_of(plain))
+        self.assertEqual(8, len(self.devices_of(gpu)))
         self.delete(gpu)
         self.wait_states(available=8)
         self.assertEqual(
@@ -76,7 +76,7 @@ class BootTest(cloud.GpuCloud):
         first = self.boot(self.flavor(H100=7))
         second = self.boot(self.flavor(H100=2), 'ERROR')
         self.assertIn('No valid host', second['fault']['message'])
-        self.assertEqual(set(), self.held(second))
+        self.assertEqual(set(), self.devices_of(second))
         # Why is in the conductor's counts: Placement had no candidate, so no
         # filter ran.
         group, = self.listing('group', 'list', '--host', 'gpu1')
@@ -92,7 +92,7 @@ class BootTest(cloud.GpuCloud):
         # Neither Nova's periodic run nor ours comes within a test's time.
         self.wait_inventory(8, 0)
         self.wait_states(available=8)
-        self.assertEqual(8, len(self.held(self.boot(flavor))))
+        self.assertEqual(8, len(self.devices_of(self.boot(flavor))))
 
     def test_image_with_trait_boots_with_gpu_flavor(self) -> None:
         image = self.glance.create(None, {
@@ -102,7 +102,7 @@ class BootTest(cloud.GpuCloud):
             'properties': {'trait:CUSTOM_GPU': 'required'}})
         flavor = self.flavor(H100=1)
         self.assertEqual(
-            1, len(self.held(self.boot(flavor, imageRef=image['id']))))
+            1, len(self.devices_of(self.boot(flavor, imageRef=image['id']))))
 
     def test_image_with_trait_of_another_gpu_finds_no_host(self) -> None:
         image = self.glance.create(None, {

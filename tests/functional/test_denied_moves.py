@@ -39,8 +39,8 @@ class DeniedMoveTest(test_moves.MovesCase):
         self.assertEqual(count, len(new))
         self.assertEqual(
             {('gpu1', 'instance'), ('gpu3', 'destination')}, self.roles())
-        self.assertEqual(self.cards, self.hostdevs(self.server))
-        self.assertEqual([], self.held_on(self.server, 'gpu2'))
+        self.assertEqual(self.gpus, self.hostdevs(self.server))
+        self.assertEqual([], self.devices_on(self.server, 'gpu2'))
         self.decide('confirmResize')
         self.wait_for(lambda: self.roles() == {('gpu3', 'instance')},
                       'devices of the third host alone')
@@ -61,7 +61,7 @@ class DeniedMoveTest(test_moves.MovesCase):
     def test_resize_denied_by_all_hosts_leaves_server_as_it_was(self) -> None:
         claims = [self.claim_directly(host, 1, 'L40S')
                   for host in ('gpu2', 'gpu3')]
-        before = self.cards
+        before = self.gpus
         self.resize(self.flavor(L40S=4))
         self.wait_migration('error')
         server = self.wait_status(self.server['id'], 'ACTIVE', 'ERROR')

@@ -78,7 +78,7 @@ class ExtraSpecTest(cloud.GpuCloud):
 
     def _boot_refused(self, flavor: str, reason: str) -> None:
         server = self.boot(flavor, 'ERROR')
-        self.assertEqual(set(), self.held(server))
+        self.assertEqual(set(), self.devices_of(server))
         self.wait_states(available=8)
         self.assertIn(reason, self.stdlog.logger.output)
         self.wait_for(lambda: self.usage() == 0, 'usage 0')
@@ -94,7 +94,7 @@ class ExtraSpecTest(cloud.GpuCloud):
     def test_resize_to_a_suffixed_class_leaves_the_server_alone(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         server = self.boot(self.flavor(H100=1))
-        before = self.held(server)
+        before = self.devices_of(server)
         self.api.post_server_action(server['id'], {'resize': {
             'flavorRef': self._unchecked(
                 {'resources1:CUSTOM_GPU_H100': '1'})}})
@@ -102,7 +102,7 @@ class ExtraSpecTest(cloud.GpuCloud):
             lambda: 'allocation_not_requested' in self.stdlog.logger.output,
             'denied claim')
         self.wait_status(server['id'], 'ACTIVE')
-        self.assertEqual(before, self.held(server))
+        self.assertEqual(before, self.devices_of(server))
         self.wait_for(lambda: self.usage() == 1, 'usage 1')
 
     def test_wrong_value_below_2_86_is_refused_later(self) -> None:
@@ -135,10 +135,10 @@ class OwnClassTest(cloud.GpuCloud):
     def test_suffixed_class_is_refused_by_the_claim(self) -> None:
         server = self.boot(
             self.flavor_of({'resources1:CUSTOM_ACCELERATOR': '1'}), 'ERROR')
-        self.assertEqual(set(), self.held(server))
+        self.assertEqual(set(), self.devices_of(server))
         self.wait_states(available=8)
         self.assertIn('allocation_not_requested', self.stdlog.logger.output)
         self.delete(server)
         server = self.boot(
             self.flavor_of({'resources:CUSTOM_ACCELERATOR': '1'}))
-        self.assertEqual(1, len(self.held(server)))
+        self.assertEqual(1, len(self.devices_of(server)))

@@ -41,12 +41,12 @@ class FailedBuildTest(cloud.GpuCloud):
         flavor = self.flavor(H100=2)
         with self._fail_spawn():
             server = self.boot(flavor, 'ERROR')
-        self.assertEqual(set(), self.held(server))
+        self.assertEqual(set(), self.devices_of(server))
         self.wait_states(available=8)
         self.wait_for(lambda: self.usage() == 0, 'usage 0')
         self.wait_inventory(8, 0)
         self.assertEqual(bound, self.bound_drivers('gpu1'))
-        self.assertEqual(2, len(self.held(self.boot(flavor))))
+        self.assertEqual(2, len(self.devices_of(self.boot(flavor))))
 
     def test_claim_of_killed_nova_compute_is_released(self) -> None:
         reached, killed = threading.Event(), threading.Event()
@@ -69,11 +69,11 @@ class FailedBuildTest(cloud.GpuCloud):
         self.wait_states(available=8)
         # Six, as Nova keeps a failed server's allocation until its deletion.
         # What the dead process does afterwards touches nobody's device.
-        holder = self.boot(self.flavor(H100=6))
+        owner = self.boot(self.flavor(H100=6))
         killed.set()
         self.delete({'id': server_id})
         self.wait_states(assigned=6, available=2)
-        self.assertEqual(6, len(self.held(holder)))
+        self.assertEqual(6, len(self.devices_of(owner)))
         self.wait_inventory(8, 0)
 
 
@@ -205,15 +205,15 @@ class DeniedTest(cloud.GpuCloud):
 
     def test_double_allocation_in_placement_is_denied(self) -> None:
         self.restart_scheduler('ComputeFilter')
-        holder = self.boot(self.flavor(H100=8), host='gpu1')
-        before = self.held(holder)
-        self._lose_allocation(holder)
+        owner = self.boot(self.flavor(H100=8), host='gpu1')
+        before = self.devices_of(owner)
+        self._lose_allocation(owner)
         second = self.boot(self.flavor(H100=1), 'ERROR', host='gpu1')
-        self.assertEqual(set(), self.held(second))
-        self.assertEqual(before, self.held(holder))
+        self.assertEqual(set(), self.devices_of(second))
+        self.assertEqual(before, self.devices_of(owner))
         self.assertIn('not_enough_available', self.stdlog.logger.output)
         # An allocation that was lost stays lost.
-        self.delete(holder)
+        self.delete(owner)
 
     def _lose_allocation(self, server: dict[str, typing.Any]) -> None:
         """Remove the GPUs from a server's allocation in Placement."""

@@ -61,7 +61,7 @@ class FlavorSetTest(cloud.GpuCloud):
                           'hw:numa_nodes': '1'}, self.specs())
         self.connect().compute.delete_flavor_extra_specs_property(
             self.flavor_id, 'hw:numa_nodes')
-        self.assertEqual(1, len(self.held(self.boot(self.flavor_id))))
+        self.assertEqual(1, len(self.devices_of(self.boot(self.flavor_id))))
 
     def test_unknown_flavor_is_refused(self):
         self.flavor_id = 'nonsense'

@@ -32,7 +32,7 @@ class HostDeleteTest(cloud.GpuCloud):
         self.wait_inventory(8, 1)
         self.boot(self.flavor(H100=8), 'ERROR')
         server = self.boot(self.flavor(H100=7))
-        self.assertNotIn(f'gpu1 {device["address"]}', self.held(server))
+        self.assertNotIn(f'gpu1 {device["address"]}', self.devices_of(server))
         self.delete(server)
         self.manage('device', 'set', device['uuid'], '--enable')
         self.wait_states(available=8)

@@ -38,7 +38,8 @@ class InventoryTest(cloud.GpuCloud):
 
         self.wait_for(lambda: not self.listing(
             'device', 'show', device['uuid'])['present'], 'shown missing')
-        self.assertEqual({f'gpu1 {device["address"]}'}, self.held(server))
+        self.assertEqual(
+            {f'gpu1 {device["address"]}'}, self.devices_of(server))
         # Its provider stays while Placement shows usage on it; nothing of it
         # is free: 7 of 8 reserved, the eighth used.
         self.wait_inventory(8, 7)
@@ -56,7 +57,7 @@ class InventoryTest(cloud.GpuCloud):
         self.wait_inventory(8, 1)
         self.boot(self.flavor(H100=8), 'ERROR')
         server = self.boot(self.flavor(H100=7))
-        self.assertNotIn(f'gpu1 {device["address"]}', self.held(server))
+        self.assertNotIn(f'gpu1 {device["address"]}', self.devices_of(server))
         self.manage('device', 'set', device['uuid'], '--enable')
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=1))
@@ -66,7 +67,8 @@ class InventoryTest(cloud.GpuCloud):
         server = self.boot(self.flavor(H100=1))
         device, = self.devices('--used-by', server['id'])
         self.manage('device', 'set', device['uuid'], '--disable')
-        self.assertEqual({f'gpu1 {device["address"]}'}, self.held(server))
+        self.assertEqual(
+            {f'gpu1 {device["address"]}'}, self.devices_of(server))
         self.delete(server)
         self.wait_inventory(8, 1)
         self.wait_states(available=7, disabled=1)

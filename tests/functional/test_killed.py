@@ -77,8 +77,9 @@ class KilledCase(test_moves.MovesCase):
                 domain.undefine()
             self.driver(host).gpu_tracker.request_reconcile()
             self.run_once(host)
-        self.settle(self.server, {
-            **self.nothing_held, 'usage': self.facts(self.server)['usage']})
+        self.wait_facts(self.server, {
+            **self.nothing_assigned,
+            'usage': self.facts(self.server)['usage']})
 
 
 class SameHostTest(KilledCase):
@@ -101,7 +102,7 @@ class SameHostTest(KilledCase):
     def test_rescue_keeps_devices_until_hard_reboot(self) -> None:
         self.make_folder()
         self.killed_in(f'{DOMAIN}.createWithFlags', self.acting('rescue'))
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
         self.act('os-resetState', {'state': 'active'})
         self.act('reboot', {'type': 'HARD'})
         self.done()
@@ -110,8 +111,8 @@ class SameHostTest(KilledCase):
         self.killed_in(f'{DOMAIN}.createWithFlags', self.acting(
             'rebuild', {'imageRef': cloud.IMAGE}))
         self.wait_error()
-        self.assertEqual(self.all_well['held'],
-                         self.facts(self.server)['held'])
+        self.assertEqual(self.gpus_assigned['assigned'],
+                         self.facts(self.server)['assigned'])
         self.act('reboot', {'type': 'HARD'})
         self.done()
 
@@ -119,7 +120,7 @@ class SameHostTest(KilledCase):
         self.flags(reclaim_instance_interval=3600)
         self.killed_in(f'{DOMAIN}.destroy', lambda: self.api.delete_server(
             self.server['id']))
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
         self.flags(reclaim_instance_interval=0)
         self.given_back()
 
@@ -132,18 +133,18 @@ class ReleaseTest(KilledCase):
         self.killed_in(f'{DOMAIN}.undefineFlags', lambda: (
             self.api.delete_server(self.server['id'])))
         self.wait_for(lambda: self._gone(self.server['id']), 'deleted')
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_delete_without_guest_is_completed_at_start(self) -> None:
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
                        '.release_instance', lambda: self.api.delete_server(
                            self.server['id']))
         self.wait_for(lambda: self._gone(self.server['id']), 'deleted')
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_shelve_keeps_devices_until_delete(self) -> None:
         self.killed_in(f'{DOMAIN}.undefineFlags', self.acting('shelve'))
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
         self.given_back()
 
     def test_unshelve_with_guest_keeps_devices_until_delete(self) -> None:
@@ -156,16 +157,16 @@ class ReleaseTest(KilledCase):
 
     def test_boot_without_guest_is_released_at_start(self) -> None:
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
         self.killed_in(self.prepare, self._boot)
         self.wait_error()
         # The usage is the server's that failed, until it is deleted.
-        self.settle(self.server, self.expected({}, gpu1=2))
+        self.wait_facts(self.server, self.expected({}, gpu1=2))
         self.given_back()
 
     def test_boot_with_guest_keeps_devices_until_delete(self) -> None:
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
         self.killed_in(f'{DOMAIN}.createWithFlags', self._boot)
         self.wait_error()
         self.wait_states('gpu1', 'L40S', provisioning=2, available=2)
@@ -178,11 +179,11 @@ class ReleaseTest(KilledCase):
 class MovesTest(KilledCase):
     """Cold migration, resize and evacuation."""
 
-    def both_hold(self, new: list[str]) -> None:
+    def check_both_assigned(self, new: list[str]) -> None:
         """Check that source and destination still have their devices."""
         self.assertEqual(
-            {'gpu1': sorted(self.cards), 'gpu2': sorted(new)},
-            self.facts(self.server)['held'])
+            {'gpu1': sorted(self.gpus), 'gpu2': sorted(new)},
+            self.facts(self.server)['assigned'])
 
     def _migrate_until(self, target: str, host: str) -> None:
         self.killed_in(target, self.acting('migrate'), host)
@@ -196,8 +197,8 @@ class MovesTest(KilledCase):
         # As the conductor tells it when the lease of the claim is over.
         self.driver('gpu2').gpu_tracker.assignments_changed()
         self.run_once('gpu2')
-        self.settle(self.server, {
-            **self.all_well, 'usage': self.facts(self.server)['usage']})
+        self.wait_facts(self.server, {
+            **self.gpus_assigned, 'usage': self.facts(self.server)['usage']})
         self.given_back()
 
     def test_destination_killed_before_the_guest_keeps_both_claims(
@@ -205,14 +206,15 @@ class MovesTest(KilledCase):
         self._migrate_until('gpgpu_plugin.virt.migration.prepare', 'gpu2')
         facts = self.facts(self.server)
         self.assertEqual({'gpu1': 2, 'gpu2': 2}, {
-            host: len(held) for host, held in facts['held'].items()})
+            host: len(assigned)
+            for host, assigned in facts['assigned'].items()})
         self.given_back()
 
     def test_destination_killed_with_the_guest_keeps_both_claims(self) -> None:
         self._migrate_until(f'{DOMAIN}.createWithFlags', 'gpu2')
         new = self.hostdevs(self.server, 'gpu2')
-        both = {'gpu1': self.cards, 'gpu2': new}
-        self.settle(self.server, self.expected(both))
+        both = {'gpu1': self.gpus, 'gpu2': new}
+        self.wait_facts(self.server, self.expected(both))
         self.given_back()
 
     def test_confirmation_killed_in_the_driver_keeps_both_claims(self) -> None:
@@ -220,7 +222,7 @@ class MovesTest(KilledCase):
         new = self.moved()
         self.killed_in(f'{DOMAIN}.undefineFlags',
                        self.acting('confirmResize'))
-        self.both_hold(new)
+        self.check_both_assigned(new)
         self.given_back()
 
     def test_confirmation_killed_before_it_is_sent_frees_the_old_set(
@@ -230,7 +232,7 @@ class MovesTest(KilledCase):
         self.killed_in('gpgpu_plugin.compute.resource_tracker.ResourceTracker'
                        '.confirm_migration', self.acting('confirmResize'))
         # Nova's part is done: the old guest cannot come back.
-        self.settle(self.server, self.expected({'gpu2': new}))
+        self.wait_facts(self.server, self.expected({'gpu2': new}))
         self.given_back()
 
     def test_revert_killed_on_destination_keeps_both_claims(self) -> None:
@@ -238,8 +240,8 @@ class MovesTest(KilledCase):
         new = self.moved()
         self.killed_in(f'{DOMAIN}.undefineFlags',
                        self.acting('revertResize'), 'gpu2')
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}))
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus, 'gpu2': new}))
         self.given_back()
 
     def test_revert_killed_on_source_leaves_server_on_source(self) -> None:
@@ -247,7 +249,7 @@ class MovesTest(KilledCase):
         self.moved()
         self.killed_in(f'{DOMAIN}.createWithFlags',
                        self.acting('revertResize'))
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
         self.given_back()
 
     def test_evacuation_killed_with_guest_keeps_devices_until_delete(

@@ -37,11 +37,11 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
     def setUp(self) -> None:
         super().setUp()
         self.server = self.boot(self.flavor(H100=2))
-        self.before = self.held_on(self.server)
+        self.before = self.devices_on(self.server)
 
     def _same(self) -> None:
         self.assertEqual(2, len(self.before))
-        self.assertEqual(self.before, self.held_on(self.server))
+        self.assertEqual(self.before, self.devices_on(self.server))
         self.assertEqual(self.before, self.hostdevs(self.server))
         bound = self.bound_drivers('gpu1')
         self.assertEqual(set(self.before), {
@@ -104,7 +104,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.wait_status(self.server['id'], 'ACTIVE')
         self.assertEqual(before, {device['uuid'] for device in self.devices(
             '--used-by', self.server['id'])})
-        old, self.before = self.before, self.held_on(self.server)
+        old, self.before = self.before, self.devices_on(self.server)
         self.assertNotEqual(old, self.before)
         self._same()
 
@@ -121,7 +121,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.api.post_server_action(self.server['id'], {
             'reboot': {'type': 'HARD'}})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.before = self.held_on(self.server)
+        self.before = self.devices_on(self.server)
         self._same()
 
     def test_gpu_missing_after_reboot_fails_its_server_only(self) -> None:
@@ -139,7 +139,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
             self.server['id'])['status'] == 'ERROR', 'ERROR')
         # It stays the server's; nobody else is touched.
         self.wait_states(assigned=3, available=5)
-        self.assertEqual(self.before, self.held_on(self.server))
+        self.assertEqual(self.before, self.devices_on(self.server))
         self.assertEqual(1, len(self.hostdevs(other)))
 
 class CompanionTest(libvirt_cloud.GpuLibvirtCloud):
@@ -159,7 +159,7 @@ class CompanionTest(libvirt_cloud.GpuLibvirtCloud):
 
     def test_gpu_is_assigned_with_its_companion(self) -> None:
         server = self.boot(self.flavor(K4000=1))
-        [gpu] = self.held_on(server)
+        [gpu] = self.devices_on(server)
         card = [gpu, f'{gpu[:-1]}1']
         for _ in range(2):
             self.assertEqual(card, self.hostdevs(server))
@@ -318,8 +318,8 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
         seen = set()
         for policy in ('preferred', 'required'):
             server = self.boot(self._flavor(2, policy, **numa))
-            memory, cards = self._nodes(server)
-            self.assertEqual(memory, cards)
+            memory, gpus = self._nodes(server)
+            self.assertEqual(memory, gpus)
             seen |= memory
         self.assertEqual({0, 1}, seen)
         # Two are left on each node: no node has three.
@@ -338,8 +338,8 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
         self.api.post_server_action(server['id'], {'confirmResize': None})
         self.wait_status(server['id'], 'ACTIVE')
         self.wait_states(assigned=2, available=6)
-        memory, cards = self._nodes(server)
-        self.assertEqual(memory, cards)
+        memory, gpus = self._nodes(server)
+        self.assertEqual(memory, gpus)
         self.assertNotEqual(before, memory)
 
     def test_guest_without_numa_topology_is_refused(self) -> None:

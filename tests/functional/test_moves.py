@@ -52,7 +52,7 @@ class MovesCase(test_operations.OperationCase):
 
     def fail_cleaning(self) -> None:
         """Make cleaning the guest's devices on the first host fail."""
-        for address in self.cards:
+        for address in self.gpus:
             self.driver().gpu_tracker.backend.kernel.faults[
                 f'{address}/reset'] = 5
 
@@ -99,10 +99,10 @@ class TwoHostsTest(MovesCase):
     def _both(self, count: int) -> list[str]:
         new = self.moved()
         self.assertEqual(count, len(new))
-        both = {'gpu1': self.cards, 'gpu2': new}
-        self.settle(self.server, self.expected(
+        both = {'gpu1': self.gpus, 'gpu2': new}
+        self.wait_facts(self.server, self.expected(
             # The source's domain is off, and defined until it is decided.
-            {host: cards for host, cards in both.items() if cards} | {
+            {host: gpus for host, gpus in both.items() if gpus} | {
                 'gpu2': new}, both))
         self.assertTrue(self.guest_is_off('gpu1'))
         return new
@@ -111,15 +111,15 @@ class TwoHostsTest(MovesCase):
         self.resize(self.flavor(L40S=4))
         new = self._both(4)
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu2': new}))
+        self.wait_facts(self.server, self.expected({'gpu2': new}))
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_reverted_resize_leaves_devices_of_source(self) -> None:
         self.resize(self.flavor(L40S=4))
         self._both(4)
         self.decide('revertResize')
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
 
     def test_cold_migration_there_and_back_changes_roles(self) -> None:
         self.act('migrate')
@@ -127,14 +127,14 @@ class TwoHostsTest(MovesCase):
         self.assertEqual(
             {('gpu1', 'instance'), ('gpu2', 'destination')}, self.roles())
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu2': new}))
+        self.wait_facts(self.server, self.expected({'gpu2': new}))
         self.assertEqual({('gpu2', 'instance')}, self.roles())
         self.act('migrate')
         back = self.moved('gpu1')
         self.assertEqual(
             {('gpu2', 'instance'), ('gpu1', 'destination')}, self.roles())
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu1': back}))
+        self.wait_facts(self.server, self.expected({'gpu1': back}))
         self.assertEqual({('gpu1', 'instance')}, self.roles())
 
     def test_repeated_resizes_leave_one_set_of_devices(self) -> None:
@@ -142,10 +142,10 @@ class TwoHostsTest(MovesCase):
             self.resize(self.flavor(L40S=count))
             new = self.moved(host)
             self.decide('confirmResize')
-            self.settle(self.server, self.expected({host: new}))
+            self.wait_facts(self.server, self.expected({host: new}))
             self.assertEqual({(host, 'instance')}, self.roles())
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_evacuation_after_confirmed_resize_leaves_one_set(self) -> None:
         self.resize(self.flavor(L40S=3))
@@ -159,7 +159,7 @@ class TwoHostsTest(MovesCase):
         self.wait_migration('done')
         self._start_compute('gpu2')
         self.api.put_service_force_down(service['id'], False)
-        self.settle(self.server, self.expected(
+        self.wait_facts(self.server, self.expected(
             {'gpu1': self.hostdevs(self.server, 'gpu1')}))
         self.assertEqual({('gpu1', 'instance')}, self.roles())
 
@@ -170,31 +170,32 @@ class TwoHostsTest(MovesCase):
         self.decide('confirmResize')
         self.conductor.start()
         self.run_once('gpu1')
-        self.settle(self.server, self.expected({'gpu2': new}))
+        self.wait_facts(self.server, self.expected({'gpu2': new}))
         self.assertEqual({('gpu2', 'instance')}, self.roles())
 
     def test_resize_to_flavor_without_gpus_and_back(self) -> None:
         self.resize(self.flavor_of({}))
         self._both(0)
         self.decide('revertResize')
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
         self.resize(self.flavor_of({}))
         self._both(0)
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu2': []}, {}))
+        self.wait_facts(self.server, self.expected({'gpu2': []}, {}))
         self.resize(self.flavor(L40S=4))
         new = self.moved('gpu1')
-        self.settle(self.server, self.expected(
+        self.wait_facts(self.server, self.expected(
             {'gpu1': new, 'gpu2': []}, {'gpu1': new}))
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu1': new}))
+        self.wait_facts(self.server, self.expected({'gpu1': new}))
 
     def test_delete_of_resized_server_frees_both_sets(self) -> None:
         self.resize(self.flavor(L40S=4))
         self.moved()
         self.delete(self.server)
-        self.settle(self.server, {
-            **self.nothing_held, 'guest': self.facts(self.server)['guest']})
+        self.wait_facts(self.server, {
+            **self.nothing_assigned,
+            'guest': self.facts(self.server)['guest']})
 
     def test_delete_while_disks_are_copied_frees_both_sets(self) -> None:
         copying, end, over = (threading.Event() for _ in range(3))
@@ -219,7 +220,7 @@ class TwoHostsTest(MovesCase):
                 f'{DRIVER}.migrate_disk_and_power_off', copies):
             self.resize(self.flavor(L40S=4))
             self.assertTrue(copying.wait(patience.LONG))
-            self.assertEqual(4, len(self.held_on(self.server, 'gpu2')))
+            self.assertEqual(4, len(self.devices_on(self.server, 'gpu2')))
             self.delete(self.server)
             for host in self.machines:
                 self.wait_states(host, 'L40S', available=4)
@@ -242,9 +243,9 @@ class TwoHostsTest(MovesCase):
         both = self.facts(self.server)
         self.restart_compute('gpu1')
         self.restart_compute('gpu2')
-        self.settle(self.server, both)
+        self.wait_facts(self.server, both)
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu2': new}))
+        self.wait_facts(self.server, self.expected({'gpu2': new}))
 
     # -- failures -----------------------------------------------------------
 
@@ -292,18 +293,18 @@ class TwoHostsTest(MovesCase):
             self.wait_status(self.server['id'], 'ERROR')
         # Nova leaves it on the destination, where a reboot mends it, and takes
         # the source's allocation back, which finds it by its comparison.
-        new = self.held_on(self.server, 'gpu2')
+        new = self.devices_on(self.server, 'gpu2')
         self.assertEqual(2, len(new))
         self.compare('gpu1')
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards}, {'gpu2': new}))
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus}, {'gpu2': new}))
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}))
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus, 'gpu2': new}, {'gpu2': new}))
         self._forget_guest('gpu1')
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_migration_after_a_failed_one_leaves_one_set(self) -> None:
         with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
@@ -311,21 +312,21 @@ class TwoHostsTest(MovesCase):
             self.wait_status(self.server['id'], 'ERROR')
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        # The conductor has told the source.
+        # The conductor has notified the source.
         self.wait_for(
             lambda: self.roles() == {('gpu2', 'instance')}, 'one set')
         self.act('migrate')
         back = self.moved('gpu1')
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu1': back}))
+        self.wait_facts(self.server, self.expected({'gpu1': back}))
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, self.expected({'gpu1': back}))
+        self.wait_facts(self.server, self.expected({'gpu1': back}))
         self.assertEqual({('gpu1', 'instance')}, self.roles())
         self.act('migrate')
         new = self.moved()
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu2': new}))
+        self.wait_facts(self.server, self.expected({'gpu2': new}))
 
     def _forget_guest(self, host: str) -> None:
         domain = self.connections[host].lookupByUUIDString(self.server['id'])
@@ -346,12 +347,12 @@ class TwoHostsTest(MovesCase):
         # Nova takes the migration's allocation back all the same. The old
         # guest is off.
         self.compare('gpu1')
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}))
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus, 'gpu2': new}, {'gpu2': new}))
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}))
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus, 'gpu2': new}, {'gpu2': new}))
         self.assertEqual({('gpu2', 'instance')}, self.roles())
 
     def test_unshelve_ends_what_an_earlier_stay_left(self) -> None:
@@ -365,14 +366,14 @@ class TwoHostsTest(MovesCase):
         self.act('shelve')
         self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
         self.assertEqual(
-            sorted(self.cards), self.held_on(self.server, 'gpu1'))
+            sorted(self.gpus), self.devices_on(self.server, 'gpu1'))
         self.act('unshelve')
         server = self.wait_status(
             self.server['id'], 'ACTIVE', 'SHELVED_OFFLOADED')
         self.assertEqual('gpu1', server['OS-EXT-SRV-ATTR:host'])
         new = self.hostdevs(self.server, 'gpu1')
         self.assertEqual(1, len(new))
-        self.settle(self.server, self.expected({'gpu1': new}))
+        self.wait_facts(self.server, self.expected({'gpu1': new}))
 
     def test_revert_that_fails_on_destination_frees_the_old_set(self) -> None:
         self.resize(self.flavor(L40S=4))
@@ -383,8 +384,8 @@ class TwoHostsTest(MovesCase):
         self.wait_migration('error')
         # Nova leaves it on the destination with the new flavor.
         self.compare('gpu1')
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}, {'gpu2': new}, gpu1=2))
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus, 'gpu2': new}, {'gpu2': new}, gpu1=2))
 
     def test_revert_that_fails_on_source_is_repaired_by_hard_reboot(
             self) -> None:
@@ -441,7 +442,7 @@ class TwoHostsTest(MovesCase):
         self.restart_compute('gpu1')
 
         def is_freed() -> bool:
-            # The conductor tells the host until the claim is settled; Nova
+            # The conductor notifies the host until the claim ends; Nova
             # ends the migration some time after the start of the source.
             destination.request_reconcile()
             self.run_once('gpu2')
@@ -449,8 +450,8 @@ class TwoHostsTest(MovesCase):
         self.wait_for(is_freed, 'the end of the claim')
         # Nova leaves the migration's allocation.
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, {
-            **self.all_well, 'usage': self.facts(self.server)['usage']})
+        self.wait_facts(self.server, {
+            **self.gpus_assigned, 'usage': self.facts(self.server)['usage']})
         self.delete(self.server)
 
 
@@ -468,12 +469,12 @@ class VariantTest(MovesCase):
             self.resize(self.flavor(FLEX=1))
             new = self.moved()
             self.assertEqual(1, len(new))
-            self.settle(self.server, self.expected(
-                {'gpu1': self.cards, 'gpu2': new}))
+            self.wait_facts(self.server, self.expected(
+                {'gpu1': self.gpus, 'gpu2': new}))
             self.decide(action)
-            self.settle(self.server, self.expected(
+            self.wait_facts(self.server, self.expected(
                 {'gpu2': new} if action == 'confirmResize'
-                else {'gpu1': self.cards}))
+                else {'gpu1': self.gpus}))
 
 
 class VariantOnOneHostTest(MovesCase):
@@ -490,11 +491,11 @@ class VariantOnOneHostTest(MovesCase):
         for action in ('revertResize', 'confirmResize'):
             self.resize(self.flavor(L4=1))
             new = self.moved('gpu1')
-            self.settle(self.server, self.expected(
-                {'gpu1': new}, {'gpu1': self.cards + new}))
+            self.wait_facts(self.server, self.expected(
+                {'gpu1': new}, {'gpu1': self.gpus + new}))
             self.decide(action)
-            self.settle(self.server, self.expected(
-                {'gpu1': new if action == 'confirmResize' else self.cards}))
+            self.wait_facts(self.server, self.expected(
+                {'gpu1': new if action == 'confirmResize' else self.gpus}))
 
 
 class OneHostTest(MovesCase):
@@ -510,26 +511,26 @@ class OneHostTest(MovesCase):
         self.resize(self.flavor(L40S=4))
         self.new = self.moved('gpu1')
         self.assertEqual(4, len(self.new))
-        self.settle(self.server, self.expected(
-            {'gpu1': self.new}, {'gpu1': self.cards + self.new}))
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.new}, {'gpu1': self.gpus + self.new}))
 
     def test_confirmed_resize_on_one_host_frees_the_old_set(self) -> None:
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu1': self.new}))
+        self.wait_facts(self.server, self.expected({'gpu1': self.new}))
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, self.expected({'gpu1': self.new}))
-        # No room for both sides.
+        self.wait_facts(self.server, self.expected({'gpu1': self.new}))
+        # The host has no capacity for the old and the new set.
         self.resize(self.flavor(L40S=8))
         self.wait_for(
             lambda: 'No valid host' in self.stdlog.logger.output,
             'no valid host')
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, self.expected({'gpu1': self.new}))
+        self.wait_facts(self.server, self.expected({'gpu1': self.new}))
 
     def test_reverted_resize_on_one_host_frees_the_new_set(self) -> None:
         self.decide('revertResize')
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
 
 
 class OneHostFailedTest(MovesCase):
@@ -547,18 +548,18 @@ class OneHostFailedTest(MovesCase):
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
         # Nova has given it its old flavor again.
-        self.assertEqual(self.cards, self.hostdevs(self.server))
+        self.assertEqual(self.gpus, self.hostdevs(self.server))
         self.wait_for(
-            lambda: self.held_on(self.server) == sorted(self.cards),
+            lambda: self.devices_on(self.server) == sorted(self.gpus),
             'what the resize claimed is released')
         self.wait_states('gpu1', 'L40S', assigned=2, available=6)
-        # There would be no room for them beside what the resize claimed.
+        # They would not fit beside what the resize claimed.
         self.resize(self.flavor(L40S=4))
         new = self.moved('gpu1')
         self.decide('confirmResize')
-        self.settle(self.server, self.expected({'gpu1': new}))
+        self.wait_facts(self.server, self.expected({'gpu1': new}))
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
 
 class EvacuateTest(MovesCase):
@@ -588,13 +589,13 @@ class EvacuateTest(MovesCase):
         self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
         new = self.hostdevs(self.server, 'gpu2')
         self.assertEqual(2, len(new))
-        # A dead host's guest may still use its cards.
-        self.settle(self.server, self.expected(
-            {'gpu1': self.cards, 'gpu2': new}))
+        # A dead host's guest may still use its GPUs.
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus, 'gpu2': new}))
         self._gpu1_comes_back()
-        self.settle(self.server, self.expected({'gpu2': new}))
+        self.wait_facts(self.server, self.expected({'gpu2': new}))
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_host_that_returns_without_its_guest_frees_devices(self) -> None:
         self._evacuate('done')
@@ -604,7 +605,7 @@ class EvacuateTest(MovesCase):
         domain.destroy()
         domain.undefine()
         self._gpu1_comes_back()
-        self.settle(self.server, self.expected(
+        self.wait_facts(self.server, self.expected(
             {'gpu2': self.hostdevs(self.server, 'gpu2')}))
 
     def test_denied(self) -> None:
@@ -616,18 +617,18 @@ class EvacuateTest(MovesCase):
             server['status'], server['OS-EXT-SRV-ATTR:host']))
         self.assertIn('not_enough_available', self.stdlog.logger.output)
         self.abandon(claim)
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
         self._gpu1_comes_back()
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
 
     def test_evacuation_that_fails_can_be_repeated(self) -> None:
         with self.broken('createWithFlags'):
             self._evacuate('failed')
             self.wait_status(self.server['id'], 'ERROR')
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
         # It can be tried again.
         self._evacuate('done')
         self.wait_status(self.server['id'], 'SHUTOFF', 'ACTIVE', 'ERROR')
         self._gpu1_comes_back()
-        self.settle(self.server, self.expected(
+        self.wait_facts(self.server, self.expected(
             {'gpu2': self.hostdevs(self.server, 'gpu2')}))

@@ -139,7 +139,7 @@ class NUMAPolicyTest(GpuNUMACloud):
 class PCINUMAPolicyTest(GpuNUMACloud):
     """Three GPUs are never on one node, but always on one socket."""
 
-    def test_novas_policy_in_the_flavor_is_obeyed(self) -> None:
+    def test_policy_of_nova_in_the_flavor_is_obeyed(self) -> None:
         for policy, status in (('required', 'ERROR'), ('legacy', 'ERROR'),
                                ('socket', 'ACTIVE'),
                                ('preferred', 'ACTIVE')):
@@ -148,7 +148,7 @@ class PCINUMAPolicyTest(GpuNUMACloud):
             self.delete(server)
             self.wait_states(variant='L40S', available=4)
 
-    def test_novas_policy_in_the_image_is_obeyed(self) -> None:
+    def test_policy_of_nova_in_the_image_is_obeyed(self) -> None:
         image = self.glance.create(None, {
             'name': 'near', 'disk_format': 'raw', 'container_format': 'bare',
             'status': 'active', 'min_ram': 0, 'min_disk': 0, 'size': 1,
@@ -160,7 +160,7 @@ class PCINUMAPolicyTest(GpuNUMACloud):
         self.assertEqual(({1}, {1}), (
             self.gpu_nodes(server), self.guest_nodes(server)))
 
-    def test_novas_policy_past_the_filters_is_enforced_by_the_claim(
+    def test_policy_of_nova_past_the_filters_is_enforced_by_the_claim(
             self) -> None:
         self.restart_scheduler('ComputeFilter', 'NUMATopologyFilter')
         for policy, status in (('required', 'ERROR'), ('socket', 'ACTIVE')):

@@ -49,11 +49,11 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
     def setUp(self) -> None:
         super().setUp()
         self.server = self.boot(self.flavor(L40S=self.count))
-        self.cards = self.hostdevs(self.server)
-        self.assertEqual(self.count, len(self.cards))
-        self.all_well = self.expected({'gpu1': self.cards})
-        self.nothing_held = self.expected({})
-        self.settle(self.server, self.all_well)
+        self.gpus = self.hostdevs(self.server)
+        self.assertEqual(self.count, len(self.gpus))
+        self.gpus_assigned = self.expected({'gpu1': self.gpus})
+        self.nothing_assigned = self.expected({})
+        self.wait_facts(self.server, self.gpus_assigned)
 
     def act(self, action: str, body: object = None) -> None:
         self.api.post_server_action(self.server['id'], {action: body})
@@ -64,8 +64,8 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
         :param domain: whether libvirt has its domain
         """
         self.wait_status(self.server['id'], status)
-        self.settle(self.server, self.all_well if domain else {
-            **self.all_well, 'guest': {}})
+        self.wait_facts(self.server, self.gpus_assigned if domain else {
+            **self.gpus_assigned, 'guest': {}})
 
     def make_folder(self) -> None:
         """Create the server's folder, which is missing without an image."""
@@ -180,16 +180,16 @@ class SameHostTest(OperationCase):
             self.wait_status(self.server['id'], 'ERROR')
         # Nova takes the allocation of a rebuild that failed back, though the
         # server stays where it is.
-        without = {'gpu1': self.cards}
+        without = {'gpu1': self.gpus}
         reserved = {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}
-        self.settle(self.server, {
+        self.wait_facts(self.server, {
             **self.expected({}, without, gpu1=0), 'offered': reserved})
         self.act('rebuild', rebuild)
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, {
+        self.wait_facts(self.server, {
             **self.expected(without, gpu1=0), 'offered': reserved})
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_rebuild_that_fails_before_the_driver_reserves_devices(
             self) -> None:
@@ -200,11 +200,11 @@ class SameHostTest(OperationCase):
                     instance_uuid=self.server['id'], reason='no volume')):
             self.act('rebuild', {'imageRef': cloud.IMAGE})
             self.wait_status(self.server['id'], 'ERROR')
-        self.settle(self.server, {
-            **self.expected({'gpu1': self.cards}, gpu1=0),
+        self.wait_facts(self.server, {
+            **self.expected({'gpu1': self.gpus}, gpu1=0),
             'offered': {'gpu1 L40S': (4, 2), 'gpu2 L40S': (4, 0)}})
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_rebuild_without_conductor_keeps_devices(self) -> None:
         self.conductor.stop()
@@ -212,7 +212,7 @@ class SameHostTest(OperationCase):
         self.act('rebuild', {'imageRef': cloud.IMAGE})
         self.wait_status(self.server['id'], 'ACTIVE')
         self.conductor.start()
-        self.settle(self.server, self.all_well)
+        self.wait_facts(self.server, self.gpus_assigned)
 
     def test_snapshot_keeps_devices(self) -> None:
         def images() -> set[str]:
@@ -273,9 +273,9 @@ class SameHostTest(OperationCase):
         time.sleep(1.1)
         with self.broken('undefineFlags', 'undefine'):
             self._reclaim()
-            self.settle(self.server, self.all_well)
+            self.wait_facts(self.server, self.gpus_assigned)
         self._reclaim()
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def _reclaim(self) -> None:
         context = nova_context.get_admin_context()
@@ -293,10 +293,11 @@ class ReleaseTest(OperationCase):
             self.failed('delete', 'libvirtError')
             self.wait_status(self.server['id'], 'ERROR')
             # Its guest may still have them.
-            self.settle(self.server, {
-                **self.all_well, 'guest': self.facts(self.server)['guest']})
+            self.wait_facts(self.server, {
+                **self.gpus_assigned,
+                'guest': self.facts(self.server)['guest']})
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
         self.boot(self.flavor(L40S=4), host='gpu1')
 
     def test_delete_without_conductor_is_sent_later(self) -> None:
@@ -304,7 +305,7 @@ class ReleaseTest(OperationCase):
         self.delete(self.server)
         self.conductor.start()
         self.run_once('gpu1')
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_shelve_frees_devices_and_unshelve_claims_again(self) -> None:
         with self.broken('undefineFlags', 'undefine'):
@@ -313,24 +314,24 @@ class ReleaseTest(OperationCase):
         self.done('SHELVED')
         self.act('shelveOffload')
         self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
         with self.broken('createWithFlags'):
             self.act('unshelve')
             self.failed('unshelve', 'libvirtError')
             self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
-            self.settle(self.server, self.nothing_held)
+            self.wait_facts(self.server, self.nothing_assigned)
         self.restart_scheduler('ComputeFilter')
         claims = [self.claim_directly(host, 4, 'L40S')
                   for host in self.machines]
         self.act('unshelve')
         self.failed('unshelve', 'not_enough_available')
         self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
-        self.assertEqual(set(), self.held(self.server))
+        self.assertEqual(set(), self.devices_of(self.server))
         for claim in claims:
             self.abandon(claim)
         self.act('unshelve')
         self.wait_status(self.server['id'], 'ACTIVE')
-        self.settle(self.server, self.expected(
+        self.wait_facts(self.server, self.expected(
             {'gpu1': self.hostdevs(self.server)}))
         self.assertEqual(2, len(self.hostdevs(self.server)))
 
@@ -349,7 +350,7 @@ class BootTest(OperationCase):
         with fixtures.MonkeyPatch(f'{DOMAIN}.createWithFlags', rejects):
             self.server = self.boot(self.flavor(L40S=2))
         self.assertEqual('gpu2', self.server['OS-EXT-SRV-ATTR:host'])
-        self.settle(self.server, self.expected(
+        self.wait_facts(self.server, self.expected(
             {'gpu2': self.hostdevs(self.server, 'gpu2')}))
         self.assertIn('device is in use', self.stdlog.logger.output)
 
@@ -357,7 +358,7 @@ class BootTest(OperationCase):
         self.delete(self.server)
         with self.broken('createWithFlags'):
             self.server = self.boot(self.flavor(L40S=2), 'ERROR')
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_activation_without_answer_moves_build_to_next_host(self) -> None:
         self.delete(self.server)
@@ -369,5 +370,5 @@ class BootTest(OperationCase):
             raise nova_exception.NovaException('the answer was lost')
         with fixtures.MockPatchObject(api, 'activate', away):
             self.server = self.boot(self.flavor(L40S=2))
-        self.settle(self.server, self.expected(
+        self.wait_facts(self.server, self.expected(
             {'gpu2': self.hostdevs(self.server, 'gpu2')}))

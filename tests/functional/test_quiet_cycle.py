@@ -81,19 +81,19 @@ class QuietCycleTest(cloud.GpuCloud):
         self.run_once('gpu1')
         self.calls = self.useFixture(CallCounter())
 
-    def _settle(self) -> None:
+    def _wait_for_background(self) -> None:
         # Work handed to the background has begun by then.
         time.sleep(1)
 
     def test_iteration_without_change_makes_no_call(self) -> None:
         self.run_once('gpu1')
-        self._settle()
+        self._wait_for_background()
         # Nova's own services beat in the background meanwhile.
         self.assertEqual({}, dict(self.calls.ours))
 
     def test_periodic_run_of_nova_makes_no_call_of_the_plugin(self) -> None:
         self.run_periodics('gpu1')
-        self._settle()
+        self._wait_for_background()
         self.assertEqual({}, dict(self.calls.ours))
         # Nova itself calls: the counter counts.
         self.assertGreater(self.calls.all['http'], 0)

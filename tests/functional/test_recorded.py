@@ -29,9 +29,9 @@ class RecordedTest(cloud.GpuCloud):
     def test_whole_gpus_of_a_recording_are_assigned(self) -> None:
         before = self.bound_drivers('gpu1')
         server = self.boot(self.flavor(BOCHS=3))
-        held = self.held(server)
-        self.assertEqual(3, len(held))
-        self.assertEqual(held, self._on_vfio())
+        assigned = self.devices_of(server)
+        self.assertEqual(3, len(assigned))
+        self.assertEqual(assigned, self._on_vfio())
         self.boot(self.flavor(BOCHS=2), 'ERROR')
         self.delete(server)
         self.wait_for(lambda: self.bound_drivers('gpu1') == before,

@@ -39,9 +39,9 @@ class RestartTest(cloud.GpuCloud):
     def test_guest_lost_without_nova_compute_keeps_its_assignment(
             self) -> None:
         # The assignment stays until Nova ends it.
-        held = self.held(self.server)
+        assigned = self.devices_of(self.server)
         self.restart_compute('gpu1')
-        self.assertEqual(held, self.held(self.server))
+        self.assertEqual(assigned, self.devices_of(self.server))
 
     def test_conductor_restart_changes_nothing(self) -> None:
         devices = self.devices('--host', 'gpu1')
@@ -70,7 +70,7 @@ class ConductorDownTest(cloud.GpuCloud):
         self.boot(self.plain_flavor)
 
         self.conductor.start()
-        self.assertEqual(1, len(self.held(self.boot(self.gpu_flavor))))
+        self.assertEqual(1, len(self.devices_of(self.boot(self.gpu_flavor))))
 
     def test_build_names_the_reason_of_a_refused_claim(self) -> None:
         self.restart_scheduler('ComputeFilter')
@@ -82,7 +82,7 @@ class ConductorDownTest(cloud.GpuCloud):
         self.conductor.start()
         self.boot(self.gpu_flavor)
 
-    def test_release_is_delivered_later(self) -> None:
+    def test_release_is_sent_later(self) -> None:
         self.conductor.stop()
         self.delete(self.server)
         self.conductor.start()

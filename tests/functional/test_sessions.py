@@ -113,19 +113,19 @@ class RestoreTest(cloud.GpuCloud):
         with contextlib.closing(sqlite3.connect(path)) as source:
             source.backup(backup)
         self.server = self.boot(self.flavor(H100=2))
-        self.before = self.held(self.server)
+        self.before = self.devices_of(self.server)
         with contextlib.closing(sqlite3.connect(path)) as target:
             backup.backup(target)
-        self.assertEqual(set(), self.held(self.server))
+        self.assertEqual(set(), self.devices_of(self.server))
 
     def check(self) -> None:
         # Due every few minutes.
         self.driver().gpu_tracker._schedule.require(tasks.Task.DIGEST)
         self.run_once('gpu1')
-        self.assertEqual(self.before, self.held(self.server))
+        self.assertEqual(self.before, self.devices_of(self.server))
         self.wait_states(assigned=2, available=6)
         other = self.boot(self.flavor(H100=6))
-        self.assertEqual(set(), self.before & self.held(other))
+        self.assertEqual(set(), self.before & self.devices_of(other))
         self.delete(self.server, other)
         self.wait_states(available=8)
         self.wait_inventory(8, 0)

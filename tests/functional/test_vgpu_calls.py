@@ -29,10 +29,10 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from gpgpu_plugin.host.fake import machine
 from tests.fixtures import libvirt_cloud
 
-CARDS = 256
+GPUS = 256
 
 
-def many_cards() -> machine.Machine:
+def many_gpus() -> machine.Machine:
     """Return a machine with 256 of the T4 of ``nvidia-t4-2``."""
     t4 = machine.load('nvidia-t4-2')
     [port] = t4.roots[0]['children']
@@ -42,7 +42,7 @@ def many_cards() -> machine.Machine:
             {**port, 'at': f'{number // 8 + 1:02x}.{number % 8}',
              'slot': f'{domain}-{number}'}
             for number in range(per_root)]}
-        for domain in range(CARDS // per_root)))
+        for domain in range(GPUS // per_root)))
 
 
 class CallsTest(libvirt_cloud.GpuLibvirtCloud):
@@ -51,19 +51,19 @@ class CallsTest(libvirt_cloud.GpuLibvirtCloud):
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'nvidia-t4-2'}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
         ('T4', '--vendor', '10de', '--device', '1eb8'),)
-    cards = 2
+    gpus = 2
 
     def _configure(self) -> None:
         super()._configure()
-        if self.cards != 2:
-            machine.build(many_cards(), os.path.join(
+        if self.gpus != 2:
+            machine.build(many_gpus(), os.path.join(
                 self.state_path, 'machines', 'gpu1'))
 
     def setUp(self) -> None:
         super().setUp()
         self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
-        self.wait_for(lambda: self.room() == {
-            'T4': self.cards, '4Q': 4 * self.cards}, 'types in Placement')
+        self.wait_for(lambda: self.unallocated() == {
+            'T4': self.gpus, '4Q': 4 * self.gpus}, 'types in Placement')
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[collections.Counter[str]]:
@@ -123,4 +123,4 @@ class CallsTest(libvirt_cloud.GpuLibvirtCloud):
 class ManyGPUsTest(CallsTest):
     """One vGPU on a host with 256 GPUs."""
 
-    cards = CARDS
+    gpus = GPUS

@@ -71,7 +71,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         super().setUp()
         for name in ('T4-1Q', 'T4-4Q'):
             self.manage('vgpu-type', 'enable', 'T4', name)
-        self.wait_for(lambda: self.room() == {
+        self.wait_for(lambda: self.unallocated() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
 
     def test_servers_with_two_types_use_different_gpus(self) -> None:
@@ -79,7 +79,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         large = self.boot(self.vgpu_flavor(Q4=1))
         self.assertEqual({'passthrough': 0, 'T4-1Q': 14, 'T4-4Q': 3},
                          self.remaining())
-        self.wait_for(lambda: self.room() == {
+        self.wait_for(lambda: self.unallocated() == {
             'T4': 0, '1Q': 14, '4Q': 3}, 'capacity in Placement')
         self.assertEqual(3, len(self.mdevs()))
         self.assertEqual(
@@ -88,7 +88,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
                    self.listing('vgpu-type', 'list', '--enabled',
                                 '--cloud')))
         self.delete(small, large)
-        self.wait_for(lambda: self.room() == {
+        self.wait_for(lambda: self.unallocated() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
         self.assertEqual(set(), self.mdevs())
 
@@ -103,7 +103,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.assertEqual({'passthrough': 1, 'T4-1Q': 26, 'T4-4Q': 6},
                          self.remaining())
         self.delete(server)
-        self.wait_for(lambda: self.room() == {
+        self.wait_for(lambda: self.unallocated() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
 
     def test_whole_gpu_and_vgpus_of_one_flavor(self) -> None:
@@ -112,15 +112,15 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.assertEqual({'passthrough': 0, 'T4-1Q': 0, 'T4-4Q': 0},
                          self.remaining())
         self.delete(server)
-        self.wait_for(lambda: self.room() == {
+        self.wait_for(lambda: self.unallocated() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
-        # The card is its driver's again, so that it can be carved.
+        # The GPU is its driver's again, so that it can have vGPUs.
         server = self.boot(self.vgpu_flavor(Q1=32))
         self.assertEqual(32, len(self.mdevs()))
 
     def test_types_that_exclude_each_other_are_denied(self) -> None:
         first = self.boot(self.vgpu_flavor(Q1=1))
-        # For either there is room, but on one card.
+        # Either type fits, but both only on the same GPU.
         log = self.useFixture(fixtures.FakeLogger())
         second = self.boot(self.vgpu_flavor(whole=1, Q4=1), 'ERROR')
         self.assertIn('on gpu1 denied: type_conflict (each type fits '
@@ -130,7 +130,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         fourth = self.boot(self.vgpu_flavor(whole=1), 'ERROR')
         self.assertIn('No valid host', fourth['fault']['message'])
         self.delete(first, third, fourth)
-        self.wait_for(lambda: self.room() == {
+        self.wait_for(lambda: self.unallocated() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'all of it back')
 
     def test_hard_reboot_creates_lost_mdevs_again(self) -> None:
@@ -139,7 +139,7 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         kernel = self.driver().gpu_tracker.backend.kernel
         for mdev in mdevs:
             kernel.write(f'bus/mdev/devices/{mdev}/remove', '1')
-        # The card's driver is loaded anew, and comes after a first try.
+        # The GPU's driver is loaded anew, and comes after a first try.
         bus = self.sysfs('gpu1') / 'class/mdev_bus'
         bus.rename(bus.with_name('hidden'))
         reboot = {'reboot': {'type': 'HARD'}}
@@ -207,13 +207,13 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
     def test_disabled_type_is_not_offered(self) -> None:
         server = self.boot(self.vgpu_flavor(Q4=1))
         self.manage('vgpu-type', 'disable', 'T4', 'T4-4Q')
-        self.wait_for(lambda: self.room()['4Q'] == 0,
+        self.wait_for(lambda: self.unallocated()['4Q'] == 0,
                       'nothing offered')
         refused = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
         self.assertIn('No valid host', refused['fault']['message'])
         self.delete(server, refused)
         self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
-        self.wait_for(lambda: self.room()['4Q'] == 8,
+        self.wait_for(lambda: self.unallocated()['4Q'] == 8,
                       'offered again')
 
     def test_breadth_first_flavor_uses_both_gpus(self) -> None:
@@ -241,7 +241,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         super().setUp()
         for name in ('L40S-4Q', 'L40S-12Q'):
             self.manage('vgpu-type', 'enable', 'L40S', name)
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 8}, 'types in Placement')
 
     def typed(self) -> list[str]:
@@ -260,14 +260,14 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             {'passthrough': 0, 'L40S-4Q': 10, 'L40S-12Q': 1},
             self.remaining())
         self.delete(server, other)
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 8}, 'all of it back')
         self.assertEqual([], self.typed())
 
     def test_types_of_one_size_share_a_gpu(self) -> None:
         self.manage('variant', 'set', 'L40S', '--mix-policy', 'equal_size')
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-12A')
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 8, '12A': 8}, 'types in Placement')
         server = self.boot(self.flavor_of({
             'resources:CUSTOM_VGPU_L40S_L40S_12Q': '1',
@@ -277,7 +277,7 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             {'passthrough': 0, 'L40S-4Q': 12, 'L40S-12Q': 5, 'L40S-12A': 5},
             self.remaining())
         self.delete(server)
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 8, '12A': 8}, 'all of it back')
 
     def take_fewer(self, type_id: str, most: int) -> None:
@@ -291,26 +291,27 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
     def test_driver_capacity_limits_offers_after_changes(self) -> None:
         self.take_fewer('1153', 3)
         first = self.boot(self.vgpu_flavor('L40S', Q12=3))
-        # By its size a card has four of it.
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        # By its size a GPU has four of it.
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 12, '12Q': 4}, 'capacity')
         second = self.boot(self.vgpu_flavor('L40S', Q12=3))
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 0, '12Q': 0}, 'capacity')
         refused = self.boot(self.vgpu_flavor('L40S', Q12=1), 'ERROR')
         self.assertIn('No valid host', refused['fault']['message'])
         self.assertEqual([], self.devices('--state', 'quarantined'))
         self.delete(first, second, refused)
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 6}, 'all of it back')
 
     def test_refusal_of_the_driver_limits_later_offers(self) -> None:
         self.take_fewer('1153', 3)
-        # Nothing is broken; how many a card takes is known from now on.
+        # Nothing is broken; how many a GPU takes is known from now on.
         for left in (7, 6):
             refused = self.boot(self.vgpu_flavor('L40S', Q12=4), 'ERROR')
-            self.wait_for(lambda left=left: self.room(variant='L40S') == {
-                'L40S': 0, '4Q': 24, '12Q': left}, 'what was learnt')
+            expected = {'L40S': 0, '4Q': 24, '12Q': left}
+            self.wait_for(lambda expected=expected: (
+                self.unallocated(variant='L40S') == expected), 'the new limit')
             self.delete(refused)
         self.assertEqual([], self.devices('--state', 'quarantined'))
         self.assertEqual([], self.typed())
@@ -345,15 +346,15 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             self.kernel().enable_mixed_size(address)
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-24Q')
         self.manage('variant', 'set', 'L40S', '--mix-policy', 'mixed_size')
-        # Of 4Q there are eight places on a card, and not twelve.
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        # A GPU has eight placements for 4Q, not twelve.
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 16, '12Q': 8, '24Q': 4}, 'types in Placement')
         self.boot(self.vgpu_flavor('L40S', Q4=1))
         self.boot(self.vgpu_flavor('L40S', Q12=1))
-        # On one card, and a half of it is left.
+        # Both are on one GPU, of which a half remains.
         placements = [('1150', '20'), ('1153', '0')]
         self.assertEqual(placements, self.placements())
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 13, '12Q': 6, '24Q': 3}, 'capacity')
         self.lose_vfs()
         self.restart_compute()
@@ -398,17 +399,18 @@ class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
     def test_delete_frees_vgpus(self) -> None:
         for name in ('A100D-4C', 'A100D-20C'):
             self.manage('vgpu-type', 'enable', 'A100', name)
-        room = {'A100': 0, '4C': 40, '20C': 8}
-        self.wait_for(lambda: self.room(variant='A100') == room, 'types')
+        expected = {'A100': 0, '4C': 40, '20C': 8}
+        self.wait_for(
+            lambda: self.unallocated(variant='A100') == expected, 'types')
         server = self.boot(self.flavor_of(
             {'resources:CUSTOM_VGPU_A100_A100D_20C': '3'}))
         self.assertEqual(3, len(self.mdevs()))
-        self.wait_for(lambda: self.room(variant='A100') == {
+        self.wait_for(lambda: self.unallocated(variant='A100') == {
             'A100': 0, '4C': 20, '20C': 5}, 'capacity')
         self.restart_compute()
         self.assertEqual(3, len(self.mdevs()))
         self.delete(server)
-        self.wait_for(lambda: self.room(variant='A100') == room,
+        self.wait_for(lambda: self.unallocated(variant='A100') == expected,
                       'all of it back')
         self.assertEqual(set(), self.mdevs())
 
@@ -425,19 +427,19 @@ class PlainVFTest(VGPUViews, cloud.GpuCloud):
 
     def test_delete_frees_vgpus(self) -> None:
         self.manage('vgpu-type', 'enable', 'FLEX', 'vf4')
-        room = {'FLEX': 0, 'VF4': 8}
+        expected = {'FLEX': 0, 'VF4': 8}
         self.wait_for(
-            lambda: self.room(variant='FLEX') == room, 'VFs')
+            lambda: self.unallocated(variant='FLEX') == expected, 'VFs')
         server = self.boot(self.flavor_of(
             {'resources:CUSTOM_VGPU_FLEX_VF4': '3'}))
-        held = self.devices('--used-by', server['id'])
-        self.assertEqual({'vf4'}, {device['vgpu_type'] for device in held})
+        assigned = self.devices('--used-by', server['id'])
+        self.assertEqual({'vf4'}, {device['vgpu_type'] for device in assigned})
         drivers = self.bound_drivers('gpu1')
         self.assertEqual({'vfio-pci'},
-                         {drivers[device['address']] for device in held})
+                         {drivers[device['address']] for device in assigned})
         self.delete(server)
         self.wait_for(
-            lambda: self.room(variant='FLEX') == room,
+            lambda: self.unallocated(variant='FLEX') == expected,
             'all of it back')
 
 
@@ -470,7 +472,7 @@ class LibvirtTest(VGPULibvirtCloud):
         for name in ('T4-1Q', 'T4-4Q'):
             self.manage('vgpu-type', 'enable', 'T4', name)
         for host in self.machines:
-            self.wait_for(lambda host=host: self.room(host) == {  # type: ignore[misc]
+            self.wait_for(lambda host=host: self.unallocated(host) == {  # type: ignore[misc]
                 'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
 
     def attached(self, server: dict[str, typing.Any],
@@ -483,7 +485,7 @@ class LibvirtTest(VGPULibvirtCloud):
 
     def nothing_is_left(self) -> None:
         for host in self.machines:
-            self.wait_for(lambda host=host: self.room(host) == {  # type: ignore[misc]
+            self.wait_for(lambda host=host: self.unallocated(host) == {  # type: ignore[misc]
                 'T4': 2, '1Q': 32, '4Q': 8}, f'{host}: all of it back')
             self.assertEqual(set(), self.mdevs(host))
 
@@ -568,7 +570,7 @@ class LibvirtTest(VGPULibvirtCloud):
             self.api.post_server_action(server['id'], {'resize': {
                 'flavorRef': self.vgpu_flavor(Q1=1)}})
             self.wait_status(server['id'], 'VERIFY_RESIZE')
-            # Both sides are held, each on a card of its own.
+            # The old and the new set are assigned, each on a GPU of its own.
             self.assertEqual(3, len(self.mdevs()))
             [new] = self.attached(server)
             self.assertNotIn(new, before)
@@ -633,14 +635,14 @@ class LibvirtVFTest(VGPULibvirtCloud):
     def setUp(self) -> None:
         super().setUp()
         self.manage('vgpu-type', 'enable', 'L40S', 'L40S-12Q')
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '12Q': 8}, 'types in Placement')
 
     def test_vfs_survive_reboots_and_are_freed_by_delete(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
         server = self.boot(self.vgpu_flavor('L40S', Q12=2))
         before = self.hostdevs(server)
-        self.assertEqual(self.held_on(server), sorted(before))
+        self.assertEqual(self.devices_on(server), sorted(before))
         self.api.post_server_action(
             server['id'], {'reboot': {'type': 'HARD'}})
         self.wait_status(server['id'], 'ACTIVE')
@@ -655,5 +657,5 @@ class LibvirtVFTest(VGPULibvirtCloud):
              / 'current_vgpu_type').read_text().strip()
             for address in after})
         self.delete(server)
-        self.wait_for(lambda: self.room(variant='L40S') == {
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '12Q': 8}, 'all of it back')

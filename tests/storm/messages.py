@@ -69,7 +69,7 @@ class Mail:
         self._due: list[tuple[float, str, str, dict[str, object]]] = []
         self.is_calm = False
         self._load()
-        threading.Thread(target=self._deliver, daemon=True).start()
+        threading.Thread(target=self._send_late, daemon=True).start()
 
     def _load(self) -> None:
         waiting: dict[str, tuple[str, dict[str, object]]] = {}
@@ -112,7 +112,7 @@ class Mail:
         with self._path.open('a', encoding='utf-8') as file:
             file.write(f'{json.dumps((number, method, arguments))}\n')
 
-    def _deliver(self) -> None:
+    def _send_late(self) -> None:
         while True:
             with self._changed:
                 while not self._due or (

@@ -52,7 +52,7 @@ class MailTest(base.BaseTestCase):
         return messages.Mail(self.folder, self.client, random.Random(1),
                              truth.Truth(self.folder))
 
-    def test_message_of_a_dead_sender_is_delivered_once(self):
+    def test_message_of_a_dead_sender_is_sent_once(self):
         self.client.is_away = True
         self.mail().send_later('claim', {'number': 1})
         self.client = Client()

@@ -152,7 +152,7 @@ class LifecycleTest(base.DriverTestCase):
         self.tracker.run_once()
         self.assertEqual((8, 2), self.placement())
 
-    def test_removal_of_an_allocation_without_devices_here_is_novas(self):
+    def test_allocation_without_devices_on_this_host_is_left_to_nova(self):
         self.driver._gpu_rebuild_failed(self.make_instance(2))
         self.assertFalse(self.tracker.allocation_removal)
         # An evacuation to here: it is on its source still.

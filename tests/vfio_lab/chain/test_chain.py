@@ -167,7 +167,8 @@ class ChainTest(cloud.GpuCloud):
             self.fail(f'{count} displays in the guest, not {seen}')
 
     def _assigned(self, server: dict[str, typing.Any]) -> list[str]:
-        return sorted(name.partition(' ')[2] for name in self.held(server))
+        return sorted(
+            name.partition(' ')[2] for name in self.devices_of(server))
 
     # -- the chain ----------------------------------------------------------
 

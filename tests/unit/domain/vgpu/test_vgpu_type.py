@@ -63,7 +63,7 @@ class MdevTest(base.BaseTestCase):
             vgpu_type.from_mdev('x-1', None, None, None))
 
 
-class CreatableVGPUTypesTest(base.BaseTestCase):
+class TypesOfVFTest(base.BaseTestCase):
     """Tests of the file creatable_vgpu_types of a VF."""
 
     TEXT = ('ID    : vGPU Name\n'
