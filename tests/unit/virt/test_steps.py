@@ -114,7 +114,7 @@ class StepsTest(base.ComputeTestCase):
 
     # -- the rest -----------------------------------------------------------
 
-    def test_all_well(self):
+    def test_spawn_without_failure_assigns_devices(self):
         run = self.run_steps()
         self.assertEqual(['guest'], self.guests)
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
