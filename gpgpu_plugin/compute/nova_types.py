@@ -156,9 +156,14 @@ class NovaResourceTracker(typing.Protocol):
     """Nova's resource tracker.
 
     :ivar compute_nodes: by name
+    :ivar tracked_instances: UUIDs of the instances on this host
+    :ivar tracked_migrations: migrations to or from this host that are not
+        over, by the UUID of their instance
     """
 
     compute_nodes: Mapping[str, ComputeNode]
+    tracked_instances: Collection[str]
+    tracked_migrations: Mapping[str, object]
 
     def _update(self, context: object,
                 compute_node: ComputeNode) -> None: ...

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import time
 import typing
 from collections.abc import Sequence
 
@@ -33,6 +34,7 @@ from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import tasks
+from gpgpu_plugin.compute import unexpected
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.host.discovery import scanner
@@ -98,6 +100,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
         self._gpu_transport: rpc_transport.Transport | None = None
         self._gpu_server: rpc_transport.RPCServer | None = None
         self._gpu_stopping = False
+        self._gpu_unexpected = unexpected.UnexpectedAssignments(
+            time.monotonic)
         self._gpu_records: tuple[OwnerRecords, ...] = ()
         # Nova's options that cover GPUs, by PCI address.
         self._gpu_nova_options: tasks.ManagedElsewhere = lambda scan: {}
@@ -250,10 +254,32 @@ class ServiceMixin(nova_driver.ComputeDriver):
         """Update Nova's resources, then the plugin's groups below the node."""
         super().update_provider_tree(provider_tree, nodename, allocations)
         tracker = self._gpu_tracker
-        if tracker is not None and (
-                tracker.update_provider_tree(provider_tree, nodename)
-                or self._gpu_records_changed(tracker)):
+        if tracker is None:
+            return
+        changed = [tracker.update_provider_tree(provider_tree, nodename),
+                   self._gpu_records_changed(tracker),
+                   self._gpu_is_unexpected(tracker)]
+        if any(changed):
             self._gpu_wake()
+
+    def _gpu_is_unexpected(
+            self, tracker: resource_tracker.ResourceTracker) -> bool:
+        """Make a comparison due if Nova expects other assignments here."""
+        try:
+            found = self._gpu_unexpected.find(
+                tracker.assignments.all(), self.virtapi._compute.rt,
+                tracker.current_builds())
+        except Exception:
+            # Whatever it is, the host must stay usable.
+            LOG.exception('Cannot compare the assignments of %s with Nova\'s '
+                          'resource tracker', tracker.host)
+            return False
+        if found:
+            LOG.info('%s has assignments of instances %s, which Nova does not '
+                     'expect there; comparing them with Nova', tracker.host,
+                     ', '.join(found))
+            tracker.request_reconcile()
+        return bool(found)
 
     def _gpu_records_changed(
             self, tracker: resource_tracker.ResourceTracker) -> bool:

@@ -306,6 +306,21 @@ class TwoHostsTest(MovesCase):
         self.delete(self.server)
         self.wait_facts(self.server, self.nothing_assigned)
 
+    def test_source_notices_that_a_migration_failed_elsewhere(self) -> None:
+        with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
+            self.act('migrate')
+            self.wait_status(self.server['id'], 'ERROR')
+        self.wait_migration('error')
+        # By Nova's periodic task, without a comparison or a hard reboot.
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.compute.unexpected.PATIENCE', 0):
+            self.run_periodics('gpu1')
+        self.wait_for(lambda: self.roles() == {('gpu2', 'destination')},
+                      'one set')
+        self._forget_guest('gpu1')
+        self.delete(self.server)
+        self.settle(self.server, self.nothing_held)
+
     def test_migration_after_a_failed_one_leaves_one_set(self) -> None:
         with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
             self.act('migrate')

@@ -85,10 +85,18 @@ class ServiceTestCase(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.driver = Driver(types.SimpleNamespace(reportclient='client'))
+        self.nova_tracker = types.SimpleNamespace(
+            tracked_instances=set(), tracked_migrations={})
+        self.driver = Driver(types.SimpleNamespace(
+            reportclient='client',
+            _compute=types.SimpleNamespace(rt=self.nova_tracker)))
         self.calls = self.driver.calls
         self.tracker = self.calls.tracker
         self.tracker.host = 'h1'
+        self.book = []
+        self.tracker.assignments = types.SimpleNamespace(
+            all=lambda: list(self.book))
+        self.tracker.current_builds = set
         self.worker = self.calls.worker
         self.conflicts = mock.MagicMock()
         self.conflicts.__bool__.return_value = False
@@ -298,6 +306,29 @@ class ProviderTreeTest(ServiceTestCase):
             self.tracker.update_provider_tree.assert_called_once_with(
                 'tree', 'node')
 
+    def test_assignment_that_nova_does_not_expect_makes_a_comparison_due(
+            self):
+        self.driver.init_host('h1')
+        self.tracker.update_provider_tree.return_value = False
+        self.book = [make.assignment()]
+        compared = []
+        for seconds in (0, 60, 120):
+            self.driver._gpu_unexpected._clock = lambda now=seconds: now
+            self.calls.reset_mock()
+            self.update()
+            compared.append(self.names()[2:])
+        self.assertEqual(
+            [[], ['tracker.request_reconcile', 'worker.wake'], []], compared)
+        self.assertIn('i1, which Nova does not expect', self.log.output)
+
+    def test_other_tracker_of_nova_leaves_the_host_usable(self):
+        self.driver.init_host('h1')
+        self.tracker.update_provider_tree.return_value = False
+        self.book = [make.assignment()]
+        del self.nova_tracker.tracked_migrations
+        self.update()
+        self.assertIn('Cannot compare the assignments of h1',
+                      self.log.output)
 
     def test_guest_of_nova_that_is_gone_makes_a_report_due(self):
         self.driver.init_host('h1')

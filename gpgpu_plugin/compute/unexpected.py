@@ -1,0 +1,81 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Assignments that Nova's resource tracker does not expect on this host.
+
+A move that failed leaves devices assigned on a host that nobody calls any
+more. Nova's resource tracker knows, after each of its periodic updates, which
+instances are on the host and which migrations to or from it are not over.
+Where the host's book has more, a comparison with Nova is due. It judges; this
+module only looks into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.objects import claim as claim_obj
+
+PATIENCE = 30
+"""Seconds for which a difference must last: while a claim is made or ended,
+Nova and the plugin differ for a moment."""
+
+_Finding = tuple[str, frozenset[str]]
+"""An instance, and all its assignments on the host."""
+
+
+class UnexpectedAssignments:
+    """Differences between the book and Nova's resource tracker.
+
+    :param clock: seconds that only grow
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since: dict[_Finding, float] = {}
+        self._reported: set[_Finding] = set()
+
+    def find(self, assignments: Iterable[claim_obj.Assignment],
+             nova: nova_types.NovaResourceTracker,
+             builds: Collection[str]) -> list[str]:
+        """Return instances with a lasting difference, each of them once.
+
+        :param assignments: all in the host's book
+        :param builds: UUIDs of instances that are being built here
+        """
+        now = self._clock()
+        found = _unexpected(assignments, nova, builds)
+        self._since = {finding: self._since.get(finding, now)
+                       for finding in found}
+        self._reported &= found
+        lasting = {finding for finding, since in self._since.items()
+                   if now - since >= PATIENCE} - self._reported
+        self._reported |= lasting
+        return sorted(instance_uuid for instance_uuid, _ in lasting)
+
+
+def _unexpected(assignments: Iterable[claim_obj.Assignment],
+                nova: nova_types.NovaResourceTracker,
+                builds: Collection[str]) -> set[_Finding]:
+    by_instance: dict[str, list[claim_obj.Assignment]] = {}
+    for assignment in assignments:
+        by_instance.setdefault(
+            assignment.instance_uuid, []).append(assignment)
+    return {
+        (instance_uuid, frozenset(assignment.uuid for assignment in its))
+        for instance_uuid, its in by_instance.items()
+        if instance_uuid not in builds
+        and instance_uuid not in nova.tracked_migrations
+        and (instance_uuid not in nova.tracked_instances
+             or len({assignment.migration_uuid for assignment in its}) > 1)}

@@ -1,0 +1,71 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Assignments that Nova's resource tracker does not expect on this host."""
+
+import types
+
+from oslotest import base
+
+from gpgpu_plugin.compute import unexpected
+from gpgpu_plugin.objects import claim
+from tests.unit.compute import make
+
+MINE = make.assignment(uuid='a1')
+MOVED = make.assignment(uuid='a2', role=claim.ClaimRole.DESTINATION,
+                        migration_uuid='m1')
+
+
+class UnexpectedAssignmentsTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.seconds = 0.0
+        self.watch = unexpected.UnexpectedAssignments(lambda: self.seconds)
+
+    def find(self, *assignments, instances=(), migrations=(), builds=(),
+             after=60.0):
+        """What a periodic update of Nova finds."""
+        self.seconds += after
+        return self.watch.find(assignments, types.SimpleNamespace(
+            tracked_instances=set(instances),
+            tracked_migrations=dict.fromkeys(migrations)), set(builds))
+
+    def test_what_nova_expects_is_nothing(self):
+        for assignments, kwargs in (
+                ([], {}), ([MINE], {'instances': ['i1']}),
+                ([MINE], {'migrations': ['i1']}),
+                ([MINE], {'builds': ['i1']}),
+                ([MOVED], {'instances': ['i1']}),
+                ([MINE, MOVED], {'migrations': ['i1']}),
+                ([MINE, MOVED], {'instances': ['i1'], 'migrations': ['i1']})):
+            for _ in range(2):
+                self.assertEqual([], self.find(*assignments, **kwargs))
+
+    def test_lasting_difference_is_found_once(self):
+        for assignments, kwargs in (
+                ([MINE], {'instances': ['i2']}),
+                ([MINE, MOVED], {'instances': ['i1']})):
+            self.assertEqual([[], ['i1'], [], []], [
+                self.find(*assignments, **kwargs) for _ in range(4)])
+            self.assertEqual([], self.find())
+
+    def test_difference_for_a_moment_is_nothing(self):
+        self.assertEqual([], self.find(MINE))
+        self.assertEqual([], self.find(MINE, after=1.0))
+        self.assertEqual([], self.find(MINE, instances=['i1']))
+        self.assertEqual([], self.find(MINE))
+
+    def test_change_of_a_difference_is_found_again(self):
+        self.find(MINE, MOVED)
+        self.assertEqual(['i1'], self.find(MINE, MOVED))
+        self.assertEqual([], self.find(MINE))
+        self.assertEqual(['i1'], self.find(MINE))
