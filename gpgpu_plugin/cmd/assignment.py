@@ -36,11 +36,12 @@ class AssignmentList(reach.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--host', help='only those on this host')
+        parser.add_argument(
+            '--host', help='list only assignments on this host')
         parser.add_argument('--instance', metavar='UUID',
-                            help='only those of this instance')
+                            help='list only assignments of this instance')
         parser.add_argument('--reason', action='store_true',
-                            help='show why they are used or not')
+                            help='show the reason for each value of "used"')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -60,13 +61,15 @@ class AssignmentEnd(reach.Command, lister.Lister):
         parser.add_argument('assignment', nargs='*',
                             help='UUID of an assignment')
         parser.add_argument('--instance', metavar='UUID',
-                            help='all of this instance on --host')
-        parser.add_argument('--host', help='host of --instance')
+                            help='end all assignments of this instance on '
+                                 '--host')
+        parser.add_argument(
+            '--host', help='host of the assignments; requires --instance')
         parser.add_argument(
             '--force', action='store_true',
-            help='end them also if they are used, or if nova-compute of '
-                 'their host does not answer; a guest that runs must be '
-                 'stopped first, or its device is quarantined')
+            help='end the assignments even if they are used, or if it is '
+                 'unknown whether they are. Stop a running guest first: a '
+                 'device that a process has open is quarantined')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -76,10 +79,11 @@ class AssignmentEnd(reach.Command, lister.Lister):
             actor=_actor()), _LIST)
 
     def _uuids(self, parsed_args: argparse.Namespace) -> Sequence[str]:
-        """Return what is to be ended.
+        """Return the UUIDs of the assignments to end.
 
-        :raises Invalid: both ways of naming it are used, or none
-        :raises NotFound: the instance has nothing on the host
+        :raises Invalid: neither UUIDs nor an instance with its host are
+            given, or both are
+        :raises NotFound: the instance has no assignment on the host
         """
         uuids: list[str] = parsed_args.assignment
         instance, host = parsed_args.instance, parsed_args.host
@@ -96,7 +100,7 @@ class AssignmentEnd(reach.Command, lister.Lister):
                  if assignment.host == host]
         if not uuids:
             raise exception.NotFound(
-                kind='assignment', name=f'of {instance} on {host}')
+                kind='assignment of instance', name=f'{instance} on {host}')
         return uuids
 
 

@@ -12,7 +12,7 @@
 """File of the host's book, on a disk that may be full.
 
 A change that cannot be written stays in memory, and is written with the next
-one or by the next iteration of the resource tracker, whichever comes first.
+change or in the next iteration of the resource tracker.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BookFile(typing.Generic[_T]):
                 '%(reason)s. %(kept)s. The assignments will be fetched from '
                 'gpgpu-conductor. Releases that were only in this file are '
                 'lost; the next comparison with Nova releases the devices of '
-                'instances that are not here any more', {
+                'instances that are no longer on this host', {
                     'path': self.path, 'reason': exc,
                     'kept': self._set_aside()})
             return None
@@ -90,7 +90,7 @@ class BookFile(typing.Generic[_T]):
             raise exception.HostNotReady(
                 path=str(self.path),
                 reason=f'cannot be written: {exc.strerror or exc}. Free space '
-                       f'on its file system, or mend its permissions',
+                       f'on its file system, or correct its permissions',
             ) from exc
         if self.error is not None:
             LOG.warning('The assignments of this host are on disk in %s '
@@ -107,6 +107,6 @@ class BookFile(typing.Generic[_T]):
                     '%s. The assignments of this host are kept in memory and '
                     'written as soon as possible. Until then releases need a '
                     'gpgpu-conductor that answers, and no instance with GPUs '
-                    'can be built here or moved here', exc)
+                    'can be built on this host or moved to it', exc)
             assert isinstance(exc.__cause__, OSError)
             self.error = exc.__cause__

@@ -9,15 +9,15 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Lock of one process on the book of a host.
+"""Lock on the book of a host.
 
-Two processes with one book would each write over what the other has stored,
-and would speak for the host in turns: a second nova-compute that was started
-by mistake with the same ``state_path`` does not start.
+Two nova-compute services with one book would overwrite each other's changes
+and both act for the host. The lock keeps the second one from starting.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pathlib
@@ -43,28 +43,35 @@ def acquire(book: str) -> typing.TextIO | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open('a+', encoding='utf-8')
     except OSError as exc:
-        # The host stays usable without GPUs; each change of the book fails.
-        LOG.error('Cannot lock the assignments of this host: %s', exc)
+        # Guests without GPUs must not be affected. New assignments are
+        # refused while the directory cannot be written.
+        LOG.error('Cannot open the lock file %s: %s. A second nova-compute '
+                  'with the same state_path would not be noticed. Correct '
+                  'the permissions of [gpgpu] state_path, then restart '
+                  'nova-compute', path, exc.strerror or exc)
         return None
     try:
         # POSIX's lock, not flock's: a child of this process, such as the
         # privileged helper, does not keep it when this process is killed.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as exc:
         with file:
             raise exception.ConfigInvalid(
                 option='[gpgpu] state_path',
-                reason=_refusal(book, file)) from None
+                reason=_refusal(book, file, exc)) from None
     _write_pid(file)
     return file
 
 
-def _refusal(book: str, file: typing.TextIO) -> str:
+def _refusal(book: str, file: typing.TextIO, exc: OSError) -> str:
+    if exc.errno not in (errno.EAGAIN, errno.EACCES):
+        return (f'{file.name} cannot be locked ({exc.strerror}). state_path '
+                f'must be on a file system with POSIX locks')
     file.seek(0)
     owner = file.read().strip() or 'unknown'
     return (f'{book} is in use by process {owner}. Only one nova-compute may '
-            f'run with it: stop the other one, or give this one another host '
-            f'name or state_path')
+            f'use it: stop the other one, or configure another [DEFAULT] host '
+            f'or [gpgpu] state_path for this one')
 
 
 def _write_pid(file: typing.TextIO) -> None:
@@ -73,5 +80,5 @@ def _write_pid(file: typing.TextIO) -> None:
         file.write(f'{os.getpid()}\n')
         file.flush()
     except OSError as exc:
-        LOG.warning('Cannot write the number of this process to %s: %s',
+        LOG.warning('Cannot write the process ID to %s: %s',
                     file.name, exc)

@@ -12,7 +12,7 @@
 """Releases and confirmations of a host, until a conductor accepts them.
 
 They are stored in the book before they are sent, so that a crash loses none.
-Where the book cannot be written they are sent all the same.
+If the book cannot be written, they are sent anyway.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Releases:
     def release(self, uuids: Sequence[str]) -> None:
         """Release assignments now, or later if no conductor answers.
 
-        :raises HostError: the release can be neither sent nor stored;
-            nothing was released
+        :raises HostError: no conductor confirmed the release, and it cannot
+            be stored; a conductor may have executed it
         """
         what = f'the release of assignments {", ".join(uuids)}'
         # Stored first: a crash from here on loses nothing, and releasing
@@ -59,8 +59,8 @@ class Releases:
     def confirm(self, confirmation: claim_obj.MigrationConfirmation) -> None:
         """Confirm a migration now, or later if no conductor answers.
 
-        :raises HostError: the confirmation can be neither sent nor stored;
-            nothing was changed
+        :raises HostError: no conductor accepted the confirmation, and it
+            cannot be stored; a conductor may have executed it
         """
         what = f'the confirmation of migration {confirmation.migration_uuid}'
         stored = self._book.add_confirmation(confirmation)
@@ -74,18 +74,17 @@ class Releases:
         try:
             self._flush()
         except exception.ConductorUnavailable as exc:
-            LOG.warning('%s; %s of %s will be sent again later', exc, what,
-                        self._host)
+            LOG.warning('%s; %s of %s stays pending', exc, what, self._host)
         except Exception:
-            # The conductor answers with trouble of its own, such as a
-            # database that is away. The caller's delete goes on.
-            LOG.exception('Cannot send %s of %s; it will be sent again later',
-                          what, self._host)
+            # The conductor failed, for example because its database does
+            # not answer. The caller's delete goes on.
+            LOG.exception('Cannot send %s of %s; it stays pending', what,
+                          self._host)
 
     def _check_written(self, what: str, forget: Callable[[], None]) -> None:
-        """Refuse what was not sent and would not survive a restart.
+        """Refuse a request that was neither sent nor stored.
 
-        :param forget: ends the attempt to send it
+        :param forget: removes the request from the pending ones
         :raises HostError: the book is not on disk
         """
         error = self._book.error()
@@ -95,8 +94,8 @@ class Releases:
         forget()
         raise exception.HostError(
             path=self._host,
-            reason=f'{what} was accepted by no gpgpu-conductor and cannot be '
-                   f'stored in {self._book.path} '
-                   f'({error.strerror or error}). The devices stay assigned. '
-                   f'Free space on the file system of this file, or start a '
-                   f'gpgpu-conductor, then repeat the operation')
+            reason=f'{what} was not confirmed by any gpgpu-conductor and '
+                   f'cannot be stored in {self._book.path} '
+                   f'({error.strerror or error}). The devices may still be '
+                   f'assigned. Free space on the file system of this file, or '
+                   f'start a gpgpu-conductor, then repeat the operation')

@@ -106,10 +106,7 @@ class ResourceTracker:
     # -- what happened -> which tasks are due -------------------------------
 
     def exclude(self, owners: tasks.ManagedElsewhere) -> None:
-        """Exclude devices that others manage from all variants.
-
-        :param owners: who manages them, by PCI address
-        """
+        """Exclude devices from all variants if ``owners`` returns an owner."""
         self._managed_by_others = owners
         self._schedule.require(_T.REPORT)
 
@@ -152,11 +149,15 @@ class ResourceTracker:
             if left_out and self.assignments.of_instance(instance_uuid):
                 self._schedule.require(_T.RECONCILE)
 
-    def current_builds(self) -> set[str]:
-        """Return the UUIDs of instances that are being built here."""
+    def builds(self) -> set[str]:
+        """Return the instances whose guests are created or destroyed now."""
+        with self._lock:
+            return set(self._builds)
+
+    def _leave_out_builds(self) -> set[str]:
         with self._lock:
             self._builds = dict.fromkeys(self._builds, True)
-            return set(self._builds)
+        return self.builds()
 
     # -- Nova's tree --------------------------------------------------------
 
@@ -390,7 +391,7 @@ class ResourceTracker:
 
     def _reconcile(self) -> None:
         done = tasks.reconcile(
-            self._host(), self.current_builds, self.find_orphans)
+            self._host(), self._leave_out_builds, self.find_orphans)
         if done.orphans:
             self.release(orphan.uuid for orphan in done.orphans)
         self.inventory.accept(tasks.compare_allocations(

@@ -173,15 +173,16 @@ def _open_devices(scan: scanner.Scan,
                   assigned: Iterable[claim_obj.Assignment]) -> dict[str, str]:
     """Return the user of each device that is open and not assigned.
 
-    :param assigned: what the host's book had before the scan and has after
-        it: a guest is made after its assignment, and ends before it
+    :param assigned: the assignments before and after the scan. Both are
+        needed: a guest is created after its assignment, and destroyed before
+        the assignment ends
     """
     ours = {pci.function_id_of(assignment.stable_id)
             for assignment in assigned}
     is_open = {function.address for function in scan.functions
                if function.used_by is device_rules.DeviceUser.VFIO}
-    return {function.address: 'a process that has it open, without an '
-                              'assignment of gpgpu_plugin'
+    return {function.address: 'a process that has it open through VFIO, '
+                              'without an assignment'
             for function in scan.functions
             if function.part_of is None and function.id not in ours
             and is_open.intersection((function.address,

@@ -69,7 +69,7 @@ class CrossCellMixin(migration_mod.MigrationMixin):
     def _gpu_undo_finish(self, migration: nova_types.Migration,
                          instance: nova_types.Instance,
                          destroy: functools.partial[None]) -> None:
-        """Release what the destination claimed; never raises.
+        """Destroy the guest and release its devices; never raises.
 
         Nova removes its record of the instance in this cell, so that nothing
         would destroy the guest later.
@@ -80,15 +80,16 @@ class CrossCellMixin(migration_mod.MigrationMixin):
                 instance.uuid, roles.destination_of(migration))
         except Exception:
             LOG.exception(
-                'Cannot remove the guest of instance %s, whose migration %s '
-                'failed; its devices stay assigned until it is off',
-                instance.uuid, migration.uuid)
+                'Cannot destroy the guest of instance %s on %s, to which '
+                'migration %s failed. Its devices stay assigned until the '
+                'guest is off; stop it in the hypervisor',
+                instance.uuid, self.gpu_tracker.host, migration.uuid)
             self.gpu_tracker.request_reconcile()
 
     def cleanup(self, context: nova_types.Context,
                 instance: nova_types.Instance, network_info: object,
                 *args: object, **kwargs: object) -> None:
-        """Remove what is left of a guest; across cells this confirms."""
+        """Clean up after a guest, and confirm its move to another cell."""
         cleanup = functools.partial(
             super().cleanup, context, instance, network_info, *args, **kwargs)
         if (instance.task_state == task_states.RESIZE_MIGRATED

@@ -41,9 +41,9 @@ DENIALS = (exception.ClaimDenied, exception.Invalid)
 class GPUAssignmentsEnded(nova_exception.NovaException):
     """An instance lost its devices before its guest was created."""
 
-    msg_fmt = _('The GPUs of instance %(instance)s were released by a call '
-                'that was under way, such as a delete. Its guest was not '
-                'created')
+    msg_fmt = _('The guest of instance %(instance)s was not created: its GPUs '
+                'were released while this call waited for another one, such '
+                'as a delete')
 
 
 class GPUDomainStale(nova_exception.NovaException):

@@ -12,8 +12,8 @@
 """GPUs in libvirt's domains that neither Nova nor the plugin assigned.
 
 An operator may have defined such a domain, or Nova may have lost the record of
-its own guest. Nothing but the domain tells about the GPU of a guest that is
-stopped.
+its own guest. For a stopped guest, the domain's XML is the only record of its
+GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_instance(uuid: str) -> bool:
 
 
 class OtherDomains:
-    """GPUs in domains that are not the plugin's.
+    """GPUs of libvirt domains to which the plugin did not assign them.
 
     libvirt is asked only if a function is bound to vfio-pci and not assigned.
 

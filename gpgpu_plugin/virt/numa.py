@@ -46,11 +46,12 @@ _synchronized: Callable[[_F], _F] = utils.synchronized(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GuestFit:
-    """Fit of the guest of one build.
+    """NUMA fit of a guest that is built or moved here.
 
     :ivar flavor: the flavor that Nova claimed for
     :ivar node_name: name of the compute node
-    :ivar movable: whether Nova's claim for the build was just made
+    :ivar movable: whether its nodes may still change, as Nova's claim here is
+        new
     """
 
     virtapi: nova_types.VirtAPI

@@ -94,7 +94,8 @@ def _usage_of(instance_uuid: str, assignments: Sequence[claim.Assignment],
     try:
         domain, location = domain_of(instance_uuid), _location(instance_uuid)
     except Exception as exc:
-        LOG.exception('Cannot ask where instance %s is', instance_uuid)
+        LOG.exception('Cannot determine where instance %s is; whether it uses '
+                      'its assignments on this host is unknown', instance_uuid)
         for assignment in assignments:
             yield claim.Usage(
                 uuid=assignment.uuid, used=None,

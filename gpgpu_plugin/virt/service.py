@@ -69,13 +69,13 @@ def check_nova_version(found: str) -> None:
 
 
 class OwnerRecords(typing.Protocol):
-    """Records of GPUs of this host that others than the plugin assigned."""
+    """Records of GPUs of this host that the plugin did not assign."""
 
     def owners(self, scan: scanner.Scan) -> dict[str, str]:
         """Return the owners of the GPUs in a scan, by address."""
 
     def changed(self) -> bool:
-        """Return whether an owner that was returned no longer has its GPU."""
+        """Return whether an owner of the last ``owners`` lost its GPU."""
 
 
 class ServiceMixin(nova_driver.ComputeDriver):
@@ -240,7 +240,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
     def _gpu_usage(self, assignments: Sequence[claim_obj.Assignment],
                    ) -> tuple[claim_obj.Usage, ...]:
         return orphans.usage(assignments, self._gpu_domain,
-                             self.gpu_tracker.current_builds())
+                             self.gpu_tracker.builds())
 
     def _gpu_wake(self) -> None:
         if self._gpu_worker is not None:
@@ -268,7 +268,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         try:
             found = self._gpu_unexpected.find(
                 tracker.assignments.all(), self.virtapi._compute.rt,
-                tracker.current_builds())
+                tracker.builds())
         except Exception:
             # Whatever it is, the host must stay usable.
             LOG.exception('Cannot compare the assignments of %s with Nova\'s '
@@ -283,7 +283,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
     def _gpu_records_changed(
             self, tracker: resource_tracker.ResourceTracker) -> bool:
-        """Make a report due if Nova's guests use other GPUs than before."""
+        """Request a report if a GPU is no longer used by another guest."""
         try:
             if not any(records.changed() for records in self._gpu_records):
                 return False

@@ -93,7 +93,7 @@ def _listed(db: api.Database, host: str | None = None,
 def _beside(db: api.Database, uuids: Sequence[str]) -> list[_Listed]:
     """Return all that the instances of assignments have on their host.
 
-    The host judges an assignment beside the others of its instance.
+    The host needs all of them to determine whether one is used.
     """
     host_id = releases.host_id_of(db, uuids)
     if host_id is None:
@@ -115,16 +115,19 @@ def _check_unused(info: objects.AssignmentInfo) -> None:
     if info.used == 'yes':
         raise exception.Conflict(
             kind='assignment', name=info.uuid,
-            reason=f'it is used: {info.reason}. Delete, shelve or move the '
-                   f'instance, or reset its state and reboot it hard; with '
-                   f'--force device {info.address} of {info.host} is taken '
-                   f'from the instance all the same')
+            reason=f'device {info.address} of {info.host} is in use: '
+                   f'{info.reason}. Delete, shelve or move the instance, or '
+                   f'reset its state and hard reboot it. With --force the '
+                   f'assignment ends although the instance uses the device; '
+                   f'stop the guest first')
     if info.used == 'unknown':
         raise exception.Conflict(
             kind='assignment', name=info.uuid,
-            reason=f'it is not known whether it is used: {info.reason}. '
-                   f'Start nova-compute on {info.host}; if the host is gone '
-                   f'for good, or no guest runs there, use --force')
+            reason=f'it is unknown whether device {info.address} of '
+                   f'{info.host} is in use: {info.reason}. Check nova-compute '
+                   f'there, Nova\'s database and the hypervisor, then repeat '
+                   f'the command. If the host is lost for good, or the guest '
+                   f'is stopped, use --force')
 
 
 def _infos(found: Sequence[_Listed],
@@ -169,17 +172,21 @@ def _answer(host: str, assignments: Iterable[claim_obj.Assignment],
             asked: futures.Future[tuple[claim_obj.Usage, ...]],
             ) -> list[claim_obj.Usage]:
     answers = {}
-    reason = f'nova-compute on {host} does not answer'
+    reason = (f'nova-compute on {host} did not answer within '
+              f'{compute_api.USAGE_TIMEOUT} s')
     if asked.cancelled():
-        reason = f'{host} was not asked, as too many others do not answer'
+        reason = f'{host} was not asked: too many other hosts did not answer'
     elif asked.done():
         try:
             answers = {usage.uuid: usage for usage in asked.result()}
         except (oslo_messaging.MessagingException,
                 exception.GPUPluginException) as exc:
-            LOG.info('Cannot ask %s which assignments are used: %s', host,
-                     exc)
-            reason = f'{reason} ({type(exc).__name__})'
+            LOG.info('Cannot determine which assignments on %s are used: %s',
+                     host, exc)
+            if not isinstance(exc, oslo_messaging.MessagingTimeout):
+                reason = (f'the request to nova-compute on {host} failed '
+                          f'({type(exc).__name__}); see the log of '
+                          f'gpgpu-conductor')
     return [answers.get(assignment.uuid) or claim_obj.Usage(
         uuid=assignment.uuid, used=None, reason=reason)
         for assignment in assignments]

@@ -33,14 +33,14 @@ class AssignmentTest(base.CommandTestCase):
             {(base.INSTANCE, 'h1', 'instance', 'assigned', 'unknown')},
             {(row['Instance UUID'], row['Host'], row['Role'], row['State'],
               row['Used']) for row in rows})
-        self.assertIn('does not answer', rows[0]['Reason'])
+        self.assertIn('did not answer', rows[0]['Reason'])
         self.assertEqual(rows, self.json(
             'assignment', 'list', '--instance', base.INSTANCE, '--reason'))
         self.assertNotIn('Reason', self.json('assignment', 'list')[0])
 
     def test_end_is_refused_where_usage_is_unknown(self):
         err = self.refused('assignment', 'end', self.uuids[0])
-        self.assertIn('not known whether it is used', err)
+        self.assertIn('it is unknown whether device', err)
         self.assertIn('--force', err)
         self.assertEqual(2, len(self.json('assignment', 'list')))
 

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the book's lock: two processes, and one that was killed."""
 
+import errno
 import os
 import pathlib
 import subprocess
@@ -71,6 +72,15 @@ class AcquireTest(base.BaseTestCase):
         self.assertEqual(
             f'{os.getpid()}\n', self.book.with_suffix('.lock').read_text())
 
+    def test_file_system_without_locks_is_named(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.compute.book_lock.fcntl.lockf',
+            side_effect=OSError(errno.ENOLCK, 'No locks available')))
+        exc = self.assertRaises(
+            exception.ConfigInvalid, book_lock.acquire, str(self.book))
+        self.assertIn('h1.lock cannot be locked (No locks available)',
+                      str(exc))
+
     def test_book_of_another_host_is_another_one(self):
         self.start()
         self.book = self.book.with_name('h2.json')
@@ -80,11 +90,11 @@ class AcquireTest(base.BaseTestCase):
         log = self.useFixture(fixtures.FakeLogger())
         self.book.parent.write_text('a file')
         self.assertIsNone(book_lock.acquire(str(self.book)))
-        self.assertIn('Cannot lock the assignments', log.output)
+        self.assertIn('Cannot open the lock file', log.output)
 
     def test_full_disk_locks_all_the_same(self):
         self.book.parent.mkdir()
         self.book.with_suffix('.lock').symlink_to('/dev/full')
         log = self.useFixture(fixtures.FakeLogger())
         self.acquire()
-        self.assertIn('Cannot write the number', log.output)
+        self.assertIn('Cannot write the process ID', log.output)

@@ -674,6 +674,12 @@ class DecisionTest(test_base.BaseTestCase):
         self.pause = self.tracker.run_once()
         return self.ran
 
+    def test_question_about_builds_makes_no_comparison_due(self):
+        self.tracker.assignments.add('i1', [make.assignment()])
+        with self.tracker.building('i1'):
+            self.assertEqual({'i1'}, self.tracker.builds())
+        self.assertFalse(self.tracker._schedule.is_due(tasks.Task.RECONCILE))
+
     def test_quiet_host_runs_nothing(self):
         self.seconds = 1000
         self.assertEqual([], self.run_once())

@@ -96,7 +96,7 @@ class ListTest(AssignmentCase):
         infos = assignment_admin.list_all(
             self.db, lambda *args: answer.wait(patience.LONG))
         self.assertEqual(['unknown'] * 2, [info.used for info in infos])
-        self.assertIn('h1 does not answer', infos[0].reason)
+        self.assertIn('h1 did not answer within', infos[0].reason)
         self.assertIn('h2 was not asked', infos[1].reason)
 
     def test_unknown_host_is_not_found(self):
@@ -130,8 +130,8 @@ class EndTest(AssignmentCase):
     def test_used_assignment_is_refused_with_the_reason(self):
         uuids = base.uuids(self.boot(2))
         for used, parts in (
-                (True, ('it is used', 'i1 is somewhere', 'Delete')),
-                (None, ('not known', 'i1 is somewhere', 'Start nova-compute',
+                (True, ('is in use', 'i1 is somewhere', 'Delete')),
+                (None, ('it is unknown', 'i1 is somewhere', 'nova-compute',
                         'h1'))):
             self.used = {'i1': used}
             exc = self.assertRaises(exception.Conflict, self.end, uuids)
