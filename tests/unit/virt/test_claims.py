@@ -15,6 +15,7 @@ import fixtures
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.virt import claims
+from tests.fixtures import disk
 from tests.unit.compute import base
 
 
@@ -66,6 +67,22 @@ class ClaimsTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.assertEqual((), self.api.instance_assignments(
             context.admin(), 'i1'))
+
+    def test_cleaning_that_a_full_disk_lost_is_repeated_after_a_restart(self):
+        self.boot(2)
+        self.tracker.release_instance('i1')
+        with disk.full_disk():
+            self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+        self.tracker = self.make_tracker()
+        self.tracker.run_once()
+        # By its book two of them were not cleaned.
+        self.assertRaises(exception.HostNotReady, claims.claim,
+                          self.tracker, self.request(8, 'i2'))
+        self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+        self.assertEqual(8, len(claims.claim(
+            self.tracker, self.request(8, 'i2')).assignments))
 
     def test_end_of_an_empty_claim_makes_no_call(self):
         with fixtures.MockPatchObject(
