@@ -175,6 +175,12 @@ class HostAssignments:
         with self._lock:
             return self._changes
 
+    def changed_since(self, changes: int) -> set[str]:
+        """Return the UUIDs of instances that changed since ``changes()``."""
+        with self._lock:
+            return {uuid for uuid, number in self._changed.items()
+                    if number > changes}
+
     def replace(self, listed: ByInstance, changes: int,
                 building: Collection[str] = ()) -> None:
         """Replace all assignments by the conductor's list of the whole host.

@@ -20,7 +20,6 @@ the other methods from Nova's threads.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -33,6 +32,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import allocation_removal
 from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import builds
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import inventory
 from gpgpu_plugin.compute import nova_types
@@ -86,9 +86,7 @@ class ResourceTracker:
             host, api, self.assignments, self.inventory)
         self._schedule = schedule.Schedule(
             clock, conf.gpgpu.claim_lease, conf.gpgpu.digest_interval)
-        self._lock = threading.Lock()
-        # Builds under way, and whether a comparison has left them out.
-        self._builds: dict[str, bool] = {}
+        self.builds = builds.Builds(self._build_left_out)
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
         self._managed_by_others: tasks.ManagedElsewhere = lambda scan: {}
@@ -136,28 +134,9 @@ class ResourceTracker:
         """
         self._schedule.require(_T.RECONCILE, _T.RECONCILE_LATER)
 
-    @contextlib.contextmanager
-    def building(self, instance_uuid: str) -> Iterator[None]:
-        """Keep an instance out of comparisons until its build is over."""
-        with self._lock:
-            self._builds[instance_uuid] = False
-        try:
-            yield
-        finally:
-            with self._lock:
-                left_out = self._builds.pop(instance_uuid)
-            if left_out and self.assignments.of_instance(instance_uuid):
-                self._schedule.require(_T.RECONCILE)
-
-    def builds(self) -> set[str]:
-        """Return the instances whose guests are created or destroyed now."""
-        with self._lock:
-            return set(self._builds)
-
-    def _leave_out_builds(self) -> set[str]:
-        with self._lock:
-            self._builds = dict.fromkeys(self._builds, True)
-        return self.builds()
+    def _build_left_out(self, instance_uuid: str) -> None:
+        if self.assignments.of_instance(instance_uuid):
+            self._schedule.require(_T.RECONCILE)
 
     # -- Nova's tree --------------------------------------------------------
 
@@ -391,7 +370,9 @@ class ResourceTracker:
 
     def _reconcile(self) -> None:
         done = tasks.reconcile(
-            self._host(), self._leave_out_builds, self.find_orphans)
+            self._host(), self.builds, self.find_orphans)
+        if done.repeat:
+            self._schedule.require(_T.RECONCILE)
         if done.orphans:
             self.release(orphan.uuid for orphan in done.orphans)
         self.inventory.accept(tasks.compare_allocations(

@@ -32,6 +32,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import builds as builds_mod
 from gpgpu_plugin.compute import cleaner
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import placement
@@ -87,11 +88,15 @@ class Reconciled:
     """Outcome of a comparison with the conductor.
 
     :ivar listed: all active assignments of the host
-    :ivar orphans: the assignments among them that nobody uses any more
+    :ivar orphans: the assignments among them that nobody uses any more; their
+        releases are pending
+    :ivar repeat: whether an instance changed here during the comparison, so
+        that its assignments stay until the next one
     """
 
     listed: tuple[claim_obj.Assignment, ...]
     orphans: tuple[claim_obj.Assignment, ...]
+    repeat: bool = False
 
 
 class FindOrphans(typing.Protocol):
@@ -238,23 +243,22 @@ def clean(host: host_mod.Host) -> Iterator[inventory_obj.HostInventory | None]:
         yield cleaner.clean(host, task)
 
 
-def reconcile(host: host_mod.Host, builds: Callable[[], Collection[str]],
-              find_orphans: FindOrphans,
-              ) -> Reconciled:
+def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
+              find_orphans: FindOrphans) -> Reconciled:
     """Compare the conductor's assignments with the host's instances.
 
     Afterwards the host's state file has the conductor's list, without orphans
     and with what changed here meanwhile. In doubt an assignment stays.
 
-    :param builds: returns the UUIDs of instances that are being built
     :raises Exception: what ``find_orphans`` raises; nothing was changed
     """
+    builds.begin_comparison()
     changes = host.assignments.changes()
     listed = host.session.call(host.api.host_assignments, [
         assignment.uuid for assignment in host.assignments.all()])
     # Read after the list: a claim in the list was made by a build that is in
     # the set, or that is over.
-    building = builds()
+    building = builds.leave_out()
     pending = set(host.assignments.pending())
     unused: set[str] = set()
     for instance_uuid, assigned in _by_instance(
@@ -262,18 +266,28 @@ def reconcile(host: host_mod.Host, builds: Callable[[], Collection[str]],
             if assignment.uuid not in pending).items():
         if instance_uuid not in building:
             unused.update(find_orphans(assigned))
-    orphans = tuple(
-        assignment for assignment in listed if assignment.uuid in unused)
-    host.assignments.replace(
-        _by_instance(assignment for assignment in listed
-                     if assignment not in orphans), changes, building)
+    # Nova and the hypervisor were asked one instance after the other. What
+    # began meanwhile may use what was unused when they answered.
+    with builds.lock:
+        late = builds.since_begin() | host.assignments.changed_since(changes)
+        orphans = tuple(
+            assignment for assignment in listed
+            if assignment.uuid in unused
+            and assignment.instance_uuid not in late)
+        host.assignments.replace(
+            _by_instance(assignment for assignment in listed
+                         if assignment not in orphans), changes,
+            building | late)
+        host.assignments.add_pending(
+            assignment.uuid for assignment in orphans)
     if orphans:
         LOG.warning(
             'Releasing assignments on %s that nobody uses any more: %s',
             host.name, ', '.join(
                 f'{orphan.uuid} (device {orphan.address}, instance '
                 f'{orphan.instance_uuid})' for orphan in orphans))
-    return Reconciled(listed=listed, orphans=orphans)
+    return Reconciled(listed=listed, orphans=orphans,
+                      repeat=len(orphans) < len(unused))
 
 
 def _by_instance(

@@ -119,7 +119,9 @@ class LifecycleMixin(service.ServiceMixin):
             yield
             return
         assigned = book.of_instance(instance.uuid)
-        with self._gpu_locks.hold(instance.uuid):
+        # Registered first: from then on no comparison ends what is assigned.
+        with (self._gpu_locks.hold(instance.uuid),
+              self.gpu_tracker.builds.running(instance.uuid)):
             if uses_assigned and assigned and not book.of_instance(
                     instance.uuid):
                 raise virt_exception.GPUAssignmentsEnded(
@@ -127,8 +129,7 @@ class LifecycleMixin(service.ServiceMixin):
             selectors[instance.uuid] = roles.current(
                 instance, self.gpu_tracker) if select is None else select()
             try:
-                with self.gpu_tracker.building(instance.uuid):
-                    yield
+                yield
             finally:
                 del selectors[instance.uuid]
                 self._gpu_wake()

@@ -240,7 +240,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
     def _gpu_usage(self, assignments: Sequence[claim_obj.Assignment],
                    ) -> tuple[claim_obj.Usage, ...]:
         return orphans.usage(assignments, self._gpu_domain,
-                             self.gpu_tracker.builds())
+                             self.gpu_tracker.builds.current())
 
     def _gpu_wake(self) -> None:
         if self._gpu_worker is not None:
@@ -268,7 +268,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         try:
             found = self._gpu_unexpected.find(
                 tracker.assignments.all(), self.virtapi._compute.rt,
-                tracker.builds())
+                tracker.builds.current())
         except Exception:
             # Whatever it is, the host must stay usable.
             LOG.exception('Cannot compare the assignments of %s with Nova\'s '

@@ -100,6 +100,9 @@ def _claim(run: Spawn) -> None:
 
 
 def _unclaim(run: Spawn) -> None:
+    if run.was_assigned and not run.keeps:
+        # An earlier stay of the instance left them, and nobody uses them.
+        run.tracker.request_reconcile()
     if run.was_assigned or not run.assignments:
         return
     tracker = run.tracker

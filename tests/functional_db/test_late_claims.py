@@ -132,7 +132,7 @@ class LateClaimsMixin:
 
     def build(self, number):
         instance = f'i{number}'
-        with self.tracker.building(instance):
+        with self.tracker.builds.running(instance):
             steps.execute(steps.Spawn(
                 tracker=self.tracker, request=self.request(1, instance),
                 spawn=lambda: None, destroy=lambda: None))

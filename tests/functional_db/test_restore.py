@@ -85,7 +85,7 @@ class RestoreMixin:
     def build(self, instance, count=1):
         self.servers.add(instance)
         machine, tracker = self.machines['h1'], self.trackers['h1']
-        with tracker.building(instance):
+        with tracker.builds.running(instance):
             steps.execute(steps.Spawn(
                 tracker=tracker, request=self.request(count, instance),
                 spawn=lambda: machine.start_guest(instance, (

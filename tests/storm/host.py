@@ -278,7 +278,7 @@ class Host:
 
     def _is_built(self, instance: str, count: int) -> bool:
         name = naming.resource_class(VARIANT)
-        with self.tracker.building(instance):
+        with self.tracker.builds.running(instance):
             try:
                 steps.execute(steps.Spawn(
                     tracker=self.tracker, request=claim_obj.ClaimRequest(

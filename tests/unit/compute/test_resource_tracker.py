@@ -193,7 +193,7 @@ class OrphanTest(base.ComputeTestCase):
 
     def test_claim_of_a_running_build_stays(self):
         self.tracker.request_reconcile()
-        with self.tracker.building('i1'):
+        with self.tracker.builds.running('i1'):
             self.claim()
             self.tracker.run_once()
             self.assertEqual(
@@ -202,7 +202,7 @@ class OrphanTest(base.ComputeTestCase):
     def test_build_that_a_comparison_left_out_is_compared_afterwards(self):
         self.boot(2)
         self.gone.add('i1')
-        with self.tracker.building('i1'):
+        with self.tracker.builds.running('i1'):
             self.tracker.request_reconcile()
             self.tracker.run_once()
             self.assertEqual({'assigned': 2, 'available': 6}, self.states())
@@ -211,7 +211,7 @@ class OrphanTest(base.ComputeTestCase):
 
     def test_build_beside_no_comparison_needs_none(self):
         self.boot(2)
-        with self.tracker.building('i1'):
+        with self.tracker.builds.running('i1'):
             self.tracker.run_once()
         self.gone.add('i1')
         self.tracker.run_once()
@@ -676,8 +676,8 @@ class DecisionTest(test_base.BaseTestCase):
 
     def test_question_about_builds_makes_no_comparison_due(self):
         self.tracker.assignments.add('i1', [make.assignment()])
-        with self.tracker.building('i1'):
-            self.assertEqual({'i1'}, self.tracker.builds())
+        with self.tracker.builds.running('i1'):
+            self.assertEqual({'i1'}, self.tracker.builds.current())
         self.assertFalse(self.tracker._schedule.is_due(tasks.Task.RECONCILE))
 
     def test_quiet_host_runs_nothing(self):

@@ -11,7 +11,9 @@
 #    under the License.
 """Tests of the tasks of an iteration, alone and in the tracker."""
 
+import contextlib
 import dataclasses
+import threading
 from unittest import mock
 
 import fixtures
@@ -21,6 +23,7 @@ from oslotest import base as test_base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import builds as builds_mod
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.domain import device as device_rules
@@ -31,6 +34,7 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from tests.fixtures import hosts
+from tests.fixtures import patience
 from tests.unit.compute import base
 from tests.unit.compute import make
 
@@ -205,13 +209,26 @@ class ReleaseTest(TasksTestCase):
 
 class ReconcileTaskTest(TasksTestCase):
 
-    def reconcile(self, *listed, builds=(), gone=()):
+    def setUp(self):
+        super().setUp()
+        self.builds = builds_mod.Builds(lambda instance_uuid: None)
+
+    def reconcile(self, *listed, builds=(), gone=(), meanwhile=None):
+        """Compare with a list.
+
+        :param meanwhile: called while Nova is asked
+        """
         self.api.host_assignments.return_value = listed
-        return tasks.reconcile(
-            self.host, lambda: set(builds),
-            lambda assignments: {
-                assignment.uuid for assignment in assignments
-                if assignment.instance_uuid in gone})
+
+        def find_orphans(assignments):
+            if meanwhile is not None:
+                meanwhile()
+            return {assignment.uuid for assignment in assignments
+                    if assignment.instance_uuid in gone}
+        with contextlib.ExitStack() as running:
+            for instance_uuid in builds:
+                running.enter_context(self.builds.running(instance_uuid))
+            return tasks.reconcile(self.host, self.builds, find_orphans)
 
     def test_book_becomes_the_list_without_orphans(self):
         self.book.add('i9', [make.assignment(instance_uuid='i9')])
@@ -221,6 +238,57 @@ class ReconcileTaskTest(TasksTestCase):
         self.assertEqual(((stays, orphan), (orphan,)),
                          (done.listed, done.orphans))
         self.assertEqual([stays], self.book.all())
+        self.assertEqual(['a2'], self.book.pending())
+        self.assertFalse(done.repeat)
+
+    def check_stays(self, assigned, meanwhile):
+        done = self.reconcile(assigned, gone=['i1'], meanwhile=meanwhile)
+        self.assertEqual(((), True), (done.orphans, done.repeat))
+        self.assertEqual(([assigned], []), (
+            self.book.all(), self.book.pending()))
+
+    def test_build_that_begins_while_nova_is_asked_keeps_its_devices(self):
+        # Such as an unshelve, whose claim returns what an earlier stay left.
+        assigned = make.assignment()
+        self.book.add('i1', [assigned])
+        running = contextlib.ExitStack()
+        self.addCleanup(running.close)
+        self.check_stays(assigned, lambda: running.enter_context(
+            self.builds.running('i1')))
+
+    def test_build_that_ends_while_nova_is_asked_keeps_its_devices(self):
+        assigned = make.assignment()
+        self.book.add('i1', [assigned])
+
+        def build():
+            with self.builds.running('i1'):
+                pass
+        self.check_stays(assigned, build)
+
+    def test_claim_of_a_move_while_nova_is_asked_keeps_its_devices(self):
+        assigned = make.assignment()
+        self.book.add('i1', [assigned])
+        self.check_stays(
+            assigned, lambda: self.book.add('i1', [assigned]))
+
+    def test_no_build_begins_while_a_comparison_ends_assignments(self):
+        replace = self.book.replace
+        began = threading.Event()
+
+        def build():
+            with self.builds.running('i1'):
+                began.set()
+        other = threading.Thread(target=build)
+
+        def slow(*args):
+            other.start()
+            self.assertFalse(began.wait(0.05))
+            replace(*args)
+        with fixtures.MockPatchObject(self.book, 'replace', slow):
+            self.reconcile(make.assignment(), gone=['i1'])
+        other.join(patience.LONG)
+        self.assertTrue(began.is_set())
+        self.assertEqual(['a1'], self.book.pending())
 
     def test_pending_release_is_no_orphan(self):
         self.book.add_pending(['a1'])
@@ -240,15 +308,15 @@ class ReconcileTaskTest(TasksTestCase):
         self.assertEqual([], self.book.all())
 
     def test_builds_are_read_after_the_list(self):
-        self.api.host_assignments.side_effect = (
-            lambda *args: (make.assignment(),) if not begun else self.fail())
-        begun = []
+        running = contextlib.ExitStack()
+        self.addCleanup(running.close)
 
-        def builds():
-            begun.append(1)
-            return {'i1'}
+        def listed(*args):
+            running.enter_context(self.builds.running('i1'))
+            return (make.assignment(),)
+        self.api.host_assignments.side_effect = listed
         done = tasks.reconcile(
-            self.host, builds, lambda assignments: self.fail())
+            self.host, self.builds, lambda assignments: self.fail())
         self.assertEqual((), done.orphans)
 
     def test_user_that_is_unknown_changes_nothing(self):
@@ -258,7 +326,8 @@ class ReconcileTaskTest(TasksTestCase):
 
         def away(assignment):
             raise RuntimeError('Nova does not answer')
-        self.assertRaises(RuntimeError, tasks.reconcile, self.host, set, away)
+        self.assertRaises(RuntimeError, tasks.reconcile, self.host,
+                          self.builds, away)
         self.assertEqual([before], self.book.all())
 
 
@@ -393,7 +462,7 @@ class ReconcileTest(base.ComputeTestCase):
             # It goes on when the comparison ends.
             building.__enter__()
             built.extend(self.boot(2, 'i2'))
-        building = self.tracker.building('i2')
+        building = self.tracker.builds.running('i2')
         self.compare(build)
         self.assertEqual(set(built), self.book('i2'))
         self.assertEqual(set(first), self.book('i1'))

@@ -261,7 +261,7 @@ class SessionMachine(RuleBasedStateMachine):
             spawn=lambda: self.spawn(instance, meanwhile),
             destroy=lambda: self.machine.end_guest(instance))
         self.network.fates = dict(fates)
-        with self.may_be_killed(), now.building(instance):
+        with self.may_be_killed(), now.builds.running(instance):
             try:
                 steps.execute(spawn)
             except exception.GPUPluginException:

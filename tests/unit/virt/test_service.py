@@ -96,7 +96,7 @@ class ServiceTestCase(base.BaseTestCase):
         self.book = []
         self.tracker.assignments = types.SimpleNamespace(
             all=lambda: list(self.book))
-        self.tracker.builds = set
+        self.tracker.builds.current = set
         self.worker = self.calls.worker
         self.conflicts = mock.MagicMock()
         self.conflicts.__bool__.return_value = False

@@ -16,6 +16,7 @@ suite.
 """
 
 import errno
+from unittest import mock
 
 import fixtures
 import oslo_messaging
@@ -40,7 +41,7 @@ class StepsTest(base.ComputeTestCase):
             tracker=self.tracker, request=self.request(count),
             spawn=lambda: self.guests.append('guest'),
             destroy=self.guests.clear, keeps=keeps)
-        with self.tracker.building('i1'):
+        with self.tracker.builds.running('i1'):
             steps.execute(run, table)
         return run
 
@@ -289,6 +290,15 @@ class StepsTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.update_tree()
         self.assertEqual(self.before, self.settled())
+
+    def test_failed_spawn_with_devices_of_an_earlier_stay_is_compared(self):
+        self.run_steps()
+        reconcile = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'request_reconcile')).mock
+        for keeps in (True, False):
+            self.guests = mock.Mock(**{'append.side_effect': RuntimeError()})
+            self.assertRaises(RuntimeError, self.run_steps, keeps=keeps)
+            self.assertIs(not keeps, reconcile.called)
 
     def test_denied_claim_needs_no_comparison(self):
         self.tracker.session.call(
