@@ -22,6 +22,7 @@ import fcntl
 import os
 import pathlib
 import typing
+import weakref
 
 from oslo_log import log as logging
 
@@ -29,9 +30,19 @@ from gpgpu_plugin import exception
 
 LOG = logging.getLogger(__name__)
 
+_files: weakref.WeakValueDictionary[pathlib.Path, typing.TextIO] = (
+    weakref.WeakValueDictionary())
+"""Files that this process has locked, by path, while anyone uses them.
+
+POSIX's locks of a file end when the process closes any descriptor of it, so
+that no file may be opened twice.
+"""
+
 
 def acquire(book: str) -> typing.TextIO | None:
     """Lock the book of a host until this process ends, however it ends.
+
+    All that lock a book in one process have the same file.
 
     :param book: its path
     :returns: a file that must stay open; None: it cannot be written, and
@@ -39,6 +50,9 @@ def acquire(book: str) -> typing.TextIO | None:
     :raises ConfigInvalid: another process has locked the book
     """
     path = pathlib.Path(book).with_suffix('.lock')
+    locked = _files.get(path)
+    if locked is not None and not locked.closed:
+        return locked
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open('a+', encoding='utf-8')
@@ -59,6 +73,7 @@ def acquire(book: str) -> typing.TextIO | None:
             raise exception.ConfigInvalid(
                 option='[gpgpu] state_path',
                 reason=_refusal(book, file, exc)) from None
+    _files[path] = file
     _write_pid(file)
     return file
 

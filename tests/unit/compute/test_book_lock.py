@@ -44,6 +44,13 @@ class AcquireTest(base.BaseTestCase):
         file = book_lock.acquire(str(self.book))
         self.addCleanup(file.close)
 
+    def assert_locked(self):
+        """Assert that another process cannot lock what this one has."""
+        other = subprocess.run(
+            [sys.executable, '-c', _PROGRAM, str(self.book)],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self.assertIn(f'in use by process {os.getpid()}.', other.stderr)
+
     def start(self):
         """Start another process that has the book locked, and a child."""
         process = subprocess.Popen(
@@ -63,6 +70,18 @@ class AcquireTest(base.BaseTestCase):
         self.assertIn('[gpgpu] state_path', str(exc))
         self.assertIn(
             f'{self.book} is in use by process {process.pid}.', str(exc))
+
+    def test_second_acquire_of_a_process_keeps_the_lock(self):
+        # A driver is made again, and the first one's file is dropped.
+        file = book_lock.acquire(str(self.book))
+        file = book_lock.acquire(str(self.book))
+        self.addCleanup(file.close)
+        self.assert_locked()
+
+    def test_process_can_lock_again_what_it_unlocked(self):
+        book_lock.acquire(str(self.book)).close()
+        self.acquire()
+        self.assert_locked()
 
     def test_killed_process_is_followed_at_once_although_its_child_lives(self):
         process = self.start()
