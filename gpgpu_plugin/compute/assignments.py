@@ -68,12 +68,12 @@ class _Book:
 class HostAssignments:
     """Assignments of one host, and pending releases and confirmations.
 
-    Thread-safe. Every change is on disk when the method returns, or in memory
-    only and ``error`` says why. What can be lost that way is not needed: after
-    a restart the comparison with the conductor ends assignments that were
-    released, a release is sent only once more, and a session whose number is
-    not on disk is replaced by the next one. New assignments are the exception:
-    a guest must not run with devices that the book does not have.
+    Thread-safe. A change is on disk when the method returns, or only in memory
+    if the file cannot be written; ``error`` says why. To lose such a change in
+    a restart is harmless: the comparison with the conductor ends assignments
+    that were released, a release is sent once more, and a session whose number
+    is not on disk is replaced by the next one. New assignments are refused
+    instead: a guest must not run with devices that the book does not have.
 
     :param path: path of the file, which the first change creates
     """

@@ -11,8 +11,8 @@
 #    under the License.
 """Resize and cold migration of an instance with GPUs to another cell.
 
-Nova takes another way there than within a cell: the conductor drives it, the
-instance has a record in both cells, one of them hidden, and the driver is
+Nova's procedure differs from that within a cell: nova-conductor runs it, both
+cells have a record of the instance, one of them hidden, and the driver is
 called as for a build and a delete. The destination claims as within a cell
 (``move_claim``). The key of its claim is the UUID of the migration, which is
 the same in both cells.

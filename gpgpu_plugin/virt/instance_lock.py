@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Locks of instances: one call of the driver at a time that makes a guest.
+"""Locks for the calls of the driver that create or destroy a guest.
 
 Nova has a lock of its own per instance, but starts, rebuilds, rescues and both
 halves of a resize and of its revert run without it, beside a delete. Without

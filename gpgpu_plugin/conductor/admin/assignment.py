@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assignments as operators see and end them.
+"""Assignments as operators list and end them.
 
-Whether an assignment is used only its host knows, which asks Nova and the
-hypervisor.
+Only the host of an assignment can determine whether it is used: it asks Nova
+and the hypervisor.
 """
 
 from __future__ import annotations
