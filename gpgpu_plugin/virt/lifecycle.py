@@ -353,7 +353,8 @@ class LifecycleMixin(service.ServiceMixin):
         what = release.on_destroy(
             vm_state=instance.vm_state, task_state=instance.task_state,
             deleted=bool(instance.deleted), instance_host=instance.host,
-            this_host=tracker.host)
+            this_host=tracker.host, may_be_evacuating=functools.partial(
+                roles.may_be_evacuating, instance, tracker))
         if what is release.Release.ALL:
             # Otherwise Nova removes the allocation with retries.
             without_retry = (CONF.reclaim_instance_interval > 0

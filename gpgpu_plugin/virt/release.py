@@ -19,6 +19,7 @@ nova/compute/manager.py).
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from nova.compute import task_states
 from nova.compute import vm_states
@@ -39,8 +40,12 @@ class Release(enum.StrEnum):
 
 def on_destroy(*, vm_state: str | None, task_state: str | None,
                deleted: bool, instance_host: str | None, this_host: str,
-               ) -> Release:
-    """Return which of the instance's assignments on this host end."""
+               may_be_evacuating: Callable[[], bool]) -> Release:
+    """Return which of the instance's assignments on this host end.
+
+    :param may_be_evacuating: returns whether an evacuation from this host may
+        be under way
+    """
     if deleted or task_state in _RELEASING_TASKS:
         return Release.ALL
     if task_state == task_states.RESIZE_REVERTING:
@@ -56,6 +61,8 @@ def on_destroy(*, vm_state: str | None, task_state: str | None,
         return Release.ALL
     if task_state is None and instance_host == this_host:
         # A delete, too: one that confirms a resize first loses its task on
-        # the way. Nothing else destroys a guest without a task.
-        return Release.ALL
+        # the way. Without a task Nova destroys nothing else but the guest of
+        # an evacuation, when its source starts: also before the evacuation
+        # has moved the instance, which stays here if it fails.
+        return Release.NOTHING if may_be_evacuating() else Release.ALL
     return Release.NOTHING

@@ -24,12 +24,15 @@ from nova import context as nova_context
 from nova import objects
 from nova.compute import task_states
 from nova.compute import vm_states
+from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import liveness
+
+LOG = logging.getLogger(__name__)
 
 Selector = Callable[[claim.Assignment], bool]
 """Whether an assignment of an instance on this host is meant."""
@@ -139,6 +142,27 @@ def location(instance: nova_types.Instance) -> liveness.Location:
                 is_evacuation=migration.migration_type == 'evacuation',
                 new_flavor=migration.new_instance_type_id)
             for migration in _migrations(instance)))
+
+
+def may_be_evacuating(instance: nova_types.Instance,
+                      tracker: resource_tracker.ResourceTracker) -> bool:
+    """Return whether an evacuation from this host may be under way.
+
+    If so, the next comparison releases what the instance does not need.
+    """
+    try:
+        found = any(
+            migration.is_evacuation and migration.source == tracker.host
+            and migration.status not in liveness.OVER
+            for migration in location(instance).migrations)
+    except Exception:
+        LOG.exception('Cannot check whether instance %s is evacuated from %s; '
+                      'its devices stay assigned until the next comparison '
+                      'with the conductor', instance.uuid, tracker.host)
+        found = True
+    if found:
+        tracker.request_reconcile()
+    return found
 
 
 def _migrations(instance: nova_types.Instance) -> list[nova_types.Migration]:

@@ -17,6 +17,7 @@ from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
+from nova import objects
 from nova.compute import task_states
 from nova.compute import vm_states
 
@@ -400,6 +401,46 @@ class DestroyTest(base.DriverTestCase):
         self.assertEqual(['instance'] * 2, [
             str(assignment.role) for assignment
             in self.tracker.assignments.of_instance('i1')])
+
+    def destroy_evacuated(self, **kwargs):
+        """Destroy as Nova's _destroy_evacuated_instances does.
+
+        :returns: devices of the instance then
+        """
+        migration = types.SimpleNamespace(**{
+            'id': 1, 'uuid': 'm1', 'status': 'accepted',
+            'source_compute': 'h1', 'dest_compute': 'h2',
+            'migration_type': 'evacuation', 'new_instance_type_id': 1,
+            **kwargs})
+        with fixtures.MockPatchObject(
+                objects.MigrationList, 'get_by_filters',
+                return_value=[migration]):
+            self.destroy()
+        return len(self.tracker.assignments.of_instance('i1'))
+
+    def test_source_of_an_evacuation_that_is_not_over_keeps_its_devices(self):
+        for status in ('accepted', 'pre-migrating'):
+            self.assertEqual(2, self.destroy_evacuated(status=status))
+        self.tracker.run_once()
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
+    def test_delete_that_lost_its_task_releases_after_other_migrations(self):
+        for other in ({'status': 'failed'}, {'source_compute': 'h2'},
+                      {'migration_type': 'resize'}):
+            self.assertEqual(0, self.destroy_evacuated(**other))
+            self.tracker.run_once()
+            self.instance = self.spawn(2)
+
+    def test_destroy_while_nova_does_not_answer_keeps_the_devices(self):
+        self.useFixture(fixtures.MockPatchObject(
+            objects.MigrationList, 'get_by_filters',
+            side_effect=RuntimeError('no database')))
+        reconcile = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'request_reconcile')).mock
+        self.destroy()
+        self.assertEqual(
+            2, len(self.tracker.assignments.of_instance('i1')))
+        reconcile.assert_called_once_with()
 
     def test_driver_that_was_not_started_releases_nothing(self):
         self.driver._gpu_tracker = None

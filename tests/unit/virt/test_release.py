@@ -37,7 +37,8 @@ class ReleaseTest(base.BaseTestCase):
     def released(self, **kwargs):
         return release.on_destroy(**{
             'vm_state': 'active', 'task_state': None, 'deleted': False,
-            'instance_host': 'h1', 'this_host': 'h1', **kwargs})
+            'instance_host': 'h1', 'this_host': 'h1',
+            'may_be_evacuating': lambda: False, **kwargs})
 
     def test_every_state(self):
         for vm_state, task_state in itertools.product(
@@ -60,6 +61,13 @@ class ReleaseTest(base.BaseTestCase):
     def test_delete_of_a_resized_server(self):
         # Nova confirms it first, and has forgotten its task then.
         self.assertEqual(ALL, self.released())
+
+    def test_source_of_an_evacuation_keeps_what_it_may_need(self):
+        self.assertEqual(NOTHING, self.released(
+            may_be_evacuating=lambda: True))
+        for state in ({'instance_host': 'h2'}, {'task_state': 'deleting'}):
+            self.assertEqual(ALL, self.released(
+                may_be_evacuating=self.fail, **state))
 
     def test_instance_lives_elsewhere(self):
         self.assertEqual(ALL, self.released(instance_host='h2'))
