@@ -319,7 +319,7 @@ class TwoHostsTest(MovesCase):
                       'one set')
         self._forget_guest('gpu1')
         self.delete(self.server)
-        self.settle(self.server, self.nothing_held)
+        self.wait_facts(self.server, self.nothing_assigned)
 
     def test_migration_after_a_failed_one_leaves_one_set(self) -> None:
         with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
