@@ -277,7 +277,15 @@ class LifecycleMixin(service.ServiceMixin):
             super().reboot(context, instance, network_info, reboot_type,
                            *args, **kwargs)
             if reboot_type == 'HARD':
-                roles.release_unused(self.gpu_tracker, instance)
+                self._gpu_release_unused(instance)
+
+    def _gpu_release_unused(self, instance: nova_types.Instance) -> None:
+        try:
+            roles.release_unused(self.gpu_tracker, instance)
+        except Exception:
+            LOG.exception('Cannot release what a failed migration of instance '
+                          '%s left here; reconciliation does', instance.uuid)
+            self.gpu_tracker.request_reconcile()
 
     def power_on(self, context: nova_types.Context,
                  instance: nova_types.Instance, *args: object,

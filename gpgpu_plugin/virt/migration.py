@@ -98,9 +98,18 @@ class MigrationMixin(lifecycle.LifecycleMixin):
                 context, instance, dest, flavor, *args, **kwargs)
         except Exception:
             if lifecycle.asks_for_gpus(flavor):
-                unclaim(self.gpu_tracker, instance.uuid,
-                        roles.migration_of(instance))
+                self._gpu_unclaim(instance)
             raise
+
+    def _gpu_unclaim(self, instance: nova_types.Instance) -> None:
+        try:
+            migration = roles.migration_of(instance)
+        except Exception:
+            LOG.exception('Cannot end the claim of the failed migration of '
+                          'instance %s; its destination ends it later',
+                          instance.uuid)
+        else:
+            unclaim(self.gpu_tracker, instance.uuid, migration)
 
     def confirm_migration(
             self, context: nova_types.Context,

@@ -321,6 +321,13 @@ class WorkingTest(base.DriverTestCase):
             self.driver.reboot(None, self.instance, None, kind)
             self.assertIs(releases, self.release_unused.called)
 
+    def test_hard_reboot_succeeds_though_the_release_fails(self):
+        self.release_unused.side_effect = RuntimeError('no database')
+        reconcile = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'request_reconcile')).mock
+        self.driver.reboot(None, self.instance, None, 'HARD')
+        reconcile.assert_called_once_with()
+
     def test_reboot_that_fails_releases_nothing(self):
         self.useFixture(fixtures.MockPatch(
             'nova.virt.fake.FakeDriver.reboot',

@@ -152,6 +152,13 @@ class MigrationTest(MigrationCase):
         self.assertEqual(
             2, len(self.tracker.assignments.of_instance('i1')))
 
+    def test_error_of_nova_is_raised_though_its_database_is_away(self):
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.fake.FakeDriver.migrate_disk_and_power_off',
+            side_effect=RuntimeError('no space')))
+        roles.migration_of.side_effect = LookupError('no database')
+        self.assertRaises(RuntimeError, self.begin, 3)
+
     def test_flavor_without_gpus_claims_nothing(self):
         self.driver._gpu_claim_move(
             None, self.instance, self.make_instance(0).flavor, self.migration,
