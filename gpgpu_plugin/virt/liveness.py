@@ -179,11 +179,24 @@ def _needed(claims: Claims, location: Location, host: str,
 
 def _needed_here(claims: Claims, location: Location, host: str) -> Claims:
     newest = next(location.of_host(host), None)
-    if newest is not None and newest.status not in (*OVER, 'done') and not (
-            newest.status == 'finished' and newest.source != host):
+    if newest is not None and newest.status != 'done' and not (
+            is_over(newest, location)
+            or (newest.status == 'finished' and newest.source != host)):
         # It is decided later which of them stays.
         return claims
     return current(claims, location, host)
+
+
+def is_over(migration: Migration, location: Location) -> bool:
+    """Return whether nothing follows a migration of an instance any more.
+
+    Nova resets the task of an instance when nova-compute was killed while the
+    guest moved, and leaves the status of the migration as it was.
+    """
+    return migration.status in OVER or (
+        migration.status in _ON_SOURCE
+        and not migration.is_evacuation and not location.is_deleting
+        and location.task not in (*_MOVING, task_states.MIGRATING))
 
 
 def current(claims: Claims, location: Location, host: str) -> Claims:

@@ -107,8 +107,9 @@ def release_unused(tracker: resource_tracker.ResourceTracker,
     claims = {assignment.migration_uuid for assignment in assignments}
     if not claims - {None} or instance.vm_state == vm_states.RESIZED:
         return
-    newest = next(location(instance).of_host(tracker.host), None)
-    if newest is None or newest.status not in liveness.OVER:
+    where = location(instance)
+    newest = next(where.of_host(tracker.host), None)
+    if newest is None or not liveness.is_over(newest, where):
         return
     used = current(instance, tracker)
     unused = tuple(assignment.uuid for assignment in assignments

@@ -23,6 +23,8 @@ ON_SOURCE = ('pre-migrating', 'migrating', 'post-migrating')
 OVER = ('error', 'failed', 'confirmed', 'reverted')
 MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
           task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
+STOPPED = (None, task_states.REBOOT_STARTED_HARD)
+"""Tasks after nova-compute was killed in a migration."""
 
 OWN = make.assignment(uuid='own')
 OTHER = make.assignment(uuid='other')
@@ -140,6 +142,10 @@ class HereTest(TableTestCase):
 
     def test_instance_that_is_deleted_is_left_to_the_delete(self):
         self.assertEqual([], self.dead(OWN, deleting=True))
+        for migration in (home('migrating'), on_host('migrating')):
+            self.assertEqual([], self.dead(
+                OWN, claimed(), migrations=[migration], deleting=True,
+                task=task_states.DELETING))
 
     def test_one_claim_lives_whatever_happened(self):
         for migrations in (
@@ -170,10 +176,25 @@ class HereTest(TableTestCase):
             migrations=[home('error'), home('error', 'm0')]))
 
     def test_undecided_migration_keeps_all(self):
-        for status in (*ON_SOURCE, 'reverting', 'confirming'):
+        for status in ('reverting', 'confirming'):
             for migration in (home(status), away(status)):
                 self.assertEqual([], self.dead(
                     OWN, claimed(), migrations=[migration]))
+
+    def test_migration_on_its_way_keeps_all_while_it_moves(self):
+        for status in ON_SOURCE:
+            for migration in (home(status), away(status)):
+                for task in (*MOVING, task_states.MIGRATING):
+                    self.assertEqual([], self.dead(
+                        OWN, claimed(), migrations=[migration], task=task))
+
+    def test_migration_that_stopped_decides_like_a_failed_one(self):
+        for status in ON_SOURCE:
+            for task in STOPPED:
+                self.assertEqual(['of-m1'], self.dead(
+                    OWN, claimed(), migrations=[away(status)], task=task))
+                self.assertEqual(['own'], self.dead(
+                    OWN, claimed(), migrations=[home(status)], task=task))
 
     def test_evacuation_that_is_not_done_keeps_all(self):
         for status in ('accepted', 'pre-migrating'):
@@ -191,11 +212,28 @@ class HereTest(TableTestCase):
 class OneHostTest(TableTestCase):
 
     def test_undecided_resize_keeps_both(self):
-        for status in (*ON_SOURCE, 'finished', 'confirming', 'reverting'):
+        for status in ('finished', 'confirming', 'reverting'):
             for flavor in (1, 2):
                 self.assertEqual([], self.dead(
                     OWN, claimed(), migrations=[on_host(status)],
                     flavor=flavor))
+
+    def test_resize_on_its_way_keeps_both_while_it_moves(self):
+        for status in ON_SOURCE:
+            for task in MOVING:
+                for flavor in (1, 2):
+                    self.assertEqual([], self.dead(
+                        OWN, claimed(), migrations=[on_host(status)],
+                        flavor=flavor, task=task))
+
+    def test_flavor_decides_after_a_resize_that_stopped(self):
+        # Nova resets the task when nova-compute starts, not the status.
+        for status in ON_SOURCE:
+            for task in STOPPED:
+                for flavor, dead in ((1, 'of-m1'), (2, 'own')):
+                    self.assertEqual([dead], self.dead(
+                        OWN, claimed(), migrations=[on_host(status)],
+                        flavor=flavor, task=task))
 
     def test_flavor_decides_after_a_failed_resize(self):
         for flavor, dead in ((1, 'of-m1'), (2, 'own')):

@@ -151,6 +151,11 @@ class ReleaseUnusedTest(LocatedTestCase):
     def test_guest_with_the_old_flavor_releases_the_destination_s(self):
         self.assertEqual(['a-destination'], self.released(flavor=1))
 
+    def test_resize_that_stopped_releases_the_destination_s(self):
+        # Nova resets the task of the instance, not the migration's status.
+        self.assertEqual(
+            ['a-destination'], self.released(flavor=1, status='migrating'))
+
     def test_migration_that_is_not_over_is_left_alone(self):
         self.assertIsNone(self.released(status='finished'))
         self.assertIsNone(self.released(vm_state='resized'))
