@@ -98,7 +98,8 @@ class LifecycleMixin(service.ServiceMixin):
     @contextlib.contextmanager
     def _gpu_working(self, instance: nova_types.Instance,
                      select: Callable[[], roles.Selector] | None = None, *,
-                     uses_assigned: bool = True) -> Iterator[None]:
+                     uses_assigned: bool = True,
+                     was_assigned: bool = False) -> Iterator[None]:
         """Hold the instance's lock while the driver makes or ends its guest.
 
         Calls of spawn and destroy by this thread within the context neither
@@ -108,6 +109,7 @@ class LifecycleMixin(service.ServiceMixin):
             gets; default those that it uses between migrations
         :param uses_assigned: whether the guest gets devices that the instance
             has already
+        :param was_assigned: whether it had some when the driver was called
         :raises GPUAssignmentsEnded: the devices were released while this
             call waited; nothing was changed
         """
@@ -118,7 +120,7 @@ class LifecycleMixin(service.ServiceMixin):
             # FakeDriver's reboot: the outer one decides.
             yield
             return
-        assigned = book.of_instance(instance.uuid)
+        assigned = was_assigned or book.of_instance(instance.uuid)
         # Registered first: from then on no comparison ends what is assigned.
         with (self._gpu_locks.hold(instance.uuid),
               self.gpu_tracker.builds.running(instance.uuid)):
@@ -150,6 +152,8 @@ class LifecycleMixin(service.ServiceMixin):
             # FakeDriver's finish_migration.
             nova_spawn()
             return
+        was_assigned = bool(
+            self.gpu_tracker.assignments.of_instance(instance.uuid))
         build = self._gpu_build(instance)
         with self._gpu_denial(context, instance, build):
             request = request_mod.from_extra_specs(
@@ -176,7 +180,7 @@ class LifecycleMixin(service.ServiceMixin):
         with (self._gpu_denial(context, instance, build),
               self._gpu_working(instance, functools.partial(
                   roles.spawned, instance, self.gpu_tracker, run.keeps),
-                  uses_assigned=run.keeps)):
+                  uses_assigned=run.keeps, was_assigned=was_assigned)):
             steps.execute(run)
 
     def _gpu_is_allocated(

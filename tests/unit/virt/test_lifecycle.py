@@ -26,6 +26,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
+from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
 from tests.fixtures import patience
 from tests.unit.virt import base
@@ -484,6 +485,26 @@ class DeleteMeetsStartTest(base.MeetingCase):
             None, self.instance, None, [], None, {}))
         self.assertIsInstance(error, virt_exception.GPUAssignmentsEnded)
         self.assertEqual(['destroy'], self.calls)
+
+    def test_rebuild_whose_devices_a_delete_released_claims_none(self):
+        self.watch('spawn')
+        rebuilt = self.make_instance(
+            2, task_state=task_states.REBUILD_SPAWNING)
+        extend = numa.GuestFit.extend
+
+        def delete(fit, request):
+            # It waits for Nova's lock of the host's resources.
+            self.delete()
+            return extend(fit, request)
+        self.useFixture(fixtures.MockPatchObject(
+            numa.GuestFit, 'extend', delete))
+        self.assertRaises(
+            virt_exception.GPUAssignmentsEnded, self.driver.spawn,
+            None, rebuilt, None, [], None,
+            {self.provider: {'resources': {'CUSTOM_GPU_H100': 2}}})
+        self.assertEqual(['destroy'], self.calls)
+        self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
 
     def test_start_that_waited_for_another_call_goes_on(self):
         with self.paused('power_on') as entered:
