@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What operators see: hosts, groups, types, devices, variants, assignments."""
+"""Hosts, groups, types, devices, variants and assignments for operators."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the database has after a storm, beside the truth of the hosts."""
+"""Checks of the database after a storm against the truth of the hosts."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class UnexpectedAssignmentsTest(base.BaseTestCase):
 
     def find(self, *assignments, instances=(), migrations=(), builds=(),
              after=60.0):
-        """What a periodic update of Nova finds."""
+        """Return what a periodic update of Nova finds."""
         self.seconds += after
         return self.watch.find(assignments, types.SimpleNamespace(
             tracked_instances=set(instances),

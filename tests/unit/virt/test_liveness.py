@@ -92,7 +92,7 @@ class NowhereTest(TableTestCase):
 
 
 class BeforeMoveTest(base.BaseTestCase):
-    """What an instance has on the host to which Nova prepares a move."""
+    """Tests of assignments on the host to which Nova prepares a move."""
 
     def dead(self, *assignments, host=ELSEWHERE, migrations=(),
              domain='absent', location=True):

@@ -34,7 +34,7 @@ class RebuildFailureTest(base.BaseTestCase):
         self.calls.nova(context, instance, node, node_type)
 
     def remove(self):
-        """What Nova does after a rebuild that failed."""
+        """Do what Nova does after a rebuild that failed."""
         self.tracker.delete_allocation_for_evacuated_instance(
             'context', self.instance, 'node', node_type='destination')
 
