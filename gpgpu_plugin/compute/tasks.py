@@ -278,8 +278,9 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
             _by_instance(assignment for assignment in listed
                          if assignment not in orphans), changes,
             building | late)
-        host.assignments.add_pending(
-            assignment.uuid for assignment in orphans)
+        if orphans:
+            host.assignments.add_pending(
+                assignment.uuid for assignment in orphans)
     if orphans:
         LOG.warning(
             'Releasing assignments on %s that nobody uses any more: %s',

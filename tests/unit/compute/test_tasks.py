@@ -290,6 +290,13 @@ class ReconcileTaskTest(TasksTestCase):
         self.assertTrue(began.is_set())
         self.assertEqual(['a1'], self.book.pending())
 
+    def test_comparison_that_ends_nothing_writes_nothing(self):
+        self.book.add('i1', [make.assignment()])
+        write = self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.versioned_file.write')).mock
+        self.reconcile(make.assignment())
+        self.assertFalse(write.called)
+
     def test_pending_release_is_no_orphan(self):
         self.book.add_pending(['a1'])
         done = self.reconcile(make.assignment(), gone=['i1'])
