@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable
 
 T = typing.TypeVar('T')
+_Arguments = typing.ParamSpec('_Arguments')
 
 
 class Attempt:
@@ -30,10 +31,12 @@ class Attempt:
         self._address = address
         self._problems = problems
 
-    def __call__(self, name: str, read: Callable[[], T | None]) -> T | None:
+    def __call__(self, name: str, read: Callable[_Arguments, T | None],
+                 *args: _Arguments.args, **kwargs: _Arguments.kwargs,
+                 ) -> T | None:
         """Return the value read; None: it does not exist or cannot be read."""
         try:
-            return read()
+            return read(*args, **kwargs)
         except (OSError, ValueError) as exc:
             self.unreadable.append(name)
             self._problems.append(

@@ -22,7 +22,6 @@ are read only of functions that can be a GPU or whose class is unknown.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import typing
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host.discovery import attempt as attempt_mod
 from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import pci_ids
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -170,7 +170,7 @@ class _Scanner:
         """
         attempt = attempt_mod.Attempt(name, self._problems)
         folder = f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}/{name}'
-        stable_id = attempt('path', lambda: self._virtual_id(folder))
+        stable_id = attempt('path', self._virtual_id, folder)
         if stable_id is None:
             return None
         vgpus = self._read_vgpus(
@@ -189,60 +189,47 @@ class _Scanner:
 
         :returns: None: its path cannot be read
         """
-        folder = f'{self._sysfs.devices}/{address}'
         attempt = attempt_mod.Attempt(address, self._problems)
-        hops = attempt('path', lambda: self._topology.hops(address))
+        hops = attempt('path', self._topology.hops, address)
         if hops is None:
             return None
-        vendor, device, subsystem_vendor, subsystem, revision, class_code = (
-            attempt(name, functools.partial(self._id, folder, name))
-            for name in ('vendor', 'device', 'subsystem_vendor',
-                         'subsystem_device', 'revision', 'class'))
+        folder = attempt('path', sysfs_mod.Folder,
+                         f'{self._sysfs.devices}/{address}')
+        if folder is None:
+            return None
+        with folder:
+            return self._read(address, hops, folder, attempt)
+
+    def _read(self, address: str, hops: list[str], folder: sysfs_mod.Folder,
+              attempt: attempt_mod.Attempt) -> pci.PCIFunction | None:
+        ids = pci_ids.read(folder, attempt)
         stable_id = topology.Topology.stable_id(hops)
         pf_id, vf_index = None, None
-        pf = attempt('physfn', lambda: self._sysfs.link(f'{folder}/physfn'))
+        pf = attempt('physfn', folder.link, 'physfn')
         if pf is not None:
             vf_index = attempt(
-                'virtfn', lambda: self._topology.vf_index(pf, address)
-            )
+                'virtfn', self._topology.vf_index, pf, address)
             if vf_index is None:
                 attempt.unreadable.append('vf_index')
-            pf_hops = attempt(
-                'path of physfn', lambda: self._topology.hops(pf)
-            )
+            pf_hops = attempt('path of physfn', self._topology.hops, pf)
             if pf_hops is None:
                 return None
             pf_id = topology.Topology.stable_id(pf_hops)
             # Without its number, the address tells a VF from others.
             number = f'@{hops[-1]}' if vf_index is None else vf_index
             stable_id = f'{pf_id}{pci.VF}{number}'
-        numa_node = attempt(
-            'numa_node', lambda: self._number(folder, 'numa_node'))
-        driver = attempt(
-            'driver', lambda: self._sysfs.link(f'{folder}/driver'))
-        group = attempt('iommu_group',
-                        lambda: self._sysfs.link(f'{folder}/iommu_group'))
+        numa_node = attempt('numa_node', _number, folder, 'numa_node')
+        driver = attempt('driver', folder.link, 'driver')
+        group = attempt('iommu_group', folder.link, 'iommu_group')
         fields: _GPUFields = {}
-        if pci.can_be_gpu(class_code):
-            fields = self._gpu(folder, stable_id, hops, driver, attempt)
+        if pci.can_be_gpu(ids.class_code):
+            fields = self._gpu(
+                folder, address, stable_id, hops, driver, attempt)
         return pci.PCIFunction(
-            id=stable_id, address=address, vendor=vendor, device=device,
-            subsystem_vendor=subsystem_vendor, subsystem=subsystem,
-            revision=revision, class_code=class_code, pf=pf_id,
+            id=stable_id, address=address, **ids._asdict(), pf=pf_id,
             vf_index=vf_index, numa_node=numa_node, driver=driver,
             iommu_group=int(group) if group else None,
             unreadable=tuple(attempt.unreadable), **fields)
-
-    def _id(self, folder: str, name: str) -> str | None:
-        text = self._sysfs.read(f'{folder}/{name}')
-        if text is None:
-            return None
-        return f'{int(text, 16):0{len(text.removeprefix("0x"))}x}'
-
-    def _number(self, folder: str, name: str) -> int | None:
-        text = self._sysfs.read(f'{folder}/{name}')
-        number = int(text) if text else -1
-        return number if number >= 0 else None
 
     # -- identity -----------------------------------------------------------
 
@@ -254,11 +241,11 @@ class _Scanner:
 
     # -- what is read only of GPUs ------------------------------------------
 
-    def _gpu(self, folder: str, stable_id: str, hops: list[str],
-             driver: str | None, attempt: attempt_mod.Attempt) -> _GPUFields:
-        names = set(self._sysfs.names(folder))
-        config = attempt('config', lambda: self._sysfs.read_bytes(
-            f'{folder}/config')) or b''
+    def _gpu(self, folder: sysfs_mod.Folder, address: str, stable_id: str,
+             hops: list[str], driver: str | None,
+             attempt: attempt_mod.Attempt) -> _GPUFields:
+        names = set(folder.names())
+        config = attempt('config', folder.read_bytes, 'config') or b''
         fields: _GPUFields = {
             'switch_path': self._topology.switch_path(hops, attempt),
             'slot': self._topology.slot(folder, hops, names, attempt),
@@ -267,41 +254,47 @@ class _Scanner:
                       'answer' if config_space.is_dead(config) else None)}
         if 'vpd' in names:
             fields['serial'] = attempt('vpd', lambda: config_space.vpd_serial(
-                self._sysfs.read_bytes(
-                    f'{folder}/vpd', config_space.VPD_READ) or b''))
+                folder.read_bytes('vpd', config_space.VPD_READ) or b''))
         if 'sriov_totalvfs' in names:
             fields['sriov_totalvfs'] = attempt(
-                'sriov_totalvfs',
-                lambda: self._number(folder, 'sriov_totalvfs'))
+                'sriov_totalvfs', _number, folder, 'sriov_totalvfs')
             fields['sriov_numvfs'] = attempt(
-                'sriov_numvfs', lambda: self._number(folder, 'sriov_numvfs'))
-        vgpus = self._read_vgpus(stable_id, folder, names, attempt)
+                'sriov_numvfs', _number, folder, 'sriov_numvfs')
+        vgpus = self._read_vgpus(
+            stable_id, f'{self._sysfs.devices}/{address}', names, attempt)
         boot_vga = 'boot_vga' in names and attempt(
-            'boot_vga', lambda: self._sysfs.read(f'{folder}/boot_vga')) == '1'
+            'boot_vga', folder.read, 'boot_vga') == '1'
         is_vfio = 'vfio-dev' in names or driver == _VFIO
         fields['used_by'] = _user(
             boot_vga=boot_vga, vgpus=vgpus, numvfs=fields.get('sriov_numvfs'),
-            is_open=is_vfio and self._is_enabled(folder, attempt))
+            is_open=is_vfio and _is_enabled(folder, attempt))
         return fields
 
     def _read_vgpus(self, stable_id: str, folder: str,
                     names: Collection[str], attempt: attempt_mod.Attempt,
                     ) -> vgpu_sysfs.ObservedVGPUs | None:
         """Return the vGPUs of a function, and keep them for the scan."""
-        found = attempt(pci.VGPU_TYPES, lambda: vgpu_sysfs.read_vgpus(
-            self._sysfs, folder, names))
+        found = attempt(pci.VGPU_TYPES, vgpu_sysfs.read_vgpus,
+                        self._sysfs, folder, names)
         if found is not None:
             self._vgpus[stable_id] = found
         return found
 
-    def _is_enabled(self, folder: str, attempt: attempt_mod.Attempt) -> bool:
-        """Return whether a driver has enabled the device.
 
-        vfio-pci and its variants enable a device only while a process has it
-        open (vfio_pci_core_enable).
-        """
-        return bool(attempt(
-            'enable', lambda: self._number(folder, 'enable')))
+def _number(folder: sysfs_mod.Folder, name: str) -> int | None:
+    text = folder.read(name)
+    number = int(text) if text else -1
+    return number if number >= 0 else None
+
+
+def _is_enabled(folder: sysfs_mod.Folder,
+                attempt: attempt_mod.Attempt) -> bool:
+    """Return whether a driver has enabled the device.
+
+    vfio-pci and its variants enable a device only while a process has it open
+    (vfio_pci_core_enable).
+    """
+    return bool(attempt('enable', _number, folder, 'enable'))
 
 
 def _user(*, boot_vga: bool, vgpus: vgpu_sysfs.ObservedVGPUs | None,

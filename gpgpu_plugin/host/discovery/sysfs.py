@@ -23,23 +23,25 @@ import os
 from gpgpu_plugin import exception
 
 _MAX = 4096
+_READ = os.O_RDONLY | os.O_CLOEXEC
 
 
-class Sysfs:
-    """Reader of a sysfs.
+class _Files:
+    """Reader of files.
 
     Methods return None for a file that does not exist, and raise OSError for
     one that exists and cannot be read.
+
+    :param fd: the open folder to which paths are relative
     """
 
-    def __init__(self, root: str = '/sys') -> None:
-        self.root = root.rstrip('/') or '/'
-        self.devices = f'{self.root}/bus/pci/devices'
+    def __init__(self, fd: int | None = None) -> None:
+        self._fd = fd
 
     def read_bytes(self, path: str, size: int = _MAX) -> bytes | None:
         """Return the first bytes of a file."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _READ, dir_fd=self._fd)
         except FileNotFoundError:
             return None
         try:
@@ -56,7 +58,7 @@ class Sysfs:
     def link(self, path: str) -> str | None:
         """Return the last part of a link's target."""
         try:
-            return os.readlink(path).rpartition('/')[2]
+            return os.readlink(path, dir_fd=self._fd).rpartition('/')[2]
         except FileNotFoundError:
             return None
         except OSError as exc:
@@ -64,9 +66,40 @@ class Sysfs:
                 return None
             raise
 
-    def target(self, path: str) -> str:
-        """Return a link's target, as it is written."""
-        return os.readlink(path)
+
+class Folder(_Files):
+    """Reader of an open folder, by the names of its files.
+
+    The kernel follows the folder's path once, instead of once for each file.
+    A ``with`` statement closes it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._folder = os.open(path, _READ | os.O_DIRECTORY)
+        super().__init__(self._folder)
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._folder)
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return os.listdir(self._folder)
+
+
+class Sysfs(_Files):
+    """Reader of a sysfs, by absolute paths.
+
+    :ivar root: where it is mounted
+    :ivar devices: the folder of all PCI functions
+    """
+
+    def __init__(self, root: str = '/sys') -> None:
+        super().__init__()
+        self.root = root.rstrip('/') or '/'
+        self.devices = f'{self.root}/bus/pci/devices'
 
     def names(self, path: str) -> list[str]:
         """Return the names in a folder; empty if there is no folder."""
@@ -74,6 +107,10 @@ class Sysfs:
             return os.listdir(path)
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def target(self, path: str) -> str:
+        """Return a link's target, as it is written."""
+        return os.readlink(path)
 
     def addresses(self) -> list[str]:
         """Return the addresses of all PCI functions.

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from gpgpu_plugin.host.discovery import attempt as attempt_mod
@@ -20,6 +21,12 @@ from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
+
+
+@functools.lru_cache(maxsize=4096)
+def _without_bus(hop: str) -> str:
+    match = _HOP.fullmatch(hop)
+    return match.group(1) if match else hop
 
 
 class Topology:
@@ -40,12 +47,10 @@ class Topology:
         """Return the path below ``/devices``: root bus, then addresses."""
         if address not in self._paths:
             target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
-            parts = target.split('/')
-            start = next((index for index, part in enumerate(parts)
-                          if part.startswith('pci')), None)
-            if start is None:
+            _, found, path = target.partition('/pci')
+            if not found:
                 raise ValueError(f'{target} is not below a host bridge')
-            self._paths[address] = parts[start:]
+            self._paths[address] = f'pci{path}'.split('/')
         return self._paths[address]
 
     @staticmethod
@@ -54,9 +59,7 @@ class Topology:
 
         Bus numbers below the root bus are left out: they may change at boot.
         """
-        return '/devices/' + '/'.join(
-            match.group(1) if (match := _HOP.fullmatch(hop)) else hop
-            for hop in hops)
+        return f'/devices/{"/".join(map(_without_bus, hops))}'
 
     def vf_index(self, pf: str, address: str) -> int | None:
         """Return the number of a VF; None: its PF does not link to it.
@@ -112,15 +115,14 @@ class Topology:
                 slots[address] = name
         return slots
 
-    def slot(self, folder: str, hops: list[str], names: set[str],
-              attempt: attempt_mod.Attempt) -> str | None:
+    def slot(self, folder: sysfs_mod.Folder, hops: list[str],
+             names: set[str], attempt: attempt_mod.Attempt) -> str | None:
         """Return the firmware's label of the device, else the nearest slot.
 
         A card with a switch of its own sits in the slot of its upstream port.
         """
         if 'label' in names:
-            label = attempt(
-                'label', lambda: self._sysfs.read(f'{folder}/label'))
+            label = attempt('label', folder.read, 'label')
             if label:
                 return label
         for hop in reversed(hops[1:]):

@@ -37,6 +37,24 @@ def add_driver(root: pathlib.Path, name: str) -> None:
         (folder / file).touch()
 
 
+def write_modalias(folder: pathlib.Path) -> None:
+    """Write the attribute that is made of the ids of a function.
+
+    A function that lacks one of them gets none.
+    """
+    try:
+        vendor, device, subsystem_vendor, subsystem, code = (
+            int((folder / name).read_text(), 16)
+            for name in ('vendor', 'device', 'subsystem_vendor',
+                         'subsystem_device', 'class'))
+    except FileNotFoundError:
+        return
+    (folder / 'modalias').write_text(
+        f'pci:v{vendor:08X}d{device:08X}'
+        f'sv{subsystem_vendor:08X}sd{subsystem:08X}'
+        f'bc{code >> 16:02X}sc{code >> 8 & 0xff:02X}i{code & 0xff:02X}\n')
+
+
 def _error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
 
@@ -308,6 +326,7 @@ class FakeKernel:
         # The kernel pads "device" with zeros, but not "sriov_vf_device".
         device = int((pf / 'sriov_vf_device').read_text(), 16)
         (folder / 'device').write_text(f'0x{device:04x}\n')
+        write_modalias(folder)
         # Ids in the configuration space of a VF read ffff; attributes have
         # those of the PF.
         config = (pf / 'config').read_bytes()

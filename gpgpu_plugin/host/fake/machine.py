@@ -251,6 +251,8 @@ class _Builder:
         for key, name in _FILES.items():
             if key in node:
                 self._write(folder / name, f'0x{node[key]}', name in broken)
+        if not broken:
+            fake_kernel.write_modalias(folder)
         self._write(folder / 'numa_node', str(node.get('numa', numa)),
                     'numa_node' in broken)
         for name in ('irq', 'driver_override', 'reset'):

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of ``pci`` needs no database, no configuration and no service."""
+"""Tests of ``pci``, which needs no database, configuration or service."""
 
 import contextlib
 import io

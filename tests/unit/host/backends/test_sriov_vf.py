@@ -12,11 +12,13 @@
 """Tests of plain VFs as vGPUs, on the fake kernel."""
 
 import os
+import pathlib
 
 import fixtures
 
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.host.fake import kernel
 from tests.unit.host import vgpu_base
 
 
@@ -73,6 +75,8 @@ class NoGPUTest(vgpu_base.VGPUCase):
         for pf in self.pfs:
             with open(f'{self.root}/{self.path(pf)}/class', 'w') as file:
                 file.write('0x010802\n')
+            kernel.write_modalias(
+                pathlib.Path(self.root, self.path(pf)))
         self.host = fake_host.FakeHost(self.root, {'8086:56c0': 4})
 
     @staticmethod

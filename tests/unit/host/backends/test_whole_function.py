@@ -349,6 +349,7 @@ class CleanTest(PassthroughCase):
             reset(path, value)
             if path.endswith('/reset'):
                 self.write(self.gpu, 'device', '0x2331\n')
+                self.write(self.gpu, 'modalias', '')
         self.backend.binder._write_attribute = swap
         self.verdict(False, 'device was 2330, is 2331')
 

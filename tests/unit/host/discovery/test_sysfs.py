@@ -65,6 +65,19 @@ class SysfsTest(base.BaseTestCase):
         self.assertRaises(OSError, self.sysfs.read, str(self.root))
         self.assertEqual(len(before), len(os.listdir('/proc/self/fd')))
 
+    def test_open_folder_is_read_by_names(self):
+        self.path('a', b'x\n')
+        os.symlink('../bus/pci/drivers/nvidia', self.path('driver'))
+        before = os.listdir('/proc/self/fd')
+        with sysfs.Folder(str(self.root)) as folder:
+            self.assertEqual(
+                ({'a', 'driver'}, 'x', 'nvidia', None, None),
+                (set(folder.names()), folder.read('a'),
+                 folder.link('driver'), folder.read('b'), folder.link('b')))
+        self.assertEqual(len(before), len(os.listdir('/proc/self/fd')))
+        self.assertRaises(
+            FileNotFoundError, sysfs.Folder, self.path('nowhere'))
+
     def test_link_is_the_last_part_of_its_target(self):
         os.symlink('../../bus/pci/drivers/nvidia', self.path('driver'))
         self.assertEqual('nvidia', self.sysfs.link(self.path('driver')))

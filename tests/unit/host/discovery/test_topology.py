@@ -66,9 +66,10 @@ class TopologyTest(base.BaseTestCase):
         (self.device / 'label').write_text('GPU 1\n')
         found = self.topology()
         reader = attempt.Attempt(PF, self.problems)
-        for names, slot in (({'label'}, 'GPU 1'), (set(), '7')):
-            self.assertEqual(slot, found.slot(
-                str(self.device), HOPS, names, reader))
+        with sysfs.Folder(str(self.device)) as device:
+            for names, slot in (({'label'}, 'GPU 1'), (set(), '7')):
+                self.assertEqual(slot, found.slot(
+                    device, HOPS, names, reader))
 
     def test_unreadable_slot_is_a_problem(self):
         folder = self.root / 'bus/pci/slots/7'

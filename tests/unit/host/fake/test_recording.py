@@ -197,7 +197,8 @@ class RoundTripTest(RecordingCase):
                         self.assertEqual(
                             pathlib.Path(path).read_bytes(),
                             pathlib.Path(other).read_bytes(), path)
-        self.assertEqual({'irq', 'resource', vgpu_driver.RULE}, left_out)
+        self.assertEqual(
+            {'irq', 'modalias', 'resource', vgpu_driver.RULE}, left_out)
 
     def test_anonymous_recording_differs_in_serial_numbers_only(self):
         for name in machine.names():

@@ -195,6 +195,7 @@ class RefusedTest(DesignationCase):
 
     def test_function_with_unreadable_ids_is_refused(self):
         self.write(self.gpu, 'device', 'garbage')
+        self.write(self.gpu, 'modalias', 'garbage')
         self.refused(self.gpu.address, 'its ids cannot be read')
 
     def test_card_whose_companion_the_host_uses_is_refused(self):
