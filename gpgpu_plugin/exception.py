@@ -115,13 +115,6 @@ class SessionLost(GPUPluginException):
                '%(host)s: %(reason)s')
 
 
-class RequestExpired(GPUPluginException):
-    """A call was handled when its caller had given up; nothing was done."""
-
-    msg_fmt = ('%(method)s for %(subject)s was wanted for %(wanted)s s and '
-               'handled after %(waited)s s: nobody waits for it any more')
-
-
 class ConductorUnavailable(GPUPluginException):
     """No gpgpu-conductor answered in time.
 
@@ -130,6 +123,31 @@ class ConductorUnavailable(GPUPluginException):
 
     msg_fmt = ('No gpgpu-conductor answered %(method)s within %(timeout)s s; '
                'check that one is running')
+
+
+class RequestExpired(ConductorUnavailable):
+    """A call was handled when its caller had given up; nothing was done."""
+
+    msg_fmt = ('%(method)s for %(subject)s was wanted for %(wanted)s s and '
+               'handled after %(waited)s s: nobody waits for it any more')
+
+
+class DatabaseBusy(ConductorUnavailable):
+    """The database exceeded a time limit; nothing was changed."""
+
+    msg_fmt = ('The database did not answer gpgpu-conductor in time, probably '
+               'because another transaction holds a lock; nothing was '
+               'changed: %(reason)s')
+
+
+class DatabaseUnavailable(ConductorUnavailable):
+    """The conductor's connection to the database failed, or is read-only.
+
+    It is unknown whether the call was executed.
+    """
+
+    msg_fmt = ('gpgpu-conductor lost its connection to the database, or the '
+               'database is read-only: %(reason)s')
 
 
 class BrokerUnavailable(ConductorUnavailable):

@@ -15,6 +15,10 @@ Rules for every writer: its first statement locks the row that orders it (the
 row of its host, or a row of ``locks``). It then reads what the previous writer
 committed, even if a transaction reads from one snapshot (MariaDB). Hosts are
 locked in the order of their ids.
+
+A transaction that took longer than ``limits.TRANSACTION`` is rolled back, so
+that a reader of changes knows how late one may become visible
+(conductor.scheduler_feed).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import typing
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -29,11 +34,13 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_db import api as oslo_db_api
+from oslo_db import exception as oslo_db_exception
 from oslo_db import options
 from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import limits
 
 T = typing.TypeVar('T')
 
@@ -64,10 +71,12 @@ class Database:
     """Transactions on the configured database.
 
     :param url: SQLAlchemy URL; default ``[database] connection``
+    :param limit: how long its transactions may wait; default no limits
     :raises ConfigInvalid: it names a server of MariaDB, but no database
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, url: str | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, url: str | None = None,
+                 limit: limits.Limits | None = None) -> None:
         register_opts(conf)
         settings = {
             name: conf.database[name] for name in (
@@ -77,8 +86,14 @@ class Database:
         if url:
             settings['connection'] = url
         _check_names_database(settings['connection'])
+        if limit is not None:
+            settings['connection'] = limit.url(sa.make_url(
+                settings['connection'])).render_as_string(
+                    hide_password=False)
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
+        if limit is not None:
+            limit.apply(self.engine)
         # SQLite has one writer at a time anyway. Waiting here, in order,
         # avoids 'database is locked', which a transaction that has read
         # before it writes gets however long it waits.
@@ -94,22 +109,36 @@ class Database:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
-        """Return the context of a transaction that only reads."""
-        with self._context.reader.using(_Scope()) as session:
+        """Return the context of a transaction that only reads.
+
+        :raises DatabaseBusy: a limit was exceeded
+        :raises DatabaseUnavailable: the connection failed
+        """
+        with _translated(), self._context.reader.using(_Scope()) as session:
             yield session
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[orm.Session]:
-        """Return the context of a transaction that may write."""
-        with self._sqlite_writer:
+        """Return the context of a transaction that may write.
+
+        :raises DatabaseBusy: a limit was exceeded; nothing was changed
+        :raises DatabaseUnavailable: the connection failed
+        """
+        with self._sqlite_writer, _translated():
             with self._context.writer.using(_Scope()) as session:
+                began = time.monotonic()
                 yield session
+                session.flush()
+                _check_duration(time.monotonic() - began)
 
     def write(self, work: Callable[[orm.Session], T]) -> T:
         """Run work in a writing transaction.
 
         It runs again after a deadlock, and if another transaction inserted the
         same row first.
+
+        :raises DatabaseBusy: a limit was exceeded; nothing was changed
+        :raises DatabaseUnavailable: the connection failed
         """
         def attempt() -> T:
             with self.writer() as session:
@@ -119,6 +148,35 @@ class Database:
             max_retry_interval=1, retry_on_deadlock=True,
             exception_checker=_lost_insertion)(attempt)()
         return result
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Raise our own error if the server or the connection gave up."""
+    try:
+        yield
+    except (oslo_db_exception.DBError, sa.exc.SQLAlchemyError) as exc:
+        if limits.is_exceeded(exc):
+            raise exception.DatabaseBusy(reason=exc) from exc
+        if (isinstance(exc, oslo_db_exception.DBConnectionError)
+                or _is_refused(exc)):
+            raise exception.DatabaseUnavailable(reason=exc) from exc
+        raise
+
+
+def _check_duration(seconds: float) -> None:
+    if seconds > limits.TRANSACTION:
+        raise exception.DatabaseBusy(
+            reason=f'the transaction took {seconds:.0f} s, and may take '
+                   f'{limits.TRANSACTION:.0f} s')
+
+
+def _is_refused(exc: Exception) -> bool:
+    """Return whether no connection could be opened.
+
+    oslo.db recognises the messages of old drivers only.
+    """
+    return isinstance(exc, sa.exc.OperationalError) and exc.statement is None
 
 
 def _lost_insertion(exc: Exception) -> bool:

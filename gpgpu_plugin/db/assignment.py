@@ -13,16 +13,149 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import page
+from gpgpu_plugin.db import usage
+
+_ORDER = (models.Host.name, models.Assignment.id)
 
 UNKNOWN_REQUEST = ''
 """``request`` of an assignment that was adopted from its host."""
+
+_TABLE = models.Base.metadata.tables['assignments']
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AssignmentRow:
+    """An active assignment; models.Assignment gives its columns' meaning.
+
+    Like DeviceRow, it is a value instead of an object of the ORM.
+    """
+
+    device: device_db.DeviceRow
+    uuid: str
+    host_id: int
+    instance_uuid: str
+    role: str
+    migration_uuid: str
+    ordinal: int
+    vgpu_type: str
+    resource_class: str
+    request: str
+    allocated: bool
+    lease_expires_at: float | None
+    host_generation: int
+
+
+AnyAssignment = models.Assignment | AssignmentRow
+
+_NAMES = tuple(field.name for field in dataclasses.fields(AssignmentRow)
+               if field.name != 'device')
+
+COLUMNS = tuple(_TABLE.c[name] for name in _NAMES)
+"""Columns of an AssignmentRow after its device, in its order."""
+
+_INSERT = sa.insert(_TABLE).inline()
+_ACTIVE_OF_DEVICE = sa.and_(
+    _TABLE.c.device_id == device_db.TABLE.c.id, _TABLE.c.active == 1)
+_CLAIMED_OF_HOSTS = (
+    sa.select(_TABLE.c.id, *COLUMNS, *device_db.COLUMNS)
+    .select_from(device_db.TABLE.outerjoin(_TABLE, _ACTIVE_OF_DEVICE))
+    .where(device_db.TABLE.c.host_id.in_(
+               sa.bindparam('host_ids', expanding=True)),
+           sa.or_(device_db.TABLE.c.group_id.is_not(None),
+                  device_db.TABLE.c.vgpu_type.is_not(None),
+                  _TABLE.c.id.is_not(None)))
+    .order_by(device_db.TABLE.c.host_id, device_db.TABLE.c.stable_id))
+_BY_UUID = (
+    sa.select(*COLUMNS, *device_db.COLUMNS)
+    .select_from(device_db.TABLE.join(_TABLE, _ACTIVE_OF_DEVICE))
+    .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+    .order_by(_TABLE.c.id))
+_END = (sa.update(_TABLE)
+        .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+        .values(active=None, lease_expires_at=None,
+                ended_at=sa.bindparam('at')))
+_ACTIVATE = (sa.update(_TABLE)
+             .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+             .values(lease_expires_at=None))
+
+
+def with_devices(
+    session: orm.Session, host_ids: Collection[int],
+) -> tuple[list[device_db.DeviceRow], list[AssignmentRow]]:
+    """Return what claims on hosts depend on, in one statement.
+
+    :returns: devices that are in a group, may have a vGPU or are assigned, by
+        host and stable id; and the active assignments, in the order of their
+        claims
+    """
+    devices = []
+    assignments = []
+    of_device = 1 + len(COLUMNS)
+    for row in session.execute(
+            _CLAIMED_OF_HOSTS, {'host_ids': list(host_ids)}):
+        device = device_db.DeviceRow(*row[of_device:])
+        devices.append(device)
+        if row[0] is not None:
+            assignments.append((row[0], AssignmentRow(
+                device, *row[1:of_device])))
+    assignments.sort(key=lambda pair: pair[0])
+    return devices, [assignment for _, assignment in assignments]
+
+
+def active(session: orm.Session,
+           uuids: Collection[str]) -> list[AssignmentRow]:
+    """Return those of some assignments that are active, as values.
+
+    They are in the order of their claims.
+    """
+    return [AssignmentRow(device_db.DeviceRow(*row[len(COLUMNS):]),
+                          *row[:len(COLUMNS)])
+            for row in session.execute(_BY_UUID, {'uuids': list(uuids)})]
+
+
+def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
+           project_id: str | None, user_id: str | None,
+           claimed_at: datetime.datetime) -> None:
+    """Store new assignments, in one statement.
+
+    Unlike by ``session.add``, they are stored at once.
+    """
+    session.execute(_INSERT, [
+        {name: getattr(row, name) for name in _NAMES} | {
+            'device_id': row.device.id, 'active': 1, 'claimed_at': claimed_at,
+            'project_id': project_id, 'user_id': user_id}
+        for row in rows])
+
+
+def end(session: orm.Session, rows: Collection[AssignmentRow],
+        at: datetime.datetime) -> None:
+    """Record that assignments have ended, in one statement."""
+    session.execute(_END, {'uuids': [row.uuid for row in rows], 'at': at})
+
+
+def end_lease(session: orm.Session, rows: Collection[AssignmentRow]) -> None:
+    """Record that claims were activated, in one statement."""
+    session.execute(_ACTIVATE, {'uuids': [row.uuid for row in rows]})
+
+
+def set_allocated(session: orm.Session, row: AssignmentRow, *,
+                  allocated: bool) -> None:
+    """Record whether an allocation in Placement covers an assignment."""
+    session.execute(sa.update(_TABLE).where(_TABLE.c.uuid == row.uuid)
+                    .values(allocated=allocated))
 
 
 def of_hosts(session: orm.Session,
@@ -38,17 +171,30 @@ def of_instance(session: orm.Session,
 
 
 def listed(session: orm.Session, host: str | None = None,
-           instance_uuid: str | None = None,
+           instance_uuid: str | None = None, limit: int | None = None,
+           marker: str | None = None,
            ) -> list[tuple[models.Assignment, models.Host]]:
-    """Return active assignments with their hosts, by host and claim.
+    """Return active assignments with their hosts, in order of host and claim.
 
     :param host: name; None: of all hosts
+    :param limit: number of rows at most; None: all
+    :param marker: UUID of the assignment before the first one, which may have
+        ended
+    :raises NotFound: no such marker
     """
     query = (
         sa.select(models.Assignment, models.Host)
         .join(models.Host, models.Assignment.host_id == models.Host.id)
         .where(models.Assignment.active == 1)
-        .order_by(models.Host.name, models.Assignment.id))
+        .order_by(*_ORDER).limit(limit))
+    if marker is not None:
+        place = session.execute(
+            sa.select(*_ORDER).join(
+                models.Host, models.Assignment.host_id == models.Host.id)
+            .where(models.Assignment.uuid == marker)).first()
+        if place is None:
+            raise exception.NotFound(kind='assignment', name=marker)
+        query = query.where(page.after(_ORDER, place))
     if host is not None:
         query = query.where(models.Host.name == host)
     if instance_uuid is not None:
@@ -64,29 +210,43 @@ def of_device(session: orm.Session,
     return found[0] if found else None
 
 
-def instance_of_variant(session: orm.Session, variant_id: int) -> str | None:
-    """Return an instance that a device of the variant is assigned to."""
-    return session.scalar(
-        sa.select(models.Assignment.instance_uuid)
-        .join(models.Device)
-        .join(models.Group, models.Device.group_id == models.Group.id)
-        .where(models.Assignment.active == 1,
-               models.Group.variant_id == variant_id).limit(1))
+def instance_of_variant(session: orm.Session, variant_id: int,
+                        host_ids: Collection[int] | None = None,
+                        ) -> str | None:
+    """Return an instance that a device of the variant is assigned to.
+
+    :param host_ids: look on these hosts only
+    """
+    query = (sa.select(models.Assignment.instance_uuid)
+             .join(models.Device)
+             .join(models.Group, models.Device.group_id == models.Group.id)
+             .where(models.Assignment.active == 1,
+                    models.Group.variant_id == variant_id).limit(1))
+    if host_ids is not None:
+        query = query.where(models.Assignment.host_id.in_(host_ids))
+    return session.scalar(query)
 
 
-def counts_by_type(session: orm.Session) -> dict[tuple[int | None, str], int]:
+def counts_by_type(session: orm.Session, group_ids: Collection[int],
+                   ) -> dict[tuple[int | None, str], int]:
     """Return the number of active assignments by group id and type."""
     return {(group_id, vgpu_type): count for group_id, vgpu_type, count
             in session.execute(
                 sa.select(models.Device.group_id,
                           models.Assignment.vgpu_type, sa.func.count())
-                .join(models.Device).where(models.Assignment.active == 1)
+                .join(models.Device)
+                .where(models.Assignment.active == 1,
+                       models.Device.group_id.in_(group_ids))
                 .group_by(models.Device.group_id,
                           models.Assignment.vgpu_type))}
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
-    """Delete the assignments of a host, including ended ones."""
+    """Delete the assignments of a host, all of which have ended.
+
+    Their usage is kept.
+    """
+    usage.keep(session, models.Assignment.host_id == host_id)
     session.execute(sa.delete(models.Assignment).where(
         models.Assignment.host_id == host_id))
 
@@ -121,9 +281,10 @@ def hosts_with_expired_lease(session: orm.Session, now: float) -> list[str]:
 
 
 def other_hosts(session: orm.Session, uuids: Collection[str]) -> list[str]:
-    """Return the names of hosts on which the same instances have more.
+    """Return the other hosts on which the same instances have assignments.
 
-    :param uuids: of assignments, including ended ones
+    :param uuids: UUIDs of assignments, including ended ones
+    :returns: names of hosts
     """
     given = orm.aliased(models.Assignment)
     return list(session.scalars(
@@ -138,12 +299,14 @@ def other_hosts(session: orm.Session, uuids: Collection[str]) -> list[str]:
 
 
 def known(session: orm.Session, uuids: Collection[str]) -> set[str]:
-    """Return those UUIDs that are assignments', ended ones too."""
-    if not uuids:
-        return set()
-    return set(session.scalars(
-        sa.select(models.Assignment.uuid)
-        .where(models.Assignment.uuid.in_(list(uuids)))))
+    """Return those UUIDs that are assignments', ended and purged ones too."""
+    found: set[str] = set()
+    for column in (models.Assignment.uuid, models.Usage.assignment_uuid):
+        missing = set(uuids) - found
+        if missing:
+            found.update(session.scalars(
+                sa.select(column).where(column.in_(missing))))
+    return found
 
 
 def places(session: orm.Session, host_id: int,
@@ -173,12 +336,3 @@ def last_of(session: orm.Session,
     return dict(session.execute(
         sa.select(models.Assignment.device_id, models.Assignment.uuid)
         .where(models.Assignment.id.in_(newest))).tuples().all())
-
-
-def by_uuid(session: orm.Session,
-            uuids: Sequence[str]) -> list[models.Assignment]:
-    """Return assignments in the order of their claims, also ended ones."""
-    return list(session.scalars(
-        sa.select(models.Assignment)
-        .where(models.Assignment.uuid.in_(list(uuids)))
-        .order_by(models.Assignment.id)))

@@ -19,6 +19,7 @@ the database has something that this migration did not create.
 
 from __future__ import annotations
 
+import contextlib
 import typing
 
 import sqlalchemy as sa
@@ -85,6 +86,20 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
     op.create_index(name, table, columns)
 
 
+def drop_index(name: str, table: str) -> None:
+    """Drop an index of a table, unless it is gone."""
+    if any(index['name'] == name
+           for index in sa.inspect(op.get_bind()).get_indexes(table)):
+        op.drop_index(name, table)
+
+
+def drop_column(table: str, name: str) -> None:
+    """Drop a column that no index has, unless it is gone."""
+    if any(column['name'] == name
+           for column in sa.inspect(op.get_bind()).get_columns(table)):
+        op.drop_column(table, name)
+
+
 def insert_row(table: str, **values: str) -> None:
     """Insert a row with these values, unless it exists."""
     rows = sa.table(table, *(sa.column(name) for name in values))
@@ -92,6 +107,19 @@ def insert_row(table: str, **values: str) -> None:
     if op.get_bind().scalar(
             sa.select(sa.func.count()).select_from(rows).where(*same)) == 0:
         op.execute(rows.insert().values(**values))
+
+
+def batch() -> contextlib.AbstractContextManager[sa.Connection]:
+    """Return the context of a transaction for one batch of rows.
+
+    Claims do not wait until all rows are changed. It sees the schema of the
+    previous migration. On SQLite it is the migration's own transaction, which
+    keeps other writers out.
+    """
+    bind = op.get_bind()
+    if bind.dialect.name == 'sqlite':
+        return contextlib.nullcontext(bind)
+    return bind.engine.begin()
 
 
 def _differences(table: sa.Table) -> list[str]:

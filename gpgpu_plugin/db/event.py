@@ -14,10 +14,16 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
+
+_INSERT = sa.insert(models.Base.metadata.tables['events']).inline()
 
 
 def now() -> datetime.datetime:
@@ -26,12 +32,30 @@ def now() -> datetime.datetime:
 
 
 def add(session: orm.Session, kind: str, host: str | None = None,
-        device: models.Device | None = None,
-        assignment: models.Assignment | None = None,
+        device: device_db.AnyDevice | None = None,
+        assignment: assignment_db.AnyAssignment | None = None,
         detail: str | None = None) -> None:
     """Record what happened, to which device and assignment."""
     session.add(models.Event(
-        at=now(), kind=kind, host=host, detail=detail,
-        device_uuid=device.uuid if device else None,
-        assignment_uuid=assignment.uuid if assignment else None,
-        instance_uuid=assignment.instance_uuid if assignment else None))
+        **_values(kind, host, device, assignment, detail)))
+
+
+def add_all(session: orm.Session, kind: str, host: str,
+            objects: Iterable[tuple[device_db.DeviceRow,
+                                    assignment_db.AssignmentRow | None]],
+            detail: str | None = None) -> None:
+    """Record the same for several devices, in one statement, at once."""
+    rows = [_values(kind, host, device, assignment, detail)
+            for device, assignment in objects]
+    if rows:
+        session.execute(_INSERT, rows)
+
+
+def _values(kind: str, host: str | None, device: device_db.AnyDevice | None,
+            assignment: assignment_db.AnyAssignment | None,
+            detail: str | None) -> dict[str, object]:
+    return {
+        'at': now(), 'kind': kind, 'host': host, 'detail': detail,
+        'device_uuid': device.uuid if device else None,
+        'assignment_uuid': assignment.uuid if assignment else None,
+        'instance_uuid': assignment.instance_uuid if assignment else None}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import typing
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -22,24 +23,85 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import page
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import vgpu_type as vgpu_type_db
+from gpgpu_plugin.domain import variant as variant_rules
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupRows:
     """Rows of one group; domain.group.GroupCapacity describes their meaning.
 
+    :ivar id: of the group
+    :ivar variant_status: whether a change of the variant is being applied
+    :ivar types: by id
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group and may have
         a vGPU
     :ivar assignments: active ones, in the order of their claims
     """
 
-    group: models.Group
-    devices: Sequence[models.Device]
-    foreign_vgpus: Sequence[models.Device] = ()
-    assignments: Sequence[models.Assignment] = ()
+    id: int
+    provider_uuid: str
+    allocation_policy: str
+    variant: variant_rules.Variant
+    variant_status: variant_rules.Status
+    types: Sequence[vgpu_type_db.VGPUTypeRow]
+    devices: Sequence[device_db.DeviceRow] = ()
+    foreign_vgpus: Sequence[device_db.DeviceRow] = ()
+    assignments: Sequence[assignment_db.AssignmentRow] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostRows:
+    """Rows of the groups of a host, and of all that is assigned there.
+
+    :ivar devices: those in groups, those that may have a vGPU, and those that
+        are assigned
+    :ivar assignments: active ones, in the order of their claims
+    """
+
+    groups: Sequence[GroupRows]
+    devices: Sequence[device_db.DeviceRow]
+    assignments: Sequence[assignment_db.AssignmentRow]
+
+    def after(self, changed: Iterable[device_db.DeviceRow],
+              claimed: Iterable[assignment_db.AssignmentRow] = (),
+              ended: Collection[str] = ()) -> HostRows:
+        """Return the rows after a change, without reading them again.
+
+        :param changed: devices that changed or are new
+        :param claimed: new assignments
+        :param ended: UUIDs of assignments
+        """
+        devices = {device.id: device for device in self.devices}
+        devices |= {device.id: device for device in changed}
+        return _filled(self.groups, list(devices.values()), [
+            dataclasses.replace(
+                assignment, device=devices[assignment.device.id])
+            for assignment in (*self.assignments, *claimed)
+            if assignment.uuid not in ended])
+
+
+_GROUPS = models.Base.metadata.tables['host_gpu_groups']
+_VARIANTS = models.Base.metadata.tables['variants']
+_TYPES = models.Base.metadata.tables['vgpu_types']
+_OF_HOSTS = (
+    sa.select(_GROUPS.c.host_id, _GROUPS.c.id, _GROUPS.c.provider_uuid,
+              _GROUPS.c.allocation_policy, _VARIANTS.c.status,
+              *variant_db.COLUMNS,
+              *vgpu_type_db.COLUMNS)
+    .select_from(_GROUPS
+                 .join(_VARIANTS, _GROUPS.c.variant_id == _VARIANTS.c.id)
+                 .outerjoin(_TYPES, _TYPES.c.gpu_group_id == _GROUPS.c.id))
+    .where(_GROUPS.c.host_id.in_(sa.bindparam('host_ids', expanding=True)))
+    .order_by(_GROUPS.c.id, _TYPES.c.id))
+_OF_VARIANT = 5
+_OF_TYPE = _OF_VARIANT + len(variant_db.COLUMNS)
 
 
 def of_hosts(session: orm.Session,
@@ -51,11 +113,17 @@ def of_hosts(session: orm.Session,
         .order_by(models.Group.id)).unique())
 
 
-def of_variant(session: orm.Session, variant_id: int) -> list[models.Group]:
-    """Return the groups of a variant with their types."""
+def host_ids_of_variant(session: orm.Session, variant_id: int, after: int,
+                        limit: int | None = None) -> list[int]:
+    """Return which hosts have a group of a variant, by host id.
+
+    :param after: only hosts with a greater id
+    """
     return list(session.scalars(
-        sa.select(models.Group).where(models.Group.variant_id == variant_id)
-        .options(orm.selectinload(models.Group.types))))
+        sa.select(models.Group.host_id)
+        .where(models.Group.variant_id == variant_id,
+               models.Group.host_id > after)
+        .order_by(models.Group.host_id).limit(limit)))
 
 
 def with_host_names(session: orm.Session, host: str | None,
@@ -65,49 +133,162 @@ def with_host_names(session: orm.Session, host: str | None,
     :param host: name of the only host
     :param variant: name of the only variant
     """
-    query = (sa.select(models.Host.name, models.Group)
-             .join(models.Host, models.Group.host_id == models.Host.id)
-             .options(orm.selectinload(models.Group.types))
-             .where(models.Host.deleted == 0)
-             .order_by(models.Host.name, models.Group.id))
+    return list(session.execute(
+        _of_live_hosts(sa.select(models.Host.name, models.Group), host,
+                       variant)
+        .options(orm.selectinload(models.Group.types))
+        .order_by(*_ORDER)).tuples())
+
+
+def listed(session: orm.Session, limit: int, host: str | None = None,
+           variant: str | None = None, marker: str | None = None,
+           ) -> list[tuple[models.Host, models.Group]]:
+    """Return groups of live hosts, sorted by the hosts' names.
+
+    :param host: name of the only host
+    :param variant: name of the only variant
+    :param marker: ``host:variant`` of the group before the first one
+    :raises NotFound: no such marker
+    """
+    query = _of_live_hosts(
+        sa.select(models.Host, models.Group), host, variant)
+    return list(session.execute(_page(
+        session, query, limit, _ORDER, marker, _NAMES)).tuples())
+
+
+def types_listed(session: orm.Session, limit: int, host: str | None = None,
+                 variant: str | None = None, marker: str | None = None,
+                 ) -> list[tuple[str, models.Group, models.VGPUType]]:
+    """Return types of groups of live hosts, with the hosts' names.
+
+    :param host: name of the only host
+    :param variant: name of the only variant
+    :param marker: ``host:variant:type`` before the first one
+    :raises NotFound: no such marker
+    """
+    query = _of_live_hosts(
+        sa.select(models.Host.name, models.Group, models.VGPUType),
+        host, variant).join(
+            models.VGPUType, models.VGPUType.gpu_group_id == models.Group.id)
+    return list(session.execute(_page(
+        session, query, limit, (*_ORDER, models.VGPUType.id), marker,
+        (*_NAMES, models.VGPUType.vgpu_type))).tuples())
+
+
+_ORDER = (models.Host.name, models.Group.id)
+_NAMES = (models.Host.name, models.Variant.name)
+_Select = typing.TypeVar(
+    '_Select', bound='sa.Select[*tuple[typing.Any, ...]]')
+
+
+def _page(session: orm.Session, query: _Select, limit: int,
+          order: Sequence[sa.SQLColumnExpression[typing.Any]],
+          marker: str | None,
+          names: Sequence[sa.SQLColumnExpression[typing.Any]]) -> _Select:
+    """Return a query of one page.
+
+    :param marker: values of ``names`` in the row before, with colons between
+        them
+    :raises NotFound: there is no such row
+    """
+    if marker is not None:
+        values = marker.split(':', len(names) - 1)
+        place = None if len(values) < len(names) else session.execute(
+            query.with_only_columns(*order).where(*(
+                name == value
+                for name, value in zip(names, values, strict=True)))).first()
+        if place is None:
+            raise exception.NotFound(kind='marker', name=marker)
+        query = query.where(page.after(order, place))
+    return query.order_by(*order).limit(limit)
+
+
+def _of_live_hosts(query: _Select, host: str | None,
+                   variant: str | None) -> _Select:
+    """Return a query of groups with their hosts and variants."""
+    query = (query.join(models.Host, models.Group.host_id == models.Host.id)
+             .join(models.Variant,
+                   models.Group.variant_id == models.Variant.id)
+             .options(orm.contains_eager(models.Group.variant))
+             .where(models.Host.deleted == 0))
     if host is not None:
         query = query.where(models.Host.name == host)
-    return [(name, group) for name, group in session.execute(query)
-            if variant in (None, group.variant.name)]
+    if variant is not None:
+        query = query.where(models.Variant.name == variant)
+    return query
 
 
-def load(session: orm.Session, host_ids: Collection[int],
-         active: Iterable[models.Assignment] | None = None,
-         ) -> dict[int, list[GroupRows]]:
-    """Return the groups of hosts with all their rows, in three queries.
+def load(session: orm.Session,
+         host_ids: Collection[int]) -> dict[int, HostRows]:
+    """Return the groups of hosts with all their rows, in two statements.
 
-    :param active: all active assignments of the hosts, if the caller has
-        loaded them
     :returns: by the host's id
     """
-    groups = of_hosts(session, host_ids)
-    rows = device_db.managed_or_partitioned(session, host_ids)
-    if active is None:
-        active = assignment_db.of_hosts(session, host_ids)
-    group_ids = {device.id: device.group_id for device in rows}
-    devices: dict[int, list[models.Device]] = collections.defaultdict(list)
-    foreign: dict[int, list[models.Device]] = collections.defaultdict(list)
-    for device in rows:
+    groups = _groups(session, host_ids)
+    devices: dict[int, list[device_db.DeviceRow]] = (
+        collections.defaultdict(list))
+    assignments: dict[int, list[assignment_db.AssignmentRow]] = (
+        collections.defaultdict(list))
+    found, active = assignment_db.with_devices(session, host_ids)
+    for device in found:
+        devices[device.host_id].append(device)
+    for assignment in active:
+        assignments[assignment.host_id].append(assignment)
+    return {host_id: _filled(groups[host_id], devices[host_id],
+                             assignments[host_id]) for host_id in host_ids}
+
+
+def _groups(session: orm.Session,
+            host_ids: Collection[int]) -> dict[int, list[GroupRows]]:
+    """Return groups with their types only, by the host's id."""
+    rows: dict[int, list[sa.Row[typing.Any]]] = collections.defaultdict(list)
+    for row in session.execute(_OF_HOSTS, {'host_ids': list(host_ids)}):
+        rows[row[1]].append(row)
+    groups: dict[int, list[GroupRows]] = collections.defaultdict(list)
+    for of_group in rows.values():
+        host_id, group_id, provider_uuid, policy, status = of_group[0][
+            :_OF_VARIANT]
+        groups[host_id].append(GroupRows(
+            id=group_id, provider_uuid=provider_uuid,
+            allocation_policy=policy,
+            variant_status=variant_rules.Status(status),
+            variant=variant_db.value(*of_group[0][_OF_VARIANT:_OF_TYPE]),
+            types=[vgpu_type_db.VGPUTypeRow(*row[_OF_TYPE:])
+                   for row in of_group if row[_OF_TYPE] is not None]))
+    return groups
+
+
+def _filled(groups: Iterable[GroupRows],
+            devices: Sequence[device_db.DeviceRow],
+            assignments: Sequence[assignment_db.AssignmentRow]) -> HostRows:
+    """Return the rows of a host, each with its group."""
+    of_group, foreign = _by_group(devices)
+    assigned: dict[int | None, list[assignment_db.AssignmentRow]] = (
+        collections.defaultdict(list))
+    for assignment in assignments:
+        assigned[assignment.device.group_id].append(assignment)
+    return HostRows(devices=devices, assignments=assignments, groups=[
+        dataclasses.replace(
+            group, devices=of_group.get(group.id, ()),
+            foreign_vgpus=foreign.get(group.id, ()),
+            assignments=assigned.get(group.id, ()))
+        for group in groups])
+
+
+def _by_group(devices: Collection[device_db.DeviceRow]) -> tuple[
+        dict[int, list[device_db.DeviceRow]],
+        dict[int, list[device_db.DeviceRow]]]:
+    """Return the devices of groups, and the foreign vGPUs of their GPUs."""
+    group_ids = {device.id: device.group_id for device in devices}
+    of_group: dict[int, list[device_db.DeviceRow]] = (
+        collections.defaultdict(list))
+    foreign: dict[int, list[device_db.DeviceRow]] = (
+        collections.defaultdict(list))
+    for device in devices:
         if device.group_id is not None:
-            devices[device.group_id].append(device)
+            of_group[device.group_id].append(device)
         of_gpu = group_ids.get(device.parent_id or 0)
         if (of_gpu not in (None, device.group_id)
                 and device.vgpu_type is not None):
             foreign[of_gpu].append(device)
-    assigned: dict[int, list[models.Assignment]] = (
-        collections.defaultdict(list))
-    for assignment in active:
-        if assignment.device.group_id is not None:
-            assigned[assignment.device.group_id].append(assignment)
-    result: dict[int, list[GroupRows]] = collections.defaultdict(list)
-    for group in groups:
-        result[group.host_id].append(GroupRows(
-            group=group, devices=devices[group.id],
-            foreign_vgpus=foreign[group.id],
-            assignments=assigned[group.id]))
-    return result
+    return of_group, foreign

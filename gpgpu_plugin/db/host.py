@@ -13,11 +13,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import scheduling
+
+_CHANGED_AT = 'changed_at'
+"""What a session knows of the time of its transaction. Not an expression in
+the UPDATE, which would need a statement for each host."""
 
 
 def find(session: orm.Session, name: str) -> models.Host | None:
@@ -60,27 +68,38 @@ def lock(session: orm.Session, name: str) -> models.Host | None:
 
     Must be the transaction's first statement (see db.api).
     """
-    return _exact(session.scalar(
-        sa.select(models.Host)
-        .where(models.Host.name == name, models.Host.deleted == 0)
-        .with_for_update().execution_options(populate_existing=True)), name)
+    return _exact(next(iter(_locked(
+        session, models.Host.name == name, models.Host.deleted == 0)),
+        None), name)
 
 
-def lock_ids(session: orm.Session,
-             ids: list[int]) -> list[models.Host]:
-    """Return hosts by id, locked in the order that all writers keep."""
-    return list(session.scalars(
-        sa.select(models.Host).where(models.Host.id.in_(ids))
-        .order_by(models.Host.id).with_for_update()
-        .execution_options(populate_existing=True)))
+def lock_ids(session: orm.Session, ids: Sequence[int], *,
+             skip_locked: bool = False) -> list[models.Host]:
+    """Return hosts by id, locked in the order that all writers keep.
+
+    :param skip_locked: leave out hosts that another transaction has locked
+        instead of waiting for them
+    """
+    return _locked(
+        session, models.Host.id.in_(ids), skip_locked=skip_locked)
 
 
 def lock_all(session: orm.Session) -> list[models.Host]:
     """Return all live hosts, locked in the order that all writers keep."""
-    return list(session.scalars(
-        sa.select(models.Host).where(models.Host.deleted == 0)
-        .order_by(models.Host.id).with_for_update()
-        .execution_options(populate_existing=True)))
+    return _locked(session, models.Host.deleted == 0)
+
+
+def _locked(session: orm.Session,
+            *conditions: sa.ColumnElement[bool],
+            skip_locked: bool = False) -> list[models.Host]:
+    """Lock hosts, and note the time of their changes."""
+    rows = session.execute(
+        sa.select(models.Host, clock.now()).where(*conditions)
+        .order_by(models.Host.id).with_for_update(skip_locked=skip_locked)
+        .execution_options(populate_existing=True)).all()
+    if rows:
+        session.info[_CHANGED_AT] = rows[0][1]
+    return [host for host, _ in rows]
 
 
 def by_node_uuid(session: orm.Session, node_uuid: str) -> models.Host | None:
@@ -89,49 +108,63 @@ def by_node_uuid(session: orm.Session, node_uuid: str) -> models.Host | None:
         models.Host.node_uuid == node_uuid, models.Host.deleted == 0))
 
 
-def all(session: orm.Session) -> list[models.Host]:
-    """Return all live hosts by name, not locked."""
-    return list(session.scalars(
-        sa.select(models.Host).where(models.Host.deleted == 0)
-        .order_by(models.Host.name)))
+def listed(session: orm.Session, limit: int,
+           marker: str | None = None) -> list[models.Host]:
+    """Return live hosts by name, not locked.
 
-
-def has_unnumbered(session: orm.Session) -> bool:
-    """Return whether a change of some host has no number yet."""
-    return session.scalar(
-        sa.select(models.Host.id)
-        .where(models.Host.change_number.is_(None)).limit(1)) is not None
-
-
-def lock_unnumbered(session: orm.Session) -> list[models.Host]:
-    """Return hosts whose change has no number, including deleted ones, locked.
-
-    A host that is being changed right now is skipped: its writer leaves it
-    without a number, and the next reader finds it.
+    :param marker: name of the host before the first one
     """
+    query = (sa.select(models.Host).where(models.Host.deleted == 0)
+             .order_by(models.Host.name).limit(limit))
+    if marker is not None:
+        query = query.where(models.Host.name > marker)
+    return list(session.scalars(query))
+
+
+def now(session: orm.Session) -> float:
+    """Return the database's time in seconds since the epoch."""
+    return session.scalars(sa.select(clock.now())).one()
+
+
+def changed_since(session: orm.Session,
+                  at: float) -> list[scheduling.HostVersion]:
+    """Return hosts, also deleted ones, that changed at a time or later.
+
+    No row is locked. They are sorted by id.
+    """
+    return _versions(session, models.Host.changed_at >= at)
+
+
+def live_after(session: orm.Session, host_id: int,
+               limit: int) -> list[scheduling.HostVersion]:
+    """Return some live hosts with a higher id, sorted by id."""
+    return _versions(session, models.Host.deleted == 0,
+                     models.Host.id > host_id, limit=limit)
+
+
+def _versions(session: orm.Session, *conditions: sa.ColumnElement[bool],
+              limit: int | None = None) -> list[scheduling.HostVersion]:
+    return [scheduling.HostVersion(*row) for row in session.execute(
+        sa.select(models.Host.id, models.Host.generation,
+                  models.Host.changed_at)
+        .where(*conditions).order_by(models.Host.id).limit(limit))]
+
+
+def by_ids(session: orm.Session, ids: list[int]) -> list[models.Host]:
+    """Return hosts, also deleted ones, by id, not locked."""
     return list(session.scalars(
-        sa.select(models.Host).where(models.Host.change_number.is_(None))
-        .order_by(models.Host.id).with_for_update(skip_locked=True)
-        .execution_options(populate_existing=True)))
-
-
-def changed_since(session: orm.Session, number: int) -> list[models.Host]:
-    """Return hosts, also deleted ones, that changed after a number."""
-    return list(session.scalars(
-        sa.select(models.Host).where(models.Host.change_number > number)
-        .order_by(models.Host.change_number)))
-
-
-def last_number(session: orm.Session) -> int:
-    """Return the highest number of a change; 0 if there is none."""
-    return session.scalar(
-        sa.select(sa.func.max(models.Host.change_number))) or 0
+        sa.select(models.Host).where(models.Host.id.in_(ids))
+        .order_by(models.Host.id)))
 
 
 def changed(host: models.Host) -> None:
-    """Mark the (locked) host as changed."""
+    """Mark the (locked) host as changed, at a time in its transaction."""
+    session = orm.object_session(host)
+    assert session is not None
+    if _CHANGED_AT not in session.info:
+        session.info[_CHANGED_AT] = now(session)
     host.generation += 1
-    host.change_number = None
+    host.changed_at = session.info[_CHANGED_AT]
 
 
 def lock_row(session: orm.Session, name: str) -> models.Lock:
@@ -142,7 +175,16 @@ def lock_row(session: orm.Session, name: str) -> models.Lock:
 
 
 def heard(session: orm.Session, host_id: int, at: float) -> None:
-    """Record when a host called, without a lock beforehand."""
-    session.execute(
-        sa.update(models.Host).where(models.Host.id == host_id)
-        .values(heard_at=at).execution_options(synchronize_session=False))
+    """Record when a host called, unless somebody has locked the host.
+
+    This never waits. A host that makes no other call calls again before it
+    counts as silent.
+    """
+    free = session.scalar(
+        sa.select(models.Host.id).where(models.Host.id == host_id)
+        .with_for_update(skip_locked=True))
+    if free is not None:
+        session.execute(
+            sa.update(models.Host).where(models.Host.id == free)
+            .values(heard_at=at)
+            .execution_options(synchronize_session=False))

@@ -64,8 +64,8 @@ class Base(orm.DeclarativeBase):
 class Lock(Base):
     """Rows that are locked where no other row orders two writers.
 
-    ``name``: what the lock is for (``changes``, ``variants``). ``value``:
-    of ``changes``, the last number given to a changed host.
+    ``name``: what the lock is for (``variants``). ``value``: of ``variants``,
+    the number of changes of variants.
     """
 
     __tablename__ = 'locks'
@@ -80,39 +80,40 @@ class Host(Base):
     ``name``: the host that nova-compute reports as. ``node``: name of its
     resource provider, of which the names of its groups' providers are made.
     ``node_uuid``: UUID of that provider. ``generation``: counts changes, so
-    that nova-compute drops an older inventory. ``change_number`` is NULL from
-    a change until the next reader of ``changes_since`` numbers it: numbers
-    given by readers, under one lock, follow the order in which changes became
-    visible. ``deleted``: 0, or the row's id after ``host delete``:
-    schedulers learn of the deletion from the row, and its name and node can
-    be reported anew. ``problems``: JSON list of what the last scan could not
-    read, for ``host show``. ``reported_at``: when that scan arrived, in UTC.
-    ``session``: number of the start of nova-compute that speaks for the host,
-    0 before the first. ``start_uuid``: that start; NULL after a restore of
-    the database, when the host must begin a new session. ``machine``: JSON of
-    the identity of its machine. ``heard_at``: seconds since the epoch when it
-    last called. ``takeover``: the operator allows the next start, whichever
-    machine it is on. ``restored``: the host knows more than the database, and
-    offers nothing until it has reported it. ``report_number``: the last scan
-    of the session that was stored, 0 before the first. ``comparison_number``:
-    the last comparison with Placement that was stored.
+    that nova-compute drops an older inventory. ``changed_at``: when the newest
+    change was written, in seconds since the epoch by the database's clock;
+    conductor.scheduler_feed finds changes by it. ``deleted``: 0, or the row's
+    id after ``host delete``: schedulers learn of the deletion from the row,
+    and its name and node can be reported anew. ``problems``: JSON list of what
+    the last scan could not read, for ``host show``. ``reported_at``: when that
+    scan arrived, in UTC. ``session``: number of the start of nova-compute that
+    speaks for the host, 0 before the first. ``start_uuid``: that start; NULL
+    after a restore of the database, when the host must begin a new session.
+    ``machine``: JSON of the identity of its machine. ``heard_at``: seconds
+    since the epoch when it last called. ``takeover``: the operator allows the
+    next start, whichever machine it is on. ``restored``: the host knows more
+    than the database, and offers nothing until it has reported it.
+    ``report_number``: the last scan of the session that was stored, 0 before
+    the first. ``comparison_number``: the last comparison with Placement that
+    was stored.
 
     Unique keys: a live host is found by name and by node. Index
-    ``change_number``: ``changes_since`` reads only hosts that changed.
+    ``changed_at``: ``changes_since`` reads only hosts that changed.
     """
 
     __tablename__ = 'hosts'
     __table_args__ = (
         sa.UniqueConstraint('name', 'deleted'),
         sa.UniqueConstraint('node_uuid', 'deleted'),
-        sa.Index(None, 'change_number'))
+        sa.Index(None, 'changed_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     name: orm.Mapped[str] = orm.mapped_column(NAME)
     node: orm.Mapped[str] = orm.mapped_column(NAME)
     node_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
     generation: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
-    change_number: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
+    changed_at: orm.Mapped[float] = orm.mapped_column(
+        sa.Double, default=0, server_default='0')
     deleted: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
     problems: orm.Mapped[str] = orm.mapped_column(
@@ -145,6 +146,9 @@ class Variant(Base):
     GPU. ``traits``: JSON list of what its providers get beside the plugin's
     own. ``mix_policy``: which vGPUs may be on one GPU together.
     ``enabled_types``: JSON list of the vGPU types that new groups offer.
+    ``status``: a domain.variant.Status, whether a change of it is being
+    applied to hosts. ``reason``: why its last change was undone, NULL if it
+    was not.
 
     Unique keys: each variant is found by name, and no two have the same
     resource classes.
@@ -171,6 +175,36 @@ class Variant(Base):
     enabled_types: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='["passthrough"]',
         server_default=PASSTHROUGH_ONLY)
+    status: orm.Mapped[str] = orm.mapped_column(
+        sa.String(16), default='ready', server_default='ready')
+    reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+
+
+class VariantChange(Base):
+    """A change of a variant that some hosts do not have yet.
+
+    ``variant_id``: the variant, which has its new values already. ``ids``:
+    JSON list of pairs of vendor and product id; hosts with such devices are
+    concerned. ``before``: JSON of the values to which the variant returns if
+    the change is undone, NULL if it was created. ``last_host_id``: hosts up
+    to this id are done, but for ``skipped_hosts``: JSON list of the ids of
+    hosts that were locked, to be done one by one.
+
+    Unique key: a variant has one change at a time.
+    """
+
+    __tablename__ = 'variant_changes'
+    __table_args__ = (sa.UniqueConstraint('variant_id'),)
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    variant_id: orm.Mapped[int] = orm.mapped_column(
+        sa.ForeignKey('variants.id'))
+    ids: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, default='[]', server_default=EMPTY_LIST)
+    before: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    last_host_id: orm.Mapped[int] = orm.mapped_column(
+        default=0, server_default='0')
+    skipped_hosts: orm.Mapped[str] = orm.mapped_column(
+        sa.Text, default='[]', server_default=EMPTY_LIST)
 
 
 class Group(Base):
@@ -253,21 +287,25 @@ class Device(Base):
     ``enabled``: the operator offers it. ``present``: the last scan saw it.
     ``reason``: why it is quarantined or unmanaged. ``clean_token``: which
     cleaning may end; a verdict on an earlier one is refused. ``pci_function``:
-    JSON of the PCI function that the last scan read. ``vgpu_capability``,
+    JSON of the PCI function that the last scan read. ``vendor_id``,
+    ``product_id``: its ids, '' for none; NULL in rows of a conductor that did
+    not know these columns. ``vgpu_capability``,
     ``driver_capacity``: JSON of what is known of its vGPUs, NULL where its
     driver has none or reports nothing; a scan that cannot see it does not
     overwrite it. ``generation``: compare-and-swap of ``state``.
 
     Unique keys: a device is found by UUID, and by its place on its host.
     Indexes: the devices of a variant's groups, when it changes; the VFs and
-    mdevs of a device, when it is shown.
+    mdevs of a device, when it is shown; the hosts with devices that a variant
+    matches, in the order of their ids.
     """
 
     __tablename__ = 'devices'
     __table_args__ = (sa.UniqueConstraint('uuid'),
                       sa.UniqueConstraint('host_id', 'stable_id'),
                       sa.Index(None, 'group_id'),
-                      sa.Index(None, 'parent_id'))
+                      sa.Index(None, 'parent_id'),
+                      sa.Index(None, 'vendor_id', 'product_id', 'host_id'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     uuid: orm.Mapped[str] = orm.mapped_column(UUID)
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
@@ -291,6 +329,8 @@ class Device(Base):
     clean_token: orm.Mapped[str | None] = orm.mapped_column(UUID)
     pci_function: orm.Mapped[str] = orm.mapped_column(
         sa.Text, server_default=EMPTY_OBJECT)
+    vendor_id: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
+    product_id: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
     vgpu_capability: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     driver_capacity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     generation: orm.Mapped[int] = orm.mapped_column(
@@ -312,12 +352,13 @@ class Assignment(Base):
     covers it. ``project_id``, ``user_id``, ``claimed_at``, ``ended_at``: who
     used the device and when (UTC), after Nova has forgotten the instance.
     ``lease_expires_at``: seconds since the epoch until which a claim that
-    nobody activated lasts.
+    nobody activated lasts. ``host_generation``: the generation of the host
+    before the claim, which orders the claims on it; 0: unknown.
 
     Unique keys: an assignment is found by UUID; a device is assigned once; a
     claim is granted once. Indexes: a host's active assignments are read with
     each claim, inventory and reconciliation; expired leases are looked for
-    every minute.
+    every minute; ``db purge`` deletes those that ended first.
     """
 
     __tablename__ = 'assignments'
@@ -328,7 +369,8 @@ class Assignment(Base):
                             'migration_uuid', 'ordinal', 'active',
                             name='uq_assignments_claim_key'),
         sa.Index(None, 'host_id', 'active'),
-        sa.Index(None, 'lease_expires_at'))
+        sa.Index(None, 'lease_expires_at'),
+        sa.Index(None, 'ended_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     uuid: orm.Mapped[str] = orm.mapped_column(UUID)
     device_id: orm.Mapped[int] = orm.mapped_column(
@@ -352,7 +394,43 @@ class Assignment(Base):
     lease_expires_at: orm.Mapped[float | None] = orm.mapped_column(
         sa.Double)
     ended_at: orm.Mapped[datetime.datetime | None]
+    host_generation: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
     device: orm.Mapped[Device] = orm.relationship(lazy='joined')
+
+
+class Usage(Base):
+    """Who used a device and when, after its assignment was deleted.
+
+    It stands by itself, so that it outlives what it names.
+    ``assignment_uuid``: the assignment. ``instance_uuid``, ``role``,
+    ``project_id``, ``user_id``: who used the device, as in ``assignments``.
+    ``host``, ``variant``, ``vgpu_type``, ``resource_class``: what was used;
+    a variant that was deleted first is NULL. ``began_at``, ``ended_at``: when
+    (UTC).
+
+    Unique key: the usage of an assignment is kept once, and the UUID remains
+    known. Index ``project_id``, ``ended_at``: the usage of a project in a
+    period.
+    """
+
+    __tablename__ = 'usages'
+    __table_args__ = (sa.UniqueConstraint('assignment_uuid'),
+                      sa.Index(None, 'project_id', 'ended_at'))
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    assignment_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
+    project_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
+    user_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
+    host: orm.Mapped[str] = orm.mapped_column(NAME)
+    variant: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
+    began_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        server_default=UNKNOWN_TIME)
+    ended_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        server_default=UNKNOWN_TIME)
 
 
 class Event(Base):
@@ -363,13 +441,14 @@ class Event(Base):
     ``device_uuid``, ``assignment_uuid``, ``instance_uuid``: the objects that
     it concerns, if any. ``detail``: further information for operators.
 
-    Indexes: the history of a device and of an instance, in a table that only
-    grows.
+    Indexes: the history of a device and of an instance; the oldest events,
+    which ``db purge`` deletes.
     """
 
     __tablename__ = 'events'
     __table_args__ = (sa.Index(None, 'device_uuid'),
-                      sa.Index(None, 'instance_uuid'))
+                      sa.Index(None, 'instance_uuid'),
+                      sa.Index(None, 'at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     at: orm.Mapped[datetime.datetime] = orm.mapped_column(
         server_default=UNKNOWN_TIME)

@@ -13,12 +13,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
@@ -26,21 +28,31 @@ from gpgpu_plugin.domain import variant as rules
 _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
         'type', 'resource_class', 'mix_policy')
 
+COLUMNS = tuple(models.Base.metadata.tables['variants'].c[name]
+                for name in ('name', 'traits', *_IDS))
+"""Columns that ``value`` takes, in its order."""
+
+
+@functools.lru_cache(maxsize=1000)
+def value(name: str, traits: str, *ids: str | None) -> rules.Variant:
+    """Return the value of some columns, made once in this process."""
+    return rules.Variant(
+        name=name, traits=tuple(json.loads(traits)),
+        **dict(zip(_IDS, ids, strict=True)))  # type: ignore[arg-type]
+
 
 def to_domain(row: models.Variant) -> rules.Variant:
     """Return the value of a row."""
-    return rules.Variant(
-        name=row.name, traits=tuple(json.loads(row.traits)),
-        **{name: getattr(row, name) for name in _IDS})
+    return value(row.name, row.traits, *(getattr(row, name) for name in _IDS))
 
 
-def fill(row: models.Variant, value: rules.Variant) -> models.Variant:
+def fill(row: models.Variant, variant: rules.Variant) -> models.Variant:
     """Write a value into a row, and return the row."""
-    row.name = value.name
-    row.normalized_name = naming.normalize(value.name)
-    row.traits = json.dumps(value.traits)
+    row.name = variant.name
+    row.normalized_name = naming.normalize(variant.name)
+    row.traits = json.dumps(variant.traits)
     for name in _IDS:
-        setattr(row, name, getattr(value, name))
+        setattr(row, name, getattr(variant, name))
     return row
 
 
@@ -61,6 +73,26 @@ def get(session: orm.Session, name: str) -> models.Variant:
     if row is None or row.name != name:
         raise exception.NotFound(kind='variant', name=name)
     return row
+
+
+def lock(session: orm.Session) -> None:
+    """Let no other writer change variants until the transaction ends.
+
+    The change gets a number, see ``change_number``. Must be the transaction's
+    first statement (see db.api).
+    """
+    host_db.lock_row(session, 'variants').value += 1
+
+
+def change_number(session: orm.Session) -> int:
+    """Return the number of changes of variants that were made so far."""
+    return session.scalars(sa.select(models.Lock.value).where(
+        models.Lock.name == 'variants')).one()
+
+
+def status(row: models.Variant) -> rules.Status:
+    """Return whether a change of the variant is being applied to hosts."""
+    return rules.Status(row.status)
 
 
 def has_class(session: orm.Session, resource_class: str) -> bool:

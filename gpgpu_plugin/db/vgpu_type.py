@@ -13,10 +13,53 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection
+
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import models
+
+_TABLE = models.Base.metadata.tables['vgpu_types']
+_CAPACITIES = ('max_vgpu_per_pgpu', 'max_capacity', 'remaining_capacity')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VGPUTypeRow:
+    """A row as it was read; models.VGPUType gives its columns' meaning."""
+
+    id: int
+    vgpu_type: str
+    enabled: bool
+    listed: bool
+    max_vgpu_per_pgpu: int
+    max_capacity: int
+    remaining_capacity: int
+
+
+COLUMNS = tuple(_TABLE.c[field.name]
+                for field in dataclasses.fields(VGPUTypeRow))
+"""Columns of a VGPUTypeRow, in its order."""
+
+_STORE = (sa.update(_TABLE).where(_TABLE.c.id == sa.bindparam('of_id'))
+          .values({name: sa.bindparam(name) for name in _CAPACITIES}))
+
+
+def store_capacities(session: orm.Session,
+                     rows: Collection[VGPUTypeRow]) -> None:
+    """Store the capacities of types, also in the session's own objects."""
+    if not rows:
+        return
+    session.execute(_STORE, [
+        {'of_id': row.id} | {name: getattr(row, name)
+                             for name in _CAPACITIES} for row in rows])
+    for row in rows:
+        known = session.identity_map.get(
+            orm.util.identity_key(models.VGPUType, row.id))
+        for name in _CAPACITIES if known is not None else ():
+            orm.attributes.set_committed_value(
+                known, name, getattr(row, name))
 
 
 def listed(session: orm.Session) -> list[tuple[str, str]]:

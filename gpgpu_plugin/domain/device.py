@@ -129,9 +129,9 @@ SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, *DeviceState)
 ASSIGNED_STATES = frozenset({_S.PROVISIONING, _S.ASSIGNED})
 """States in which an active assignment has the device."""
 
-# States of its vGPUs that a GPU shows, the most important one first.
-_SHOWN_OF_CHILDREN = (_S.ASSIGNED, _S.PROVISIONING, _S.CLEANING, _S.DIRTY,
-                      _S.QUARANTINED)
+SHOWN_OF_CHILDREN = (_S.ASSIGNED, _S.PROVISIONING, _S.CLEANING, _S.DIRTY,
+                     _S.QUARANTINED)
+"""States of its vGPUs that a GPU shows, the most important one first."""
 
 
 def next_state(state: DeviceState, event: DeviceEvent) -> DeviceState:
@@ -167,7 +167,7 @@ def shown_state(state: str, *, enabled: bool, present: bool,
         return str(state)
     if state == DeviceState.AVAILABLE:
         derived = next(
-            (shown for shown in _SHOWN_OF_CHILDREN if shown in children),
+            (shown for shown in SHOWN_OF_CHILDREN if shown in children),
             None)
         if derived in ASSIGNED_STATES or (derived and managed and present):
             return str(derived)

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Iterable
 
 from gpgpu_plugin import exception
@@ -25,6 +26,24 @@ TYPES = ('gpu',)
 
 _OPTIONAL = ('subsystem_vendor', 'subsystem', 'revision')
 _IDS = ('vendor', 'device', *_OPTIONAL)
+
+
+class Status(enum.StrEnum):
+    """Whether all hosts have the present values of a variant.
+
+    While it is changed or deleted, its devices cannot be claimed: none was
+    assigned when that began, and none must be when it ends.
+    """
+
+    READY = 'ready'
+    APPLYING = 'applying'
+    CHANGING = 'changing'
+    DELETING = 'deleting'
+
+    @property
+    def is_claimable(self) -> bool:
+        """Return whether devices of the variant can be claimed."""
+        return self in (Status.READY, Status.APPLYING)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -89,6 +89,7 @@ class GroupTest(base.BaseTestCase):
                 (exception.VariantTie, exception.Conflict),
                 (exception.BrokerUnavailable,
                  exception.ConductorUnavailable),
+                (exception.RequestExpired, exception.ConductorUnavailable),
                 (exception.HostNotReady, exception.HostError),
                 (exception.NoDriverCapacity, exception.HostNotReady)):
             self.assertTrue(issubclass(cls, group), cls)

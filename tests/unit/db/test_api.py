@@ -20,6 +20,7 @@ from oslo_db import exception as db_exception
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import models
 from tests.unit.db import base
 
@@ -92,9 +93,10 @@ class TransactionTest(base.DatabaseTestCase):
     def test_writers_of_sqlite_wait_for_each_other(self):
         # Each reads before it writes, which SQLite answers with 'database is
         # locked' where two do so at once.
+        self.add(base.host('h1', id=1, generation=0))
+
         def count(session):
-            row = session.get_one(models.Lock, 'changes')
-            row.value += 1
+            session.get_one(models.Host, 1).generation += 1
 
         def many():
             for _ in range(20):
@@ -106,7 +108,18 @@ class TransactionTest(base.DatabaseTestCase):
             thread.join()
         with self.db.reader() as session:
             self.assertEqual(
-                80, session.get_one(models.Lock, 'changes').value)
+                80, session.get_one(models.Host, 1).generation)
+
+
+    def test_transaction_that_took_too_long_changes_nothing(self):
+        seconds = iter([0, limits.TRANSACTION + 1])
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.api.time.monotonic', lambda: next(seconds)))
+        exc = self.assertRaises(
+            exception.DatabaseBusy, self.db.write,
+            lambda session: session.add(base.host('h1')))
+        self.assertIn('took 31 s, and may take 30 s', str(exc))
+        self.assertEqual([], self.names())
 
 
 class RetryTest(base.DatabaseTestCase):

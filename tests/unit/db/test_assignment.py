@@ -17,6 +17,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from tests.unit.conductor import base
@@ -55,9 +56,69 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
         self.ask('i1', Q4=2)
         releases.release(self.db, base.uuids(self.ask('i2', Q4=1)))
         with self.db.reader() as session:
-            counts = assignment_db.counts_by_type(session)
+            counts = assignment_db.counts_by_type(
+                session, [group.id for group in group_db.of_hosts(
+                    session, [host_db.get(session, 'h1').id])])
+            self.assertEqual(
+                {}, assignment_db.counts_by_type(session, [99]))
         self.assertEqual([('T4-4Q', 2)], [
             (vgpu_type, count) for (_, vgpu_type), count in counts.items()])
+
+
+class ValueTest(base.ConductorTestCase):
+    """Tests of rows that are read and written as values."""
+
+    def active(self):
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            return assignment_db.with_devices(session, [host.id])
+
+    def test_active_ones_come_with_the_devices_of_the_host(self):
+        self.boot(2, 'i1')
+        self.boot(1, 'i0')
+        devices, assignments = self.active()
+        self.assertEqual(sorted(row.stable_id for row in devices),
+                         [row.stable_id for row in devices])
+        self.assertEqual(8, len(devices))
+        self.assertEqual([('i1', 0), ('i1', 1), ('i0', 0)], [
+            (row.instance_uuid, row.ordinal) for row in assignments])
+        for row in assignments:
+            self.assertIn(row.device, devices)
+        with self.db.reader() as session:
+            uuids = [row.uuid for row in assignments]
+            self.assertEqual(
+                assignments,
+                assignment_db.active(session, [*reversed(uuids), 'other']))
+
+    def test_assigned_device_that_left_its_group_is_found(self):
+        [assignment] = self.boot(1).assignments
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).values(group_id=None))
+        [device], [found] = self.active()
+        self.assertEqual((assignment.uuid, assignment.device_uuid),
+                         (found.uuid, device.uuid))
+
+    def test_ended_one_is_not_active(self):
+        self.boot(1)
+        _, rows = self.active()
+        with self.db.writer() as session:
+            assignment_db.end(session, rows, event_db.now())
+        self.assertEqual([], self.active()[1])
+        with self.db.reader() as session:
+            self.assertEqual([], assignment_db.active(
+                session, [row.uuid for row in rows]))
+
+    def test_lease_and_allocation_are_stored(self):
+        self.claim(1)
+        _, [row] = self.active()
+        self.assertIsNotNone(row.lease_expires_at)
+        self.assertTrue(row.allocated)
+        with self.db.writer() as session:
+            assignment_db.end_lease(session, [row])
+            assignment_db.set_allocated(session, row, allocated=False)
+        _, [row] = self.active()
+        self.assertEqual((None, False),
+                         (row.lease_expires_at, row.allocated))
 
 
 class UniqueKeyTest(base.ConductorTestCase):

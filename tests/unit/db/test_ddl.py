@@ -94,6 +94,16 @@ class StepsTest(base.DatabaseTestCase):
         self.assertIn('unique=1', self.refused(
             ddl.create_index, 'ix_size', 'things', ['size']))
 
+    def test_what_is_dropped_again_stays_away(self):
+        self.run_step(ddl.create_index, 'ix_size', 'things', ['size'])
+        for _ in range(2):
+            self.run_step(ddl.drop_index, 'ix_size', 'things')
+            self.run_step(ddl.drop_column, 'things', 'size')
+        self.assertEqual({}, self.indexes())
+        self.assertEqual(['id'], [
+            column['name'] for column in sa.inspect(
+                self.db.engine).get_columns('things')])
+
     def test_row_inserted_again_is_there_once(self):
         for size in ('3', '3', '4'):
             self.run_step(ddl.insert_row, 'things', size=size)

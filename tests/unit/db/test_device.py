@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of device rows: JSON columns, compare-and-swap."""
 
+import dataclasses
+
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
@@ -53,6 +55,19 @@ class DeviceRowTest(base.ConductorTestCase):
             self.assertIsNone(device_db.vgpu_capability(row))
             self.assertIsNone(device_db.driver_capacity(row))
 
+    def test_ids_that_variants_match_are_those_of_the_last_scan(self):
+        with self.db.writer() as session:
+            row = self.first(session)
+            self.assertEqual(('10de', '2330'), (
+                row.vendor_id, row.product_id))
+            for vendor, device, expected in (
+                    ('1002', '74a0', ('1002', '74a0')), (None, None, ('', '')),
+                    ('10dexx', '2330', ('10de', '2330'))):
+                device_db.set_observed(row, dataclasses.replace(
+                    device_db.pci_function(row), vendor=vendor,
+                    device=device), None, None)
+                self.assertEqual(expected, (row.vendor_id, row.product_id))
+
     def test_value_that_changes_in_a_transaction_is_read_anew(self):
         with self.db.writer() as session:
             row = self.first(session)
@@ -89,3 +104,54 @@ class DeviceRowTest(base.ConductorTestCase):
             row = self.first(session)
             self.assertEqual(('available', None, None), (
                 row.state, row.vgpu_type, row.placement_id))
+
+
+class SwapTest(base.ConductorTestCase):
+
+    def rows(self):
+        with self.db.reader() as session:
+            return [device_db.row_of(row) for row in session.scalars(
+                sa.select(models.Device).order_by(models.Device.stable_id))]
+
+    def test_row_is_found_by_uuid(self):
+        with self.db.reader() as session:
+            for row in self.rows():
+                self.assertEqual(row, device_db.row(session, row.uuid))
+            self.assertRaises(
+                exception.NotFound, device_db.row, session, 'none')
+
+    def test_each_device_gets_its_own_values_in_one_statement(self):
+        before = self.rows()
+        changes = [
+            (row, dataclasses.replace(
+                device_db.after(row, device_rules.DeviceEvent.CLAIM),
+                clean_token=token, vgpu_type='A', placement_id=number))
+            for row, token, number in zip(
+                before, ('x', 'y', None), (1, None, 0), strict=False)]
+        with self.db.writer() as session, self.statements() as found:
+            device_db.swap(session, changes)
+        self.assertEqual(['BEGIN', 'UPDATE'], [
+            statement.split()[0] for statement in found])
+        self.assertEqual(
+            [now for _, now in changes] + before[3:], self.rows())
+
+    def test_nothing_changes_if_one_device_was_changed_meanwhile(self):
+        first, second, *_ = before = self.rows()
+        stale = dataclasses.replace(second, generation=7)
+        with self.assertRaisesRegex(exception.Conflict, second.uuid):
+            with self.db.writer() as session:
+                device_db.swap(session, [
+                    (row, device_db.after(
+                        row, device_rules.DeviceEvent.CLAIM))
+                    for row in (first, stale)])
+        self.assertEqual(before, self.rows())
+
+    def test_no_change_is_no_statement(self):
+        with self.db.writer() as session, self.statements() as found:
+            device_db.swap(session, [])
+        self.assertEqual([], found)
+
+    def test_text_is_parsed_once(self):
+        first, second = self.rows()[0], self.rows()[0]
+        self.assertIs(device_db.pci_function(first),
+                      device_db.pci_function(second))

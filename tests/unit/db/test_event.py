@@ -17,7 +17,9 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from tests.unit.conductor import base as conductor_base
 from tests.unit.db import base
@@ -60,6 +62,29 @@ class AddTest(base.DatabaseTestCase):
         self.assertRaises(RuntimeError, self.db.write, work)
         with self.db.reader() as session:
             self.assertEqual([], events(session))
+
+
+class AddAllTest(conductor_base.ConductorTestCase):
+
+    def test_events_of_several_devices_are_one_statement(self):
+        self.boot(2)
+        with self.db.writer() as session:
+            host = host_db.get(session, 'h1')
+            _, rows = assignment_db.with_devices(session, [host.id])
+            with self.statements() as found:
+                event_db.add_all(session, 'test', 'h1', [
+                    (rows[0].device, rows[0]), (rows[1].device, None)],
+                    'why')
+                event_db.add_all(session, 'test', 'h1', [])
+        self.assertEqual(1, len(found), found)
+        with self.db.reader() as session:
+            self.assertEqual(
+                [('test', 'h1', 'why', rows[0].device.uuid, rows[0].uuid,
+                  'i1'),
+                 ('test', 'h1', 'why', rows[1].device.uuid, None, None)],
+                [(event.kind, event.host, event.detail, event.device_uuid,
+                  event.assignment_uuid, event.instance_uuid)
+                 for event in events(session)[-2:]])
 
 
 class LedgerTest(conductor_base.ConductorTestCase):

@@ -11,8 +11,9 @@
 #    under the License.
 """Tests of group rows and the rows that belong to them."""
 
+import dataclasses
+
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from tests.fixtures import hosts
@@ -46,11 +47,15 @@ class FindTest(base.DatabaseTestCase):
                  for group in group_db.of_hosts(session, [1, 2])])
             self.assertEqual([], group_db.of_hosts(session, []))
 
-    def test_groups_of_a_variant_are_those_of_deleted_hosts_too(self):
+    def test_hosts_with_a_group_of_a_variant_are_in_order(self):
         with self.db.reader() as session:
-            self.assertEqual({'h1-A', 'h2-A', 'h0-A'}, {
-                group.provider_uuid for group in group_db.of_variant(
-                    session, self.variants[0].id)})
+            first, second, third = group_db.host_ids_of_variant(
+                session, self.variants[0].id, 0)
+            self.assertLess(first, second)
+            self.assertEqual([second], group_db.host_ids_of_variant(
+                session, self.variants[0].id, first, 1))
+            self.assertEqual([], group_db.host_ids_of_variant(
+                session, self.variants[0].id, third))
 
     def test_groups_of_live_hosts_are_listed_by_name(self):
         for host, variant, expected in (
@@ -69,17 +74,18 @@ class FindTest(base.DatabaseTestCase):
 
 class LoadCase(vgpu_base.VGPUTestCase):
 
-    def load(self, *hosts, active=None):
+    def load(self, *hosts):
         with self.db.reader() as session:
             ids = [host_db.get(session, host).id for host in hosts]
-            found = group_db.load(
-                session, ids, active(session) if active else None)
-            return [[(
-                rows.group.variant.name,
+            found = group_db.load(session, ids)
+            return [[self.names(group) for group in found[host_id].groups]
+                    for host_id in ids]
+
+    def names(self, rows):
+        return (rows.variant.name,
                 [row.stable_id for row in rows.devices],
                 [row.stable_id for row in rows.foreign_vgpus],
                 [row.uuid for row in rows.assignments])
-                for rows in found[host_id]] for host_id in ids]
 
 
 class LoadTest(LoadCase):
@@ -103,17 +109,16 @@ class LoadTest(LoadCase):
         self.assertEqual((active, []), (first, second))
         self.assertEqual([self.functions[0].id], devices)
 
-    def test_assignments_that_the_caller_has_are_not_read_again(self):
-        self.ask('i1', Q4=1)
-        with self.statements() as found:
-            [[(_, _, _, assignments)]] = self.load(
-                'h1', active=lambda session: [])
-        self.assertEqual([], assignments)
-        self.assertFalse([statement for statement in found
-                          if 'FROM assignments' in statement])
+    def test_types_come_with_their_stored_capacities(self):
         with self.db.reader() as session:
-            self.assertEqual(1, len(assignment_db.of_instance(
-                session, 'i1')))
+            host = host_db.get(session, 'h1')
+            [group] = group_db.load(session, [host.id])[host.id].groups
+            [of_group] = group_db.of_hosts(session, [host.id])
+            self.assertEqual(
+                [(row.id, row.vgpu_type, row.enabled, row.listed,
+                  row.max_vgpu_per_pgpu, row.max_capacity,
+                  row.remaining_capacity) for row in of_group.types],
+                [dataclasses.astuple(row) for row in group.types])
 
     def test_host_without_group_has_none(self):
         self.report_second_host([conductor_base.function(0)])
@@ -131,3 +136,54 @@ class ForeignVFTest(LoadCase):
             vf(PF, 3, owner='Cyborg', existing_vgpus=('234',))]))
         self.assertEqual(
             [[('T4', [PF.id], [f'{PF.id}/vf3'], [])]], self.load('h1'))
+
+
+class AfterTest(LoadCase):
+    """Tests that rows after a change are those that would be read."""
+
+    functions = (PF, *(vf(PF, index) for index in range(2)))
+
+    def test_devices_and_assignments_of_a_change_replace_those_before(self):
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            before = group_db.load(session, [host.id])[host.id]
+        claim = self.ask('i1', Q4=1)
+        with self.db.reader() as session:
+            claimed = group_db.load(session, [host.id])[host.id]
+        [assignment] = claimed.assignments
+        self.check(claimed, before.after(
+            [assignment.device], claimed=[assignment]))
+        releases.abort(
+            self.db, conductor_base.uuids(claim), touched=False, fault=None)
+        with self.db.reader() as session:
+            ended = group_db.load(session, [host.id])[host.id]
+        [device] = [device for device in ended.devices
+                    if device.id == assignment.device.id]
+        self.check(ended, claimed.after([device], ended=[assignment.uuid]))
+
+    def check(self, expected, rows):
+        self.assertEqual(
+            (expected.devices, expected.assignments),
+            (rows.devices, rows.assignments))
+        self.assertEqual([self.names(group) for group in expected.groups],
+                         [self.names(group) for group in rows.groups])
+
+    def test_foreign_vgpu_that_is_gone_is_left_out(self):
+        hosts.store(self.db, conductor_base.scan([
+            PF, vf(PF, 3, owner='Cyborg', existing_vgpus=('234',))]))
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            rows = group_db.load(session, [host.id])[host.id]
+        [group] = rows.groups
+        [foreign] = group.foreign_vgpus
+        [group] = rows.after(
+            [dataclasses.replace(foreign, vgpu_type=None)]).groups
+        self.assertEqual([], list(group.foreign_vgpus))
+
+    def test_new_device_joins_the_group(self):
+        with self.db.reader() as session:
+            host = host_db.get(session, 'h1')
+            rows = group_db.load(session, [host.id])[host.id]
+        new = dataclasses.replace(rows.devices[0], id=99, stable_id='new')
+        [group] = rows.after([new]).groups
+        self.assertEqual('new', group.devices[-1].stable_id)

@@ -33,7 +33,7 @@ class FindTest(base.DatabaseTestCase):
             self.assertIsNone(host_db.find(session, 'h1'))
             self.assertIsNone(host_db.lock(session, 'h1'))
             self.assertIsNone(host_db.by_node_uuid(session, 'node-of-h1'))
-            self.assertEqual([], host_db.all(session))
+            self.assertEqual([], host_db.listed(session, 9))
             self.assertEqual([], host_db.lock_all(session))
 
     def test_host_made_again_is_found_beside_its_tombstone(self):
@@ -49,7 +49,8 @@ class FindTest(base.DatabaseTestCase):
                  base.host('c', id=3))
         with self.db.writer() as session:
             self.assertEqual(
-                ['a', 'b', 'c'], [row.name for row in host_db.all(session)])
+                ['a', 'b', 'c'],
+                [row.name for row in host_db.listed(session, 9)])
             self.assertEqual(
                 [1, 2, 3], [row.id for row in host_db.lock_all(session)])
             self.assertEqual(
@@ -89,43 +90,44 @@ class LastGenerationTest(base.DatabaseTestCase):
         self.assertEqual(0, self.last('new', 'new'))
 
 
-class ChangeNumberTest(base.DatabaseTestCase):
+class ChangedTest(base.DatabaseTestCase):
 
-    def test_change_raises_the_generation_and_drops_the_number(self):
-        row = base.host('h1', generation=3, change_number=5)
-        host_db.changed(row)
-        self.assertEqual((4, None), (row.generation, row.change_number))
-
-    def test_hosts_without_number_are_found_deleted_ones_too(self):
-        self.add(base.host('h1', change_number=5))
-        with self.db.reader() as session:
-            self.assertFalse(host_db.has_unnumbered(session))
-        self.add(base.host('h3', deleted=1), base.host('h2'))
+    def test_change_raises_the_generation_and_sets_the_time(self):
+        self.add(base.host('h1', id=1, generation=3))
         with self.db.writer() as session:
-            self.assertTrue(host_db.has_unnumbered(session))
+            before = host_db.now(session)
+            host_db.changed(host_db.lock(session, 'h1'))
+        with self.db.reader() as session:
+            [version] = host_db.changed_since(session, 0)
+            self.assertEqual((1, 4), version[:2])
+            self.assertTrue(
+                before <= version.changed_at <= host_db.now(session))
+
+    def test_hosts_that_changed_are_found_deleted_ones_too(self):
+        self.add(base.host('h1', id=1, changed_at=5.5),
+                 base.host('h2', id=2, changed_at=6.5, deleted=1),
+                 base.host('h3', id=3, changed_at=6.25))
+        with self.db.reader() as session:
             self.assertEqual(
-                ['h3', 'h2'],
-                [row.name for row in host_db.lock_unnumbered(session)])
+                [(2, 1, 6.5), (3, 1, 6.25)],
+                host_db.changed_since(session, 6.25))
+            self.assertEqual(['h1', 'h2'], [
+                row.name for row in host_db.by_ids(session, [2, 1])])
 
-    def test_changes_after_a_number_come_in_their_order(self):
-        self.add(base.host('h1', change_number=9),
-                 base.host('h2', change_number=7, deleted=1),
-                 base.host('h3', change_number=6), base.host('h4'))
+    def test_live_hosts_are_found_in_pages(self):
+        self.add(*(base.host(f'h{number}', id=number, deleted=number == 2)
+                   for number in range(1, 6)))
         with self.db.reader() as session:
-            self.assertEqual(['h2', 'h1'], [
-                row.name for row in host_db.changed_since(session, 6)])
-            self.assertEqual(9, host_db.last_number(session))
-
-    def test_last_number_of_no_change_is_zero(self):
-        with self.db.reader() as session:
-            self.assertEqual(0, host_db.last_number(session))
+            self.assertEqual([1, 3], [
+                version.id for version in host_db.live_after(session, 0, 2)])
+            self.assertEqual([4, 5], [
+                version.id for version in host_db.live_after(session, 3, 9)])
 
 
 class LockRowTest(base.DatabaseTestCase):
 
     def test_rows_that_order_writers_are_there(self):
         with self.db.writer() as session:
-            for name in ('changes', 'variants'):
-                row = host_db.lock_row(session, name)
-                self.assertIsInstance(row, models.Lock)
-                self.assertEqual((name, 0), (row.name, row.value))
+            row = host_db.lock_row(session, 'variants')
+            self.assertIsInstance(row, models.Lock)
+            self.assertEqual('variants', row.name)

@@ -22,7 +22,8 @@ IDENTITY = {
     'hosts.node', 'variants.vendor', 'variants.device',
     'variants.resource_class', 'host_gpu_groups.provider_uuid',
     'devices.address', 'assignments.vgpu_type', 'assignments.resource_class',
-    'events.kind'}
+    'usages.instance_uuid', 'usages.role', 'usages.host', 'usages.vgpu_type',
+    'usages.resource_class', 'events.kind'}
 
 
 def mappers():

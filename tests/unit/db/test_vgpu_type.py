@@ -11,6 +11,9 @@
 #    under the License.
 """Tests of rows of vGPU types."""
 
+import dataclasses
+
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from tests.unit.db import base
 
@@ -40,3 +43,26 @@ class ListedTest(base.DatabaseTestCase):
                  base.group(hosts[1], first, A=True, B=False),
                  base.group(hosts[1], second, B=True))
         self.assertEqual([('T4', 'A'), ('T4-B', 'B')], self.listed())
+
+
+class StoreCapacitiesTest(base.DatabaseTestCase):
+
+    def test_capacities_are_stored_and_seen_by_the_session(self):
+        host, variant = base.host('h1', id=1), base.variant('T4')
+        self.add(host, variant, base.group(host, variant, A=True, B=True))
+        with self.db.writer() as session:
+            [group] = group_db.of_hosts(session, [1])
+            [rows] = group_db.load(session, [1])[1].groups
+            first, _ = rows.types
+            now = dataclasses.replace(
+                first, max_vgpu_per_pgpu=2, max_capacity=4,
+                remaining_capacity=3)
+            vgpu_type_db.store_capacities(session, [now])
+            vgpu_type_db.store_capacities(session, [])
+            self.assertEqual(
+                (2, 4, 3), (group.types[0].max_vgpu_per_pgpu,
+                            group.types[0].max_capacity,
+                            group.types[0].remaining_capacity))
+        with self.db.reader() as session:
+            [found] = group_db.load(session, [1])[1].groups
+            self.assertEqual([now, rows.types[1]], list(found.types))

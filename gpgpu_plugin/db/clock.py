@@ -1,0 +1,50 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The clock of the database, which all conductors share.
+
+It is the time at which a statement begins, or a later one within the same
+statement. SQLite has milliseconds, the servers microseconds.
+"""
+
+from __future__ import annotations
+
+import typing
+
+import sqlalchemy as sa
+from sqlalchemy.ext import compiler
+from sqlalchemy.sql import functions
+
+
+class now(functions.FunctionElement[float]):
+    """The seconds since the epoch."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiler.compiles(now, 'postgresql')
+def _postgresql(*_arguments: object, **_options: typing.Any) -> str:
+    return 'CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)'
+
+
+@compiler.compiles(now, 'mysql')
+@compiler.compiles(now, 'mariadb')
+def _mysql(*_arguments: object, **_options: typing.Any) -> str:
+    # UNIX_TIMESTAMP would go through the local time, which jumps. Replicas
+    # compute the same value, unlike with SYSDATE.
+    return ("(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+            ' / 1000000e0)')
+
+
+@compiler.compiles(now, 'sqlite')
+def _sqlite(*_arguments: object, **_options: typing.Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"

@@ -1,0 +1,170 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Devices as operators list them: filtered, in pages, with shown states.
+
+The shown state is domain.device.shown_state as an expression of SQL, so that
+the database filters and counts by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import page
+from gpgpu_plugin.domain import device as device_rules
+
+_State = device_rules.DeviceState
+# Row, and the names and UUIDs of ListedDevice in its order.
+_Select: typing.TypeAlias = (
+    'sa.Select[models.Device, str, str, str, str, str]')
+_ORDER = (models.Host.name, models.Device.stable_id)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListedDevice:
+    """A device, with what operators see beside its row.
+
+    :ivar used_by: UUID of the instance that it is assigned to
+    :ivar parent: UUID of the parent of a VF or an mdev row
+    """
+
+    row: models.Device
+    host: str
+    variant: str | None
+    used_by: str | None
+    parent: str | None
+    shown_state: str
+
+
+def _shown_state() -> sa.ColumnElement[str]:
+    """Return the expression of the shown state of ``devices``."""
+    child = orm.aliased(models.Device)
+    ranks = {str(state): rank for rank, state
+             in enumerate(device_rules.SHOWN_OF_CHILDREN)}
+    # Of its vGPUs, the state that is shown first.
+    rank = (sa.select(sa.func.min(sa.case(ranks, value=child.state)))
+            .where(child.parent_id == models.Device.id,
+                   child.group_id.is_not(None))
+            .correlate(models.Device).scalar_subquery())
+    derived = sa.case(
+        {rank: state for state, rank in ranks.items()}, value=rank)
+    device = models.Device
+    assigned = [str(state) for state in device_rules.ASSIGNED_STATES]
+    available = device.state == str(_State.AVAILABLE)
+    return sa.case(
+        (device.state.in_(assigned), device.state),
+        (sa.and_(available, sa.or_(
+            derived.in_(assigned),
+            sa.and_(derived.is_not(None), device.group_id.is_not(None),
+                    device.present))), derived),
+        (device.group_id.is_(None), device_rules.UNMANAGED),
+        (~device.present, device_rules.MISSING),
+        (sa.and_(~device.enabled, available), device_rules.DISABLED),
+        else_=device.state)
+
+
+def listed(session: orm.Session, *, limit: int, host: str | None = None,
+           variant: str | None = None, state: str | None = None,
+           used_by: str | None = None, marker: str | None = None,
+           ) -> list[ListedDevice]:
+    """Return devices, sorted by host and stable id.
+
+    :param host: name of the only host
+    :param variant: name of the only variant
+    :param state: the only shown state
+    :param used_by: UUID of the only instance
+    :param marker: UUID of the device before the first one
+    :raises NotFound: no such marker
+    """
+    conditions = {
+        models.Host.name: host, models.Variant.name: variant,
+        models.Assignment.instance_uuid: used_by}
+    query = _query().order_by(*_ORDER).limit(limit).where(
+        *(column == value for column, value in conditions.items()
+          if value is not None))
+    if state is not None:
+        query = query.where(_shown_state() == state)
+    if marker is not None:
+        query = query.where(page.after(_ORDER, _place(session, marker)))
+    return _listed(session, query)
+
+
+def get(session: orm.Session, uuid: str) -> ListedDevice:
+    """Return one device.
+
+    :raises NotFound: no such UUID
+    """
+    found = _listed(session, _query().where(models.Device.uuid == uuid))
+    if not found:
+        raise exception.NotFound(kind='device', name=uuid)
+    return found[0]
+
+
+def _query() -> _Select:
+    parent = orm.aliased(models.Device)
+    return (
+        sa.select(models.Device, models.Host.name, models.Variant.name,
+                  models.Assignment.instance_uuid, parent.uuid,
+                  _shown_state())
+        .join(models.Host, models.Device.host_id == models.Host.id)
+        .outerjoin(models.Group, models.Device.group_id == models.Group.id)
+        .outerjoin(models.Variant,
+                   models.Group.variant_id == models.Variant.id)
+        .outerjoin(models.Assignment, sa.and_(
+            models.Assignment.device_id == models.Device.id,
+            models.Assignment.active == 1))
+        .outerjoin(parent, models.Device.parent_id == parent.id))
+
+
+def _listed(session: orm.Session, query: _Select) -> list[ListedDevice]:
+    return [
+        ListedDevice(row=row, host=host, variant=variant, used_by=used_by,
+                     parent=parent, shown_state=shown)
+        for row, host, variant, used_by, parent, shown
+        in session.execute(query)]
+
+
+def _place(session: orm.Session, marker: str) -> tuple[str, str]:
+    found = session.execute(
+        sa.select(*_ORDER).join(
+            models.Host, models.Device.host_id == models.Host.id)
+        .where(models.Device.uuid == marker)).tuples().first()
+    if found is None:
+        raise exception.NotFound(kind='device', name=marker)
+    return found
+
+
+def count_by_state(session: orm.Session, host_ids: Collection[int],
+                   ) -> dict[int, dict[str, int]]:
+    """Return the numbers of devices of hosts by shown state; no mdev rows.
+
+    :returns: by the host's id; hosts without a device are left out
+    """
+    shown = _shown_state().label('shown')
+    states = (sa.select(models.Device.host_id, shown)
+              .where(models.Device.host_id.in_(host_ids),
+                     models.Device.kind == str(device_rules.DeviceKind.PCI))
+              .subquery())
+    found: dict[int, dict[str, int]] = {}
+    for host_id, state, count in session.execute(
+            sa.select(states.c.host_id, states.c.shown, sa.func.count())
+            .group_by(states.c.host_id, states.c.shown)
+            .order_by(states.c.shown)):
+        found.setdefault(host_id, {})[state] = count
+    return found

@@ -1,0 +1,37 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Pages of lists, in the order of the columns that they are sorted by."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+
+def after(columns: Sequence[sa.SQLColumnExpression[typing.Any]],
+          values: Sequence[object]) -> sa.ColumnElement[bool]:
+    """Return the condition that a row comes after another one.
+
+    It is written so that each database finds the first row by the index of the
+    first column, instead of reading all rows before it.
+
+    :param columns: columns by which rows are sorted; together they are unique
+    :param values: of the other row
+    """
+    [*pairs, (column, value)] = zip(columns, values, strict=True)
+    condition = column > value
+    for column, value in reversed(pairs):
+        condition = sa.or_(column > value,
+                           sa.and_(column == value, condition))
+    return sa.and_(columns[0] >= values[0], condition)

@@ -1,0 +1,114 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Deletion of what is only history: old events and ended assignments.
+
+It runs beside conductors, in transactions that are short and independent of
+each other: after an interruption the next run goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import typing
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage
+
+CHUNK = 1000
+"""Number of rows that one transaction deletes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Purged:
+    """Numbers of rows that were deleted.
+
+    :ivar complete: nothing is left to delete; False: ``max_rows`` was reached
+    """
+
+    events: int
+    assignments: int
+    complete: bool
+
+
+def purge(db: api.Database, before: datetime.datetime,
+          max_rows: int | None = None) -> Purged:
+    """Delete events and ended assignments that are older than a date.
+
+    The usage of each assignment is kept, and its UUID stays known: a host
+    that was away for long may still have it in its book. The last assignment
+    of each device stays, since a cleaning refers to it.
+
+    :param before: UTC, without a zone
+    :param max_rows: number of rows to delete at most; None: all
+    """
+    events = _repeat(db, _purge_events, before, max_rows)
+    left = None if max_rows is None else max_rows - events
+    assignments = _repeat(db, _purge_assignments, before, left)
+    return Purged(events=events, assignments=assignments,
+                  complete=left is None or assignments < left)
+
+
+class _Chunk(typing.Protocol):
+    """A transaction that deletes some rows and returns their number."""
+
+    def __call__(self, session: orm.Session, *, before: datetime.datetime,
+                 size: int) -> int:
+        """Delete rows."""
+
+
+def _repeat(db: api.Database, chunk: _Chunk, before: datetime.datetime,
+            max_rows: int | None) -> int:
+    total = 0
+    while max_rows is None or total < max_rows:
+        size = CHUNK if max_rows is None else min(CHUNK, max_rows - total)
+        deleted = db.write(
+            functools.partial(chunk, before=before, size=size))
+        total += deleted
+        if deleted < size:
+            break
+    return total
+
+
+def _purge_events(session: orm.Session, *, before: datetime.datetime,
+                  size: int) -> int:
+    # MariaDB has no LIMIT in a subquery of DELETE.
+    ids = session.scalars(
+        sa.select(models.Event.id).where(models.Event.at < before)
+        .order_by(models.Event.at).limit(size)).all()
+    session.execute(
+        sa.delete(models.Event).where(models.Event.id.in_(ids))
+        .execution_options(synchronize_session=False))
+    return len(ids)
+
+
+def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
+                       size: int) -> int:
+    later = orm.aliased(models.Assignment)
+    ids = session.scalars(
+        sa.select(models.Assignment.id)
+        .where(models.Assignment.active.is_(None),
+               models.Assignment.ended_at < before,
+               sa.exists().where(
+                   later.device_id == models.Assignment.device_id,
+                   later.id > models.Assignment.id))
+        .order_by(models.Assignment.ended_at).limit(size)).all()
+    usage.keep(session, models.Assignment.id.in_(ids))
+    session.execute(
+        sa.delete(models.Assignment).where(models.Assignment.id.in_(ids))
+        .execution_options(synchronize_session=False))
+    return len(ids)

@@ -1,0 +1,108 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of ``variant_changes``, and the hosts that a change concerns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import variant as rules
+
+
+def add(session: orm.Session, row: models.Variant, status: rules.Status,
+        values: Iterable[rules.Variant],
+        before: rules.Variant | None) -> models.VariantChange:
+    """Add a change of a variant, which no host has yet.
+
+    :param values: hosts with devices that have the ids of these are concerned
+    :param before: to what the variant returns if the change is undone
+    """
+    row.status, row.reason = str(status), None
+    session.flush()
+    change = models.VariantChange(
+        variant_id=row.id, last_host_id=0, skipped_hosts='[]',
+        ids=json.dumps(sorted({
+            (value.vendor, value.device) for value in values})),
+        before=None if before is None else json.dumps(
+            dataclasses.asdict(before)))
+    session.add(change)
+    session.flush()
+    return change
+
+
+def before(change: models.VariantChange) -> rules.Variant | None:
+    """Return to what the variant returns if the change is undone."""
+    if change.before is None:
+        return None
+    fields = json.loads(change.before)
+    return rules.Variant(**{**fields, 'traits': tuple(fields['traits'])})
+
+
+def skipped(change: models.VariantChange) -> list[int]:
+    """Return the ids of hosts that were locked when it was their turn."""
+    found: list[int] = json.loads(change.skipped_hosts)
+    return found
+
+
+def all(session: orm.Session) -> list[models.VariantChange]:
+    """Return all changes, oldest first."""
+    return list(session.scalars(
+        sa.select(models.VariantChange).order_by(models.VariantChange.id)))
+
+
+def of_variant(session: orm.Session,
+               variant_id: int) -> models.VariantChange | None:
+    """Return the change of a variant, if some host does not have it yet."""
+    return session.scalar(sa.select(models.VariantChange).where(
+        models.VariantChange.variant_id == variant_id))
+
+
+def lock(session: orm.Session, change_id: int) -> models.VariantChange | None:
+    """Return a change, locked until the transaction ends.
+
+    :returns: None if it has ended, or another conductor is working on it
+    """
+    return session.scalar(
+        sa.select(models.VariantChange)
+        .where(models.VariantChange.id == change_id)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True))
+
+
+def next_hosts(session: orm.Session, change: models.VariantChange,
+               limit: int | None = None) -> list[int]:
+    """Return the ids of the next hosts that a change concerns, in order.
+
+    Those are hosts with devices of its ids, or of which the ids are unknown,
+    and hosts that have a group of the variant.
+    """
+    pairs: list[tuple[str | None, str | None]] = [
+        (None, None), *map(tuple, json.loads(change.ids))]
+    found = set(group_db.host_ids_of_variant(
+        session, change.variant_id, change.last_host_id, limit))
+    for vendor, product in pairs:
+        found.update(device_db.host_ids_by_ids(
+            session, vendor, product, change.last_host_id, limit))
+    return sorted(found)[:limit]
+
+
+def hosts_pending(session: orm.Session, change: models.VariantChange) -> int:
+    """Return how many hosts do not have the change yet."""
+    return len(next_hosts(session, change)) + len(skipped(change))

@@ -1,0 +1,146 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of shown states, filters and pages of devices as the database does."""
+
+import collections
+import itertools
+import uuid
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.db import device_list
+from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from tests.unit.conductor import base
+
+FLAGS = list(itertools.product((True, False), repeat=3))
+CHILDREN = [(), *itertools.combinations(device_rules.DeviceState, 1),
+            *itertools.combinations(device_rules.DeviceState, 2)]
+
+
+class ShownStateTest(base.ConductorTestCase):
+    """Devices in all states, with the vGPUs that a GPU may have."""
+
+    functions = ()
+
+    def setUp(self):
+        super().setUp()
+        base.hosts.store(self.db, base.scan(base.EIGHT[:1]))
+        self.expected = {}
+        with self.db.writer() as session:
+            self.host = host_db.get(session, 'h1')
+            [self.group] = group_db.of_hosts(session, [self.host.id])
+            for state, flags in itertools.product(
+                    device_rules.DeviceState, FLAGS):
+                if state is not device_rules.DeviceState.AVAILABLE:
+                    self._gpu(session, state, flags, ())
+            for flags, states in itertools.product(FLAGS, CHILDREN):
+                self._gpu(session, device_rules.DeviceState.AVAILABLE,
+                          flags, states)
+
+    def _gpu(self, session, state, flags, children):
+        enabled, present, managed = flags
+        name = f'{state} {flags} {", ".join(children)}'
+        gpu = self._row(None, state, enabled, present, managed, name)
+        session.add(gpu)
+        session.flush()
+        for child in children:
+            session.add(self._row(gpu.id, child, True, True, True))
+        # One that is in no group does not count.
+        session.add(self._row(
+            gpu.id, device_rules.DeviceState.ASSIGNED, True, True, False))
+        self.expected[name] = device_rules.shown_state(
+            state, enabled=enabled, present=present, managed=managed,
+            children=children)
+
+    def _row(self, parent_id, state, enabled, present, managed, name=None):
+        unique = str(uuid.uuid4())
+        return models.Device(
+            uuid=unique, stable_id=name or unique, address='',
+            host_id=self.host.id,
+            group_id=self.group.id if managed else None,
+            parent_id=parent_id, state=str(state), enabled=enabled,
+            kind='pci' if parent_id is None else 'mdev',
+            present=present, generation=0, pci_function='{}')
+
+    def listed(self, **kwargs):
+        with self.db.reader() as session:
+            return device_list.listed(session, limit=10000, **kwargs)
+
+    def test_database_shows_the_states_of_the_rule(self):
+        found = {device.row.stable_id: device.shown_state
+                 for device in self.listed()}
+        self.assertEqual([], [
+            (name, state, found[name])
+            for name, state in self.expected.items() if found[name] != state])
+        self.assertEqual(set(device_rules.SHOWN_STATES),
+                         set(self.expected.values()))
+
+    def test_database_filters_by_the_shown_state(self):
+        for state in device_rules.SHOWN_STATES:
+            self.assertEqual(
+                {name for name, shown in self.expected.items()
+                 if shown == state},
+                {device.row.stable_id for device in self.listed(state=state)}
+                & self.expected.keys())
+
+    def test_database_counts_by_the_shown_state(self):
+        counts = collections.Counter(self.expected.values())
+        counts['available'] += 1  # The one that the host reported.
+        with self.db.reader() as session:
+            self.assertEqual(
+                {self.host.id: counts},
+                device_list.count_by_state(session, [self.host.id, 99]))
+
+
+class PageTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.report_second_host()
+
+    def pages(self, limit, **filters):
+        marker = None
+        while True:
+            with self.statements() as found:
+                page = device_admin.list_all(
+                    self.db, limit=limit, marker=marker, **filters)
+            # BEGIN, the row of the marker, the page.
+            self.assertLessEqual(len(found), 3)
+            yield page
+            if not page:
+                return
+            marker = page[-1].uuid
+
+    def test_pages_together_are_the_list(self):
+        everything = device_admin.list_all(self.db)
+        self.assertEqual(16, len(everything))
+        self.assertEqual(
+            sorted(everything, key=lambda info: (info.host, info.stable_id)),
+            list(everything))
+        for limit in (1, 3, 8, 16):
+            found = list(self.pages(limit))
+            self.assertEqual(
+                list(everything), list(itertools.chain(*found)))
+            self.assertEqual({limit}, set(map(len, found[:16 // limit])))
+
+    def test_filters_come_before_pages(self):
+        self.boot(3)
+        self.assertEqual([2, 1, 0], list(map(len, self.pages(
+            2, state='assigned'))))
+        self.assertEqual([3, 0], list(map(len, self.pages(3, used_by='i1'))))
+
+    def test_unknown_marker_is_not_found(self):
+        self.assertRaises(exception.NotFound, device_admin.list_all,
+                          self.db, marker='gone')

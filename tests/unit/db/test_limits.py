@@ -1,0 +1,74 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the limits of connections."""
+
+import sqlalchemy as sa
+from oslotest import base
+
+from gpgpu_plugin.db import limits
+
+
+class URLTest(base.BaseTestCase):
+
+    def of(self, url):
+        return dict(limits.Limits(10).url(sa.make_url(url)).query)
+
+    def test_drivers_get_their_limits(self):
+        self.assertEqual(
+            {'connect_timeout': '10', 'tcp_user_timeout': '10000'},
+            self.of('postgresql+psycopg2://h/gpgpu'))
+        self.assertEqual(
+            {'charset': 'utf8mb4', 'connect_timeout': '10',
+             'read_timeout': '9', 'write_timeout': '9'},
+            self.of('mysql+pymysql://h/gpgpu?charset=utf8mb4'))
+
+    def test_limits_of_the_url_stay(self):
+        self.assertEqual('3', self.of(
+            'mysql+pymysql://h/gpgpu?read_timeout=3')['read_timeout'])
+
+    def test_other_drivers_get_none(self):
+        for url in ('sqlite:///x', 'postgresql+asyncpg://h/gpgpu'):
+            self.assertEqual({}, self.of(url))
+
+
+class ExceededTest(base.BaseTestCase):
+
+    def test_errors_of_limits_are_found_in_their_wrappers(self):
+        class LockNotAvailable(Exception):
+            pgcode = '55P03'
+        for original in (LockNotAvailable(),
+                         Exception(1205, 'Lock wait timeout exceeded'),
+                         Exception(1969, 'max_statement_time exceeded')):
+            self.assertTrue(limits.is_exceeded(
+                sa.exc.DBAPIError('SELECT', {}, original)))
+
+    def test_other_errors_are_no_limits(self):
+        for original in (Exception(1213, 'Deadlock found'), Exception('x')):
+            self.assertFalse(limits.is_exceeded(
+                sa.exc.DBAPIError('SELECT', {}, original)))
+
+
+class ReadOnlyTest(base.BaseTestCase):
+
+    def test_errors_of_read_only_servers_are_found(self):
+        class ReadOnlySqlTransaction(Exception):
+            pgcode = '25006'
+        for original in (
+                ReadOnlySqlTransaction(),
+                Exception(1290, 'running with the --read-only option'),
+                Exception(1047, 'WSREP has not yet prepared node')):
+            self.assertTrue(limits.is_read_only(
+                sa.exc.DBAPIError('UPDATE', {}, original)))
+
+    def test_other_errors_are_no_read_only_servers(self):
+        self.assertFalse(limits.is_read_only(
+            sa.exc.DBAPIError('UPDATE', {}, Exception(1213, 'Deadlock'))))

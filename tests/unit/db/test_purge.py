@@ -1,0 +1,144 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of db purge: what goes, what stays, and in which steps."""
+
+import datetime
+import itertools
+from concurrent import futures
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import purge
+from tests.fixtures import database
+from tests.unit.conductor import base
+
+DAY = datetime.timedelta(days=1)
+
+
+class PurgeTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.now = event_db.now()
+        self.uuids = [self.life(number) for number in range(3)]
+
+    def life(self, number):
+        """Let an instance have the only free GPU for a while."""
+        [uuid] = base.uuids(self.boot(1, f'i{number}'))
+        releases.release(self.db, [uuid])
+        self.clean_all()
+        return uuid
+
+    def count(self, model, *where):
+        with self.db.reader() as session:
+            return session.scalar(
+                sa.select(sa.func.count()).select_from(model).where(*where))
+
+    def age(self, uuid, days):
+        """Let an assignment have ended some days ago."""
+        with self.db.writer() as session:
+            session.execute(
+                sa.update(models.Assignment)
+                .where(models.Assignment.uuid == uuid)
+                .values(ended_at=self.now - days * DAY))
+
+    def purge(self, days=-1, **kwargs):
+        return purge.purge(self.db, self.now - days * DAY, **kwargs)
+
+    def left(self):
+        with self.db.reader() as session:
+            return set(session.scalars(sa.select(models.Assignment.uuid)))
+
+    def test_everything_old_goes_but_the_last_assignment_of_a_device(self):
+        events = self.count(models.Event)
+        self.assertGreater(events, 12)
+        purged = self.purge()
+        self.assertEqual((events, 2, True), (
+            purged.events, purged.assignments, purged.complete))
+        self.assertEqual({self.uuids[2]}, self.left())
+        self.assertEqual(2, self.count(models.Usage))
+        self.assertEqual(0, self.count(models.Event))
+
+    def test_what_is_younger_stays(self):
+        self.age(self.uuids[0], 10)
+        purged = self.purge(days=5)
+        self.assertEqual((0, 1), (purged.events, purged.assignments))
+        self.assertEqual(set(self.uuids[1:]), self.left())
+
+    def test_active_assignment_stays(self):
+        active = base.uuids(self.boot(1, 'i9'))
+        self.purge()
+        self.assertEqual(set(active), self.left())
+
+    def test_purged_assignment_is_known(self):
+        self.purge()
+        with self.db.reader() as session:
+            self.assertEqual(set(self.uuids), assignment_db.known(
+                session, [*self.uuids, 'other']))
+
+    def test_late_release_of_a_purged_assignment_changes_nothing(self):
+        self.purge()
+        active = base.uuids(self.boot(1, 'i9'))
+        releases.release(self.db, self.uuids)
+        self.assertEqual(tuple(active), tuple(
+            row.uuid for row in claims.of_host(self.db, 'h1')))
+
+    def test_no_more_rows_than_asked_for_are_deleted(self):
+        events = self.count(models.Event)
+        purged = self.purge(max_rows=events + 1)
+        self.assertEqual((events, 1, False), (
+            purged.events, purged.assignments, purged.complete))
+        purged = self.purge(max_rows=2)
+        self.assertEqual((0, 1, True), (
+            purged.events, purged.assignments, purged.complete))
+
+    def test_one_transaction_deletes_one_chunk(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.purge.CHUNK', 2))
+        with self.statements() as found:
+            sa.event.listen(self.db.engine, 'commit',
+                            lambda connection: found.append('COMMIT'))
+            self.purge()
+        for chunk in ' '.join(found).split('COMMIT'):
+            self.assertLessEqual(chunk.count('DELETE'), 1)
+        self.assertEqual(2, self.count(models.Usage))
+
+    def test_interrupted_purge_goes_on(self):
+        """Each usage is kept once, wherever a run ended."""
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.purge.CHUNK', 1))
+        for writes in itertools.count(1):
+            with database.cut_after(self.db.engine, writes) as seen:
+                self.purge()
+            self.assertEqual(set(self.uuids), self.left() | self.kept())
+            if len(seen) < writes:
+                break
+        self.assertEqual({self.uuids[2]}, self.left())
+
+    def kept(self):
+        with self.db.reader() as session:
+            return set(session.scalars(
+                sa.select(models.Usage.assignment_uuid)))
+
+    def test_two_runs_at_once_keep_each_usage_once(self):
+        with futures.ThreadPoolExecutor(2) as pool:
+            runs = [pool.submit(self.purge) for _ in range(2)]
+            purged = [run.result() for run in runs]
+        self.assertEqual({self.uuids[2]}, self.left())
+        self.assertEqual(set(self.uuids[:2]), self.kept())
+        self.assertTrue(all(run.complete for run in purged))

@@ -1,0 +1,66 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of how long a connection of PostgreSQL may be silent."""
+
+import socket
+import types
+
+from oslotest import base
+
+from gpgpu_plugin.db import silence
+
+_OK, _READ, _WRITE = range(3)
+_SETUP, _READY, _BEGIN = range(3)
+
+
+class OperationalError(Exception):
+    """The driver's error."""
+
+
+_DRIVER = types.SimpleNamespace(
+    OperationalError=OperationalError,
+    extensions=types.SimpleNamespace(
+        POLL_OK=_OK, POLL_READ=_READ, POLL_WRITE=_WRITE,
+        STATUS_SETUP=_SETUP, STATUS_READY=_READY, STATUS_BEGIN=_BEGIN))
+
+
+class SilenceTest(base.BaseTestCase):
+
+    def connection(self, status, *states, **seconds):
+        """Return a connection that waits for one thing after the other.
+
+        :param seconds: fields of its patience that are not 600
+        """
+        near, self.server = socket.socketpair()
+        self.addCleanup(near.close)
+        self.addCleanup(self.server.close)
+        return types.SimpleNamespace(
+            status=status, poll=iter((*states, _OK)).__next__,
+            fileno=near.fileno, patience=silence.Patience(**{
+                'connect': 600, 'idle': 600, 'statement': 600, **seconds}))
+
+    def test_connection_that_is_silent_fails_after_its_limit(self):
+        for status, limit in ((_SETUP, 'connect'), (_READY, 'idle'),
+                              (_BEGIN, 'statement')):
+            silent = self.connection(status, _READ, **{limit: 0.01})
+            exc = self.assertRaises(
+                OperationalError, silence._wait, _DRIVER, silent)
+            self.assertIn('did not answer within 0.01 s', str(exc))
+
+    def test_connection_that_answers_goes_on(self):
+        answers = self.connection(_BEGIN, _WRITE, _READ)
+        self.server.sendall(b'x')
+        silence._wait(_DRIVER, answers)
+
+    def test_connection_of_others_has_no_limit(self):
+        self.assertIsNone(silence._seconds(
+            _DRIVER.extensions, types.SimpleNamespace(status=_BEGIN)))

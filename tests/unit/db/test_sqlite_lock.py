@@ -1,0 +1,60 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the lock of a conductor on an SQLite file."""
+
+import subprocess
+import sys
+
+import fixtures
+import sqlalchemy as sa
+from oslotest import base
+
+from gpgpu_plugin.db import sqlite_lock
+
+_TAKE = '''
+import sys
+import sqlalchemy as sa
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import sqlite_lock
+try:
+    sqlite_lock.SQLiteLock(sa.make_url(sys.argv[1])).acquire()
+except exception.ConfigInvalid as exc:
+    print(exc)
+'''
+
+
+class SQLiteLockTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.url = f'sqlite:///{folder}/x.sqlite'
+        self.lock = sqlite_lock.SQLiteLock(sa.make_url(self.url))
+
+    def refusal(self):
+        """Return what another process is told that takes the lock."""
+        return subprocess.run(
+            [sys.executable, '-c', _TAKE, self.url], capture_output=True,
+            text=True, check=True, timeout=900).stdout
+
+    def test_other_process_is_refused_until_release(self):
+        self.lock.acquire()
+        self.assertIn('x.sqlite, and only one at a time', self.refusal())
+        self.lock.release()
+        self.assertEqual('', self.refusal())
+
+    def test_servers_and_databases_in_memory_are_not_locked(self):
+        for url in ('sqlite://', 'sqlite:///:memory:',
+                    'postgresql://127.0.0.1/gpgpu'):
+            lock = sqlite_lock.SQLiteLock(sa.make_url(url))
+            lock.acquire()
+            lock.release()
