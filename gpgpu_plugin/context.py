@@ -13,12 +13,27 @@
 
 from __future__ import annotations
 
+import copy
+import typing
+
 import oslo_messaging
 from oslo_context import context
 
 
 class RequestContext(context.RequestContext):
-    """The user of a request, and the request ID in the logs."""
+    """The user of a request, and the request ID in the logs.
+
+    :ivar wanted: seconds that the caller waits for the answer to this call;
+        None: nobody waits
+    """
+
+    wanted: float | None = None
+
+    def wanted_for(self, seconds: float | None) -> RequestContext:
+        """Return the context of a call whose caller waits so long."""
+        call = copy.copy(self)
+        call.wanted = seconds
+        return call
 
 
 def admin(request_id: str | None = None) -> RequestContext:
@@ -32,9 +47,10 @@ class ContextSerializer(oslo_messaging.NoOpSerializer):
 
     def serialize_context(
             self, ctxt: RequestContext) -> dict[str, object]:
-        return dict(ctxt.to_dict())
+        return {**ctxt.to_dict(), 'wanted': ctxt.wanted}
 
     def deserialize_context(
             self, ctxt: dict[str, object]) -> RequestContext:
         result: RequestContext = RequestContext.from_dict(ctxt)
-        return result
+        return result.wanted_for(typing.cast(
+            'float | None', ctxt.get('wanted')))

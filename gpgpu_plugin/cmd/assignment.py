@@ -25,6 +25,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import device
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 
 _LIST = ('uuid', 'instance_uuid', 'host', 'address', 'variant', 'vgpu_type',
@@ -42,13 +43,15 @@ class AssignmentList(reach.Command, lister.Lister):
                             help='list only assignments of this instance')
         parser.add_argument('--reason', action='store_true',
                             help='show the reason for each value of "used"')
+        paging.add_arguments(parser, 'its UUID')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         found = self.api.assignment_list(
             gpgpu_context.admin(), host=parsed_args.host,
             instance=device.instance_uuid(parsed_args.instance)
-            if parsed_args.instance else None)
+            if parsed_args.instance else None,
+            limit=parsed_args.limit, marker=parsed_args.marker)
         return columns.rows(
             found, (*_LIST, 'reason') if parsed_args.reason else _LIST)
 

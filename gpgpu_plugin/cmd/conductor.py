@@ -9,20 +9,30 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""gpgpu-conductor, the only process that uses the plugin's database."""
+"""gpgpu-conductor, the only process that uses the plugin's database.
+
+SIGTERM and SIGINT end it after the calls under way, SIGHUP makes it read its
+configuration again, and SIGUSR2 writes a report of its threads and options.
+systemd is notified when it serves.
+"""
 
 from __future__ import annotations
 
 import signal
+import socket
 import sys
-import threading
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from oslo_config import cfg
 from oslo_log import log as logging
+from oslo_reports import guru_meditation_report
+from oslo_reports import opts as report_opts
+from oslo_service import systemd
 
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
@@ -31,41 +41,123 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 LOG = logging.getLogger(__name__)
 
 
-def prepare(argv: Sequence[str]) -> cfg.ConfigOpts:
-    """Read the configuration of this process and set up logging.
+class _Version:
+    """Name and version of the program, as oslo.reports reads them."""
 
-    :raises ConfigInvalid: no other process could reach this one
+    def vendor_string(self) -> str:
+        """Return who made the program."""
+        return 'OpenStack'
+
+    def product_string(self) -> str:
+        """Return the name of the program."""
+        return 'gpgpu-conductor'
+
+    def version_string_with_package(self) -> str:
+        """Return the version of the program."""
+        return version.VERSION
+
+
+def read(conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
+    """Read the configuration of this process.
+
+    :raises ConfigInvalid: an option is wrong, or no other process could reach
+        this one
     """
-    conf = cfg.CONF
     logging.register_options(conf)
+    report_opts.set_defaults(conf)
     conf_gpgpu.register_opts(conf)
     api.register_opts(conf)
     conf(list(argv), project='gpgpu', prog='gpgpu-conductor',
          version=version.VERSION)
-    logging.setup(conf, 'gpgpu')
+    concurrency.set_defaults(conf)
     conf_gpgpu.check(conf)
+    concurrency.check(conf)
     rpc_transport.check_leaves_process(conf)
-    return conf
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT."""
+    argv = sys.argv[1:] if argv is None else argv
+    # Its default would end the process if systemd reloads it too early.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    conf = cfg.CONF
     try:
-        conf = prepare(sys.argv[1:] if argv is None else argv)
+        read(conf, argv)
+        logging.setup(conf, 'gpgpu')
         conductor = service.ConductorService(conf)
+        conductor.start()
     # Whatever is wrong is one line for the operator: a database that is away,
     # a driver that is not installed, an option that is wrong.
     except Exception as exc:  # noqa: BLE001
         sys.stderr.write(f'gpgpu-conductor: {reach.message(exc)}\n')
         return 1
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    conductor.start()
+    received = _receive(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    guru_meditation_report.TextGuruMeditation.setup_autorun(
+        _Version(), conf=conf)
+    service.freeze_loaded()
     LOG.info('gpgpu-conductor %s serves', version.VERSION)
-    stop.wait()
+    systemd.notify()
+    while next(received) == signal.SIGHUP:
+        replaced = _reload(conf, argv, conductor)
+        if replaced is None:
+            return 1
+        conductor = replaced
     conductor.stop()
     return 0
+
+
+def _receive(*numbers: int) -> Iterator[int]:
+    """Catch signals from now on, and return them as they come.
+
+    Python runs a handler when the main thread goes on. If a signal comes while
+    that thread is about to wait, or interrupts another thread, only a socket
+    to which the interpreter writes at once ends the wait.
+    """
+    written, read = socket.socketpair()
+    written.setblocking(False)
+    signal.set_wakeup_fd(written.fileno())
+    for number in numbers:
+        signal.signal(number, lambda _number, _frame: None)
+
+    def wait() -> Iterator[int]:
+        # What is open here stays open as long as somebody waits.
+        with written, read:
+            while True:
+                yield from (number for number in read.recv(1)
+                            if number in numbers)
+    return wait()
+
+
+def _reload(conf: cfg.ConfigOpts, argv: Sequence[str],
+            running: service.ConductorService,
+            ) -> service.ConductorService | None:
+    """Replace the conductor by one with the configuration files as they are.
+
+    :returns: the new conductor, which serves; the running one if the
+        configuration is wrong; None if no conductor serves any more
+    """
+    try:
+        read(cfg.ConfigOpts(), argv)
+        conf.reload_config_files()
+        concurrency.set_defaults(conf)
+        logging.setup(conf, 'gpgpu')
+        conductor = service.ConductorService(conf)
+    except Exception as exc:  # noqa: BLE001
+        LOG.error('The configuration was not reloaded: %s. The conductor '
+                  'serves as before; correct it and send SIGHUP again',
+                  reach.message(exc))
+        return running
+    running.stop()
+    try:
+        conductor.start()
+    # Whatever it is: systemd starts the program again.
+    except Exception as exc:  # noqa: BLE001
+        LOG.error('gpgpu-conductor has stopped and cannot start with the '
+                  'reloaded configuration: %s', reach.message(exc))
+        return None
+    LOG.info('gpgpu-conductor %s serves with the reloaded configuration',
+             version.VERSION)
+    return conductor
 
 
 if __name__ == '__main__':

@@ -17,6 +17,7 @@ No other command uses SQL.
 from __future__ import annotations
 
 import argparse
+import datetime
 
 from cliff import command
 from cliff import show
@@ -25,8 +26,11 @@ from oslo_config import cfg
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import purge
+from gpgpu_plugin.db import sqlite_lock
 
 
 class _Command(configuration.Command):
@@ -62,6 +66,48 @@ class DBRestored(_Command, command.Command):
         hosts = sessions.mark_restored(api.Database(self.database_conf))
         self.app.stdout.write(
             f'{len(hosts)} hosts will report what they have\n')
+
+
+class DBPurge(_Command, command.Command):
+    """Delete old events and ended assignments; their usage is kept."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--before', required=True, type=_date, metavar='DATE',
+            help='delete what ended before this date in UTC, such as '
+                 '2026-10-31 or 2026-10-31T12:00')
+        parser.add_argument(
+            '--max-rows', type=paging.number, metavar='NUMBER',
+            help='delete at most this number of rows (default: all)')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        database = api.Database(self.database_conf)
+        lock = sqlite_lock.SQLiteLock(database.engine.url)
+        lock.acquire()
+        try:
+            purged = purge.purge(
+                database, parsed_args.before, parsed_args.max_rows)
+        finally:
+            lock.release()
+        self.app.stdout.write(
+            f'deleted {purged.events} events and {purged.assignments} ended '
+            f'assignments\n')
+        if not purged.complete:
+            self.note('there may be more: run the command again')
+
+
+def _date(text: str) -> datetime.datetime:
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is not a date such as 2026-10-31 or '
+            f'2026-10-31T12:00') from None
+    if found.tzinfo is not None:
+        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
+    return found
 
 
 class DBVersion(_Command, show.ShowOne):

@@ -22,6 +22,7 @@ from cliff import show
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 
 _LIST = ('uuid', 'host', 'address', 'variant', 'vgpu_type', 'shown_state',
@@ -38,6 +39,7 @@ class DeviceList(reach.Command, lister.Lister):
         parser.add_argument('--state', help='only devices shown in this state')
         parser.add_argument('--used-by', metavar='INSTANCE',
                             help='only devices assigned to this instance')
+        paging.add_arguments(parser, 'its UUID')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -49,7 +51,8 @@ class DeviceList(reach.Command, lister.Lister):
                 context, host=parsed_args.host,
                 variant=parsed_args.variant, state=parsed_args.state,
                 used_by=instance_uuid(parsed_args.used_by)
-                if parsed_args.used_by else None), _LIST)
+                if parsed_args.used_by else None,
+                limit=parsed_args.limit, marker=parsed_args.marker), _LIST)
 
 
 class _OneDevice(reach.Command, show.ShowOne):

@@ -21,6 +21,7 @@ from cliff import show
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain.allocation import request
 
@@ -37,6 +38,7 @@ class GroupList(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', help='only groups of this host')
         parser.add_argument('--variant', help='only groups of this variant')
+        paging.add_arguments(parser, 'HOST:VARIANT')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -49,7 +51,8 @@ class GroupList(reach.Command, lister.Lister):
         return columns.rows(
             api.group_list(
                 context, host=parsed_args.host,
-                variant=parsed_args.variant),
+                variant=parsed_args.variant, limit=parsed_args.limit,
+                marker=parsed_args.marker),
             ('host', 'variant', 'resource_class', 'allocation_policy',
              'total', 'reserved', 'remaining', 'assigned', 'states'))
 

@@ -21,15 +21,23 @@ from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 
 
 class HostList(reach.Command, lister.Lister):
     """List the hosts, with the number of devices by state."""
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_arguments(parser, 'the name of the host')
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         return columns.rows(
-            self.api.host_list(gpgpu_context.admin()),
+            self.api.host_list(
+                gpgpu_context.admin(), limit=parsed_args.limit,
+                marker=parsed_args.marker),
             ('host', 'node', 'node_uuid', 'devices', 'reported_at'))
 
 

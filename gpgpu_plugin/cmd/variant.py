@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Mapping
@@ -40,7 +41,8 @@ _HELP = {
     'type': 'kind of device; only gpu',
     'mix_policy': 'which vGPUs may be on one GPU together: '
                + ', '.join(capacity.VGPUMixPolicy)}
-_COLUMNS = ('name', *_FIELDS, 'traits', 'devices')
+_COLUMNS = ('name', *_FIELDS, 'traits', 'devices', 'status', 'reason',
+            'hosts_pending')
 
 
 def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
@@ -64,6 +66,15 @@ def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
     return dataclasses.replace(before, **given)
 
 
+def _note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:
+    """Say that the conductor applies a change after the call's end."""
+    if variant.hosts_pending:
+        command.note(
+            f'variant {variant.name} has status {variant.status}: '
+            f'{variant.hosts_pending} hosts are left, and gpgpu-conductor '
+            f'goes on; see "gpgpu-manage variant show {variant.name}"')
+
+
 class VariantCreate(reach.Command, show.ShowOne):
     """Create a variant and apply it to all known devices."""
 
@@ -78,7 +89,8 @@ class VariantCreate(reach.Command, show.ShowOne):
             _with_given(admin.VariantInfo(
                 name=parsed_args.name, vendor=parsed_args.vendor,
                 device=parsed_args.device), parsed_args))
-        if not created.devices:
+        _note_pending(self, created)
+        if not (created.devices or created.hosts_pending):
             self.note(f'variant {created.name} matches no device that a '
                       f'host has reported so far')
         return columns.fields(created)
@@ -116,8 +128,9 @@ class VariantSet(reach.Command, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         api, context = self.api, gpgpu_context.admin()
         before = api.variant_show(context, parsed_args.name)
-        return columns.fields(api.variant_set(
-            context, _with_given(before, parsed_args)))
+        changed = api.variant_set(context, _with_given(before, parsed_args))
+        _note_pending(self, changed)
+        return columns.fields(changed)
 
 
 class VariantDelete(reach.Command, command.Command):
@@ -129,7 +142,10 @@ class VariantDelete(reach.Command, command.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.api.variant_delete(gpgpu_context.admin(), parsed_args.name)
+        api, context = self.api, gpgpu_context.admin()
+        api.variant_delete(context, parsed_args.name)
+        with contextlib.suppress(exception.NotFound):
+            _note_pending(self, api.variant_show(context, parsed_args.name))
 
 
 class VariantImport(reach.Command, lister.Lister):

@@ -94,26 +94,25 @@ class _Adoption:
     def run(self) -> None:
         """Adopt all that the database does not know."""
         for assignment in self._unknown:
-            device = self._device(assignment)
-            if device is None:
-                self._log(assignment, 'the last scan did not find its device')
-                event_db.add(self._session, 'adopt_failed', self._host.name,
-                             detail=f'{assignment.uuid}: no device at '
-                                    f'{assignment.stable_id}')
-                continue
-            self._adopt(assignment, device)
+            self._adopt(assignment, self._device(assignment))
 
-    def _device(self, assignment: objects.Assignment) -> models.Device | None:
-        device = self._devices.get(assignment.stable_id)
-        if device is None:
-            gpu = self._devices.get(pci.function_id_of(assignment.stable_id))
-            if gpu is None:
-                return None
-            device = device_rows.new_mdev_row(
-                self._session, gpu, assignment.stable_id)
-            self._devices[assignment.stable_id] = device
+    def _device(self, assignment: objects.Assignment) -> models.Device:
+        """Return the row of a device, also of one that is absent.
+
+        Without a row the assignment would stay unknown, and each comparison
+        would find the database restored.
+        """
+        stable_id = assignment.stable_id
+        gpu_id = pci.function_id_of(stable_id)
+        if gpu_id not in self._devices:
+            self._devices[gpu_id] = device_rows.new_absent_row(
+                self._session, self._host, gpu_id, assignment.address)
             self._session.flush()
-        return device
+        if stable_id not in self._devices:
+            self._devices[stable_id] = device_rows.new_mdev_row(
+                self._session, self._devices[gpu_id], stable_id)
+            self._session.flush()
+        return self._devices[stable_id]
 
     def _adopt(self, assignment: objects.Assignment,
                device: models.Device) -> None:
@@ -122,6 +121,7 @@ class _Adoption:
                 # The book has one device twice: neither can be believed.
                 self._log(assignment, f'assignment {row.uuid} of the book '
                                       f'has the same device')
+                self._store_ended(assignment, device)
                 event_db.add(self._session, 'adopt_failed', self._host.name,
                              device, row, f'also held by {assignment.uuid}')
                 return
@@ -138,6 +138,13 @@ class _Adoption:
         LOG.warning('Adopted assignment %s of instance %s on %s (device %s), '
                     'which the database did not know', row.uuid,
                     row.instance_uuid, self._host.name, device.address)
+
+    def _store_ended(self, assignment: objects.Assignment,
+                     device: models.Device) -> None:
+        """Store an assignment as ended, so that it is known from now on."""
+        row = self._row(assignment, device)
+        row.active, row.ended_at = None, event_db.now()
+        self._session.add(row)
 
     def _in_the_way(self, assignment: objects.Assignment,
                     device: models.Device) -> list[models.Assignment]:
@@ -171,7 +178,8 @@ class _Adoption:
             active=1, vgpu_type=assignment.vgpu_type,
             resource_class=assignment.resource_class,
             request=assignment_db.UNKNOWN_REQUEST, allocated=False,
-            claimed_at=event_db.now())
+            claimed_at=event_db.now(),
+            host_generation=assignment.host_generation)
 
     def _log(self, assignment: objects.Assignment, reason: str) -> None:
         LOG.error('Assignment %s of instance %s on %s (device %s) is in the '

@@ -29,6 +29,7 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import group as group_rules
@@ -65,11 +66,12 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
                 continue
             covered = covered_by(group.value.assignments, found)
             for row in group.rows.assignments:
-                if row.uuid in known and row.allocated != (
-                        row.uuid in covered):
-                    row.allocated = row.uuid in covered
+                is_covered = row.uuid in covered
+                if row.uuid in known and row.allocated != is_covered:
+                    assignment_db.set_allocated(
+                        session, row, allocated=is_covered)
                     event_db.add(
-                        session, 'allocation_found' if row.allocated
+                        session, 'allocation_found' if is_covered
                         else 'allocation_lost', host.name, row.device, row)
                     host_db.changed(host)
         return inventory.refresh(session, host)

@@ -17,13 +17,13 @@ import dataclasses
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import models
-from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain.allocation import request
@@ -41,51 +41,73 @@ class LoadedGroup:
         """Return the group that some rows describe."""
         return cls(rows=rows, value=_group(rows))
 
-    def with_assignments(self, added: Iterable[models.Assignment],
-                         ) -> LoadedGroup:
-        """Return the group after a claim, with the rows that it created.
+    def refusal(self, offered: group_rules.OfferedType,
+                ) -> request.Refusal | None:
+        """Return why nobody can claim a type of the group, None if they can.
 
-        :param added: new assignments, also of other groups' devices
+        While its variant is changed or deleted, nothing of it is claimed.
         """
-        own = [assignment for assignment in added
-               if assignment.device.group_id == self.rows.group.id]
-        if not own:
-            return self
-        known = {device.id for device in self.rows.devices}
-        return self.of(dataclasses.replace(
-            self.rows, assignments=[*self.rows.assignments, *own],
-            devices=[*self.rows.devices, *(
-                assignment.device for assignment in own
-                if assignment.device.id not in known)]))
+        variant, status = self.rows.variant, self.rows.variant_status
+        name = self.value.resource_class(offered.vgpu_type)
+        if not status.is_claimable:
+            return request.Refusal(
+                reason=request.Reason.VARIANT_CHANGING,
+                detail=f'{name} has variant {variant.name}, whose status is '
+                       f'{status}; see "gpgpu-manage variant show '
+                       f'{variant.name}"')
+        if not offered.enabled:
+            return request.Refusal(
+                reason=request.Reason.TYPE_DISABLED,
+                detail=f'{name} ({offered.vgpu_type}) is disabled on this '
+                       f'host; see "gpgpu-manage vgpu-type enable"')
+        return None
 
 
-def load(session: orm.Session, host_ids: Collection[int],
-         active: Iterable[models.Assignment] | None = None,
-         ) -> dict[int, list[LoadedGroup]]:
-    """Return the groups of hosts, in three queries.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedHost:
+    """The groups of a host, and all that is assigned there."""
 
-    :param active: as of db.group.load
+    rows: group_db.HostRows
+    groups: Sequence[LoadedGroup]
+
+    @classmethod
+    def of(cls, rows: group_db.HostRows) -> LoadedHost:
+        """Return the host that some rows describe."""
+        return cls(rows=rows, groups=[
+            LoadedGroup.of(group) for group in rows.groups])
+
+    def after(self, changed: Iterable[device_db.DeviceRow],
+              claimed: Iterable[assignment_db.AssignmentRow] = (),
+              ended: Collection[str] = ()) -> LoadedHost:
+        """Return the host after a change, see db.group.HostRows."""
+        return self.of(self.rows.after(changed, claimed, ended))
+
+
+def load_host(session: orm.Session, host_id: int) -> LoadedHost:
+    """Return one host, in two statements."""
+    return LoadedHost.of(group_db.load(session, [host_id])[host_id])
+
+
+def load(session: orm.Session,
+         host_ids: Collection[int]) -> dict[int, list[LoadedGroup]]:
+    """Return the groups of hosts, in two statements.
+
     :returns: by the host's id
     """
-    loaded = {
-        host_id: [LoadedGroup.of(rows) for rows in groups]
-        for host_id, groups in group_db.load(
-            session, host_ids, active).items()}
-    return {host_id: loaded.get(host_id, []) for host_id in host_ids}
+    return {host_id: [LoadedGroup.of(rows) for rows in found.groups]
+            for host_id, found in group_db.load(session, host_ids).items()}
 
 
 def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
-    group = rows.group
     ids = {device.id: device.stable_id for device in rows.devices}
     return group_rules.GroupCapacity(
-        variant=variant_db.to_domain(group.variant),
-        provider_uuid=group.provider_uuid,
-        allocation_policy=request.AllocationPolicy(group.allocation_policy),
+        variant=rows.variant, provider_uuid=rows.provider_uuid,
+        allocation_policy=request.AllocationPolicy(rows.allocation_policy),
         types=tuple(
             group_rules.OfferedType(
                 vgpu_type=row.vgpu_type, enabled=row.enabled,
                 listed=row.listed)
-            for row in group.types),
+            for row in rows.types),
         devices=tuple(device(row, ids) for row in rows.devices),
         foreign_vgpus=tuple(device(row, ids) for row in rows.foreign_vgpus),
         assignments=tuple(
@@ -96,7 +118,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
             for row in rows.assignments))
 
 
-def device(row: models.Device,
+def device(row: device_db.AnyDevice,
            stable_ids: Mapping[int, str]) -> group_rules.Device:
     """Return the value of a device's row.
 

@@ -71,26 +71,28 @@ def claim(db: api.Database, request: objects.ClaimRequest,
     """
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
-        active = _end_orphans(
-            session, host, request,
-            assignment_db.of_hosts(session, [host.id]))
-        groups = capacity.load(session, [host.id], active)[host.id]
-        assigned = _assigned_before(request, active)
+        loaded = _end_orphans(
+            session, host, request, capacity.load_host(session, host.id))
+        assigned = _assigned_before(request, loaded.rows.assignments)
         if not assigned:
-            offers = _offers(groups)
+            offers = _offers(loaded.groups)
             demands = _own_demands(session, request, offers)
-            _check_allocation(request, groups)
+            _check_allocation(request, loaded.groups)
             selected = _choose(request, demands, offers)
             assigned = _assign(
                 session, host, request, selected, offers, lease)
             if assigned:
                 host_db.changed(host)
-                groups = [group.with_assignments(assigned)
-                          for group in groups]
+                loaded = loaded.after(
+                    [row.device for row in assigned], claimed=assigned)
+        variants = {group.rows.id: group.rows.variant.name
+                    for group in loaded.groups}
         granted = objects.Claim(
-            assignments=tuple(view(row, host) for row in assigned),
-            inventory=inventory.refresh(session, host, groups),
-            numa_nodes=_numa_nodes(request, groups, assigned))
+            assignments=tuple(
+                _view(row, host, variants.get(row.device.group_id or 0, ''))
+                for row in assigned),
+            inventory=inventory.refresh(session, host, loaded.groups),
+            numa_nodes=_numa_nodes(request, loaded.groups, assigned))
         # Last of all: the transaction may have waited for the lock.
         is_wanted()
         return granted
@@ -129,35 +131,32 @@ def _fingerprint(request: objects.ClaimRequest) -> str:
 
 def _end_orphans(session: orm.Session, host: models.Host,
                  request: objects.ClaimRequest,
-                 active: Iterable[models.Assignment],
-                 ) -> list[models.Assignment]:
-    """Release what the host found unused; return what stays active.
+                 loaded: capacity.LoadedHost) -> capacity.LoadedHost:
+    """Release what the host found unused; return the host after that.
 
     Assignments of the same claim and the same request are its result.
     """
-    left = []
-    for row in active:
-        if (row.uuid not in request.orphans
-                or row.instance_uuid != request.instance_uuid
-                or (_has_key(row, request)
-                    and row.request == _fingerprint(request))):
-            left.append(row)
-        else:
-            releases.release_active(session, host, row)
-    # The unique key is checked by each statement: what has ended must have
-    # left it before the claim takes it.
-    session.flush()
-    return left
+    orphans = [
+        row for row in loaded.rows.assignments
+        if row.uuid in request.orphans
+        and row.instance_uuid == request.instance_uuid
+        and not (_has_key(row, request)
+                 and row.request == _fingerprint(request))]
+    if not orphans:
+        return loaded
+    return loaded.after(releases.release_all(session, host, orphans),
+                        ended=[row.uuid for row in orphans])
 
 
-def _has_key(row: models.Assignment, request: objects.ClaimRequest) -> bool:
+def _has_key(row: assignment_db.AssignmentRow,
+             request: objects.ClaimRequest) -> bool:
     return (row.instance_uuid, row.role, row.migration_uuid) == (
         request.instance_uuid, request.role, request.migration_uuid or '')
 
 
 def _assigned_before(request: objects.ClaimRequest,
-                     active: Iterable[models.Assignment],
-                     ) -> list[models.Assignment]:
+                     active: Iterable[assignment_db.AssignmentRow],
+                     ) -> list[assignment_db.AssignmentRow]:
     """Return the assignments that the same claim got before.
 
     :raises ClaimDenied: another request was made under the claim's key
@@ -207,17 +206,16 @@ def _own_demands(session: orm.Session, request: objects.ClaimRequest,
                  offers: Mapping[str, _Offer]) -> request_mod.Request:
     """Return the part of the request that is for the plugin's classes.
 
-    :raises ClaimDenied: such a class has no group on the host, or is disabled
+    :raises ClaimDenied: such a class has no group on the host, is disabled,
+        or its variant is being changed
     """
     demands = []
     for demand in request.request.demands:
         name = demand.resource_class
         if name in offers:
-            if not offers[name].type.enabled:
-                raise _denied(
-                    request, _Reason.TYPE_DISABLED,
-                    f'{name} ({offers[name].type.vgpu_type}) is disabled on '
-                    f'this host; see "gpgpu-manage vgpu-type enable"')
+            refusal = offers[name].group.refusal(offers[name].type)
+            if refusal is not None:
+                raise _denied(request, refusal.reason, refusal.detail)
             demands.append(demand)
         elif (naming.is_reserved_class(name)
                 or variant_db.has_class(session, name)):
@@ -259,7 +257,7 @@ def _sockets(request: objects.ClaimRequest) -> list[frozenset[int]]:
 
 def _numa_nodes(request: objects.ClaimRequest,
                 groups: Iterable[capacity.LoadedGroup],
-                assigned: Iterable[models.Assignment],
+                assigned: Iterable[assignment_db.AssignmentRow],
                 ) -> tuple[int, ...] | None:
     """Return the guest's nodes for which the devices were selected."""
     if request.numa_nodes is None or not request.numa_choices:
@@ -275,50 +273,59 @@ def _assign(session: orm.Session, host: models.Host,
             request: objects.ClaimRequest,
             selected: allocate.Selections,
             offers: Mapping[str, _Offer], lease: float,
-            ) -> list[models.Assignment]:
+            ) -> list[assignment_db.AssignmentRow]:
     units = [(resource_class, unit)
              for resource_class, chosen in sorted(selected.items())
              for unit in chosen]
-    devices = device_rows.take(
+    changes = device_rows.take(
         session, ((offers[resource_class].group, unit)
                   for resource_class, unit in units))
     allocated = collections.Counter({
         resource_class: request.allocated.get(
             offers[resource_class].group.value.provider_uuid, {}).get(
                 resource_class, 0) for resource_class in selected})
-    assigned: list[models.Assignment] = []
-    for (resource_class, _), device in zip(units, devices, strict=True):
-        device_db.transition(session, device, _Event.CLAIM)
-        assigned.append(models.Assignment(
+    assigned: list[assignment_db.AssignmentRow] = []
+    for (resource_class, _), (_, device) in zip(units, changes, strict=True):
+        assigned.append(assignment_db.AssignmentRow(
             uuid=str(uuid.uuid4()), device=device, host_id=host.id,
             instance_uuid=request.instance_uuid, role=request.role,
             migration_uuid=request.migration_uuid or '',
-            ordinal=len(assigned), active=1,
+            ordinal=len(assigned),
             vgpu_type=offers[resource_class].type.vgpu_type,
             resource_class=resource_class, request=_fingerprint(request),
             allocated=allocated[resource_class] > 0,
-            project_id=request.project_id, user_id=request.user_id,
-            claimed_at=event_db.now(),
-            lease_expires_at=time.time() + lease))
+            lease_expires_at=time.time() + lease,
+            host_generation=host.generation))
         allocated[resource_class] -= 1
-    session.add_all(assigned)
-    for row in assigned:
-        event_db.add(session, 'claim', host.name, row.device, row)
+    if assigned:
+        device_db.swap(session, changes)
+        assignment_db.insert(
+            session, assigned, project_id=request.project_id,
+            user_id=request.user_id, claimed_at=event_db.now())
+        event_db.add_all(session, 'claim', host.name,
+                         [(row.device, row) for row in assigned])
     return assigned
 
 
 def view(row: models.Assignment, host: models.Host) -> objects.Assignment:
     """Return an assignment as it crosses RPC."""
+    group = row.device.group
+    return _view(row, host, group.variant.name if group else '')
+
+
+def _view(row: assignment_db.AnyAssignment, host: models.Host,
+          variant: str) -> objects.Assignment:
     device = row.device
     return objects.Assignment(
         uuid=row.uuid, instance_uuid=row.instance_uuid, host=host.name,
         role=objects.ClaimRole(row.role),
         migration_uuid=row.migration_uuid or None, device_uuid=device.uuid,
         stable_id=device.stable_id, address=device.address,
-        variant=device.group.variant.name if device.group else '',
-        resource_class=row.resource_class, vgpu_type=row.vgpu_type,
+        variant=variant, resource_class=row.resource_class,
+        vgpu_type=row.vgpu_type,
         placement_id=device.placement_id, state=device.state,
-        lease_expires_at=row.lease_expires_at)
+        lease_expires_at=row.lease_expires_at,
+        host_generation=row.host_generation)
 
 
 def activate(db: api.Database, uuids: Sequence[str],
@@ -332,22 +339,35 @@ def activate(db: api.Database, uuids: Sequence[str],
         [host] = host_db.lock_ids(
             session, [host_id] if host_id is not None else [])
         sessions.check(host, origin)
-        rows = [row for row in assignment_db.by_uuid(session, uuids)
-                if row.active]
+        loaded = capacity.load_host(session, host.id)
+        rows = [row for row in loaded.rows.assignments if row.uuid in uuids]
         missing = set(uuids) - {row.uuid for row in rows}
         if missing:
             raise _not_active(missing)
-        for row in rows:
-            if row.device.state != _State.ASSIGNED:
-                device_db.transition(session, row.device, _Event.ACTIVATE)
-                row.lease_expires_at = None
-                event_db.add(session, 'activate', host.name, row.device, row)
-                host_db.changed(host)
-        driver_capacity.store(session, host, driver_capacities)
-        return inventory.refresh(session, host)
+        loaded = loaded.after(_activate(session, host, [
+            row for row in rows if row.device.state != _State.ASSIGNED]))
+        if driver_capacity.store(session, host, driver_capacities):
+            return inventory.refresh(session, host)
+        return inventory.refresh(session, host, loaded.groups)
     if host_id is None:
         raise _not_active(uuids)
     return db.write(work)
+
+
+def _activate(session: orm.Session, host: models.Host,
+              rows: Sequence[assignment_db.AssignmentRow],
+              ) -> list[device_db.DeviceRow]:
+    """End the leases of claims; return their devices afterwards."""
+    if not rows:
+        return []
+    changes = [(row.device, device_db.after(row.device, _Event.ACTIVATE))
+               for row in rows]
+    device_db.swap(session, changes)
+    assignment_db.end_lease(session, rows)
+    event_db.add_all(session, 'activate', host.name,
+                     [(row.device, row) for row in rows])
+    host_db.changed(host)
+    return [now for _, now in changes]
 
 
 def _not_active(uuids: Iterable[str]) -> exception.NotFound:

@@ -13,11 +13,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import sessions
@@ -56,7 +58,22 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
             for device in devices)
 
 
-def _check(device: models.Device, token: str,
+def _lock(session: orm.Session, host_id: int, device_uuid: str,
+          origin: session_obj.Origin | None,
+          ) -> tuple[models.Host, capacity.LoadedHost, device_db.DeviceRow]:
+    """Return a device and its host, which is locked.
+
+    :raises NotFound: the device was deleted
+    """
+    [host] = host_db.lock_ids(session, [host_id])
+    sessions.check(host, origin)
+    loaded = capacity.load_host(session, host.id)
+    found = [row for row in loaded.rows.devices if row.uuid == device_uuid]
+    return host, loaded, (
+        found[0] if found else device_db.row(session, device_uuid))
+
+
+def _check(device: device_db.DeviceRow, token: str,
            states: tuple[device_rules.DeviceState, ...]) -> None:
     if device.state not in states or device.clean_token != token:
         raise exception.Conflict(
@@ -71,19 +88,21 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
-        host, device = device_db.lock(session, host_id, device_uuid)
-        sessions.check(host, origin)
+        host, loaded, device = _lock(session, host_id, device_uuid, origin)
         _check(device, token, (_State.DIRTY, _State.CLEANING))
-        if device.state == _State.CLEANING:
+        now = device
+        if now.state == _State.CLEANING:
             # The host was restarted meanwhile; all steps begin anew.
-            device_db.transition(session, device, _Event.CLEAN_INTERRUPTED)
-            event_db.add(session, 'clean_interrupted', host.name, device)
-        device_db.transition(session, device, _Event.CLEAN)
+            now = device_db.after(now, _Event.CLEAN_INTERRUPTED)
+            event_db.add_all(
+                session, 'clean_interrupted', host.name, [(now, None)])
         # A verdict on an earlier attempt is refused from now on.
-        device.clean_token = attempt
-        event_db.add(session, 'clean_started', host.name, device)
+        now = dataclasses.replace(
+            device_db.after(now, _Event.CLEAN), clean_token=attempt)
+        device_db.swap(session, [(device, now)])
+        event_db.add_all(session, 'clean_started', host.name, [(now, None)])
         host_db.changed(host)
-        inventory.refresh(session, host)
+        inventory.refresh(session, host, loaded.after([now]).groups)
     db.write(work)
 
 
@@ -96,19 +115,21 @@ def finished(db: api.Database, device_uuid: str, attempt: str, *,
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
-        host, device = device_db.lock(session, host_id, device_uuid)
-        sessions.check(host, origin)
+        host, loaded, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
-        device_db.transition(
-            session, device,
-            _Event.CLEAN_PASSED if passed else _Event.CLEAN_FAILED)
-        device.clean_token = None
-        device.reason = None if passed else f'cleaning failed: {evidence}'
-        event_db.add(session, 'clean_passed' if passed else 'clean_failed',
-                     host.name, device, detail=evidence)
+        now = dataclasses.replace(
+            device_db.after(device, _Event.CLEAN_PASSED if passed
+                            else _Event.CLEAN_FAILED),
+            clean_token=None,
+            reason=None if passed else f'cleaning failed: {evidence}')
+        device_db.swap(session, [(device, now)])
+        event_db.add_all(
+            session, 'clean_passed' if passed else 'clean_failed', host.name,
+            [(now, None)], evidence)
         host_db.changed(host)
-        driver_capacity.store(session, host, driver_capacities)
-        return inventory.refresh(session, host)
+        if driver_capacity.store(session, host, driver_capacities):
+            return inventory.refresh(session, host)
+        return inventory.refresh(session, host, loaded.after([now]).groups)
     return db.write(work)
 
 

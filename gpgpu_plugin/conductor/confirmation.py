@@ -53,10 +53,14 @@ def confirm(
             session, confirmation.instance_uuid)
         active = [assignment for assignment in everywhere
                   if assignment.host_id in hosts]
-        destination = [assignment for assignment in active
-                       if assignment.migration_uuid
-                       == confirmation.migration_uuid]
-        for assignment in _replaced(active, destination, confirmation):
+        claimed = [assignment for assignment in active
+                   if assignment.migration_uuid
+                   == confirmation.migration_uuid]
+        outdated = _outdated(active, claimed)
+        destination = [assignment for assignment in claimed
+                       if assignment not in outdated]
+        for assignment in (
+                *outdated, *_replaced(active, destination, confirmation)):
             releases.release_active(
                 session, hosts[assignment.host_id], assignment)
         # The unique key is checked by each statement: what is replaced must
@@ -68,7 +72,7 @@ def confirm(
                 tuple(sorted({
                     session.get_one(models.Host, assignment.host_id).name
                     for assignment in everywhere
-                    if assignment in destination
+                    if assignment in claimed
                     or assignment.host_id not in hosts})))
     return db.write(work) if host_ids else ((), ())
 
@@ -91,6 +95,23 @@ def _host_ids(db: api.Database, confirmation: objects.MigrationConfirmation,
     if speaker is None:
         return host_ids, 0
     return host_ids | {speaker.id}, speaker.id
+
+
+def _outdated(active: Sequence[models.Assignment],
+              claimed: Sequence[models.Assignment],
+              ) -> list[models.Assignment]:
+    """Return the assignments of the destination that a later build replaced.
+
+    If the confirmation is delivered late, the instance may have been built
+    there again, as by unshelve. Then it uses what it claimed for that build.
+    """
+    built = {
+        assignment.host_id: assignment.host_generation
+        for assignment in active
+        if assignment.role == objects.ClaimRole.INSTANCE}
+    return [assignment for assignment in claimed
+            if 0 < assignment.host_generation
+            < built.get(assignment.host_id, 0)]
 
 
 def _replaced(active: Sequence[models.Assignment],

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import uuid
 from collections.abc import Collection
@@ -33,27 +34,29 @@ from gpgpu_plugin.domain.allocation import offer
 def take(session: orm.Session,
          units: Iterable[tuple[capacity.LoadedGroup,
                                offer.Selection]],
-         ) -> list[models.Device]:
+         ) -> list[tuple[device_db.DeviceRow, device_db.DeviceRow]]:
     """Return a row for each unit that a claim selected, no row twice.
 
     If a GPU has no free mdev row, one is created.
 
     :param units: units of groups that were loaded under the host's lock
+    :returns: each row before and after the claim, which is yet to be stored
     """
-    taken: dict[str, models.Device] = {}
+    taken: dict[str, tuple[device_db.DeviceRow, device_db.DeviceRow]] = {}
     for group, unit in units:
         row = _row(session, group, unit, taken)
+        now = device_db.after(row, device_rules.DeviceEvent.CLAIM)
         if unit.vgpu_type != naming.PASSTHROUGH:
-            row.vgpu_type, row.placement_id = (
-                unit.vgpu_type, unit.placement_id)
-        taken[row.stable_id] = row
-    session.flush()
+            now = dataclasses.replace(
+                now, vgpu_type=unit.vgpu_type,
+                placement_id=unit.placement_id)
+        taken[row.stable_id] = row, now
     return list(taken.values())
 
 
 def _row(session: orm.Session, group: capacity.LoadedGroup,
          unit: offer.Selection,
-         taken: Collection[str]) -> models.Device:
+         taken: Collection[str]) -> device_db.DeviceRow:
     rows = {row.stable_id: row for row in group.rows.devices}
     gpu_row = rows[unit.gpu_id]
     if unit.vgpu_type == naming.PASSTHROUGH:
@@ -64,8 +67,10 @@ def _row(session: orm.Session, group: capacity.LoadedGroup,
     for device in free:
         if device.id not in taken:
             return rows[device.id]
-    return new_mdev_row(session, gpu_row, free_number(gpu, {
+    created = new_mdev_row(session, gpu_row, free_number(gpu, {
         *taken, *(child.id for child in group.value.children[gpu.id])}))
+    session.flush()
+    return device_db.row_of(created)
 
 
 def free_number(gpu: group_rules.Device, stable_ids: Collection[str]) -> str:
@@ -78,7 +83,7 @@ def free_number(gpu: group_rules.Device, stable_ids: Collection[str]) -> str:
         if (stable_id := pci.mdev_row_id(gpu.id, number)) not in stable_ids)
 
 
-def new_mdev_row(session: orm.Session, gpu: models.Device,
+def new_mdev_row(session: orm.Session, gpu: device_db.AnyDevice,
                  stable_id: str) -> models.Device:
     """Add an mdev row of a GPU and return it."""
     row = models.Device(
@@ -86,7 +91,25 @@ def new_mdev_row(session: orm.Session, gpu: models.Device,
         group_id=gpu.group_id, kind=str(device_rules.DeviceKind.MDEV),
         stable_id=stable_id, address=gpu.address,
         state=str(device_rules.DeviceState.AVAILABLE), enabled=True,
-        present=True, generation=0, pci_function=device_db.dump(
+        present=True, generation=0, vendor_id='', product_id='',
+        pci_function=device_db.dump(
             pci.PCIFunction(id=stable_id, address=gpu.address)))
+    session.add(row)
+    return row
+
+
+def new_absent_row(session: orm.Session, host: models.Host, stable_id: str,
+                   address: str) -> models.Device:
+    """Add the row of a function that no scan found, and return it.
+
+    When it returns, its report fills in what is unknown.
+    """
+    row = models.Device(
+        uuid=str(uuid.uuid4()), host_id=host.id, stable_id=stable_id,
+        address=address, kind=str(device_rules.DeviceKind.PCI),
+        state=str(device_rules.DeviceState.AVAILABLE), enabled=True,
+        present=False, generation=0, vendor_id='', product_id='',
+        pci_function=device_db.dump(
+            pci.PCIFunction(id=stable_id, address=address)))
     session.add(row)
     return row

@@ -24,10 +24,14 @@ from gpgpu_plugin.objects import report as report_obj
 
 
 def store(session: orm.Session, host: models.Host,
-          reported: report_obj.DriverCapacities | None) -> None:
-    """Store reports of the drivers of GPUs of a (locked) host."""
+          reported: report_obj.DriverCapacities | None) -> bool:
+    """Store reports of the drivers of GPUs of a (locked) host.
+
+    :returns: whether there are any, so that the host's groups must be read
+        again
+    """
     if not reported:
-        return
+        return False
     places = assignment_db.places(session, host.id, [
         name for report in reported.values() for name in report.existing])
     used = device_db.in_use(session, host.id)
@@ -41,3 +45,4 @@ def store(session: orm.Session, host: models.Host,
         gpu.driver_capacity = device_db.dump(now)
         if now != before:
             host_db.changed(host)
+    return True

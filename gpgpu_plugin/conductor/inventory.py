@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -20,6 +22,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import inventory as objects
@@ -36,25 +39,31 @@ def refresh(session: orm.Session, host: models.Host,
     session.flush()
     if groups is None:
         groups = capacity.load(session, [host.id])[host.id]
-    _store_capacities(groups)
+    _store_capacities(session, groups)
     return inventory(host, groups)
 
 
 def refresh_all(session: orm.Session, host_ids: Sequence[int]) -> None:
     """Compute and store the capacities of (locked) hosts."""
     session.flush()
-    for groups in capacity.load(session, host_ids).values():
-        _store_capacities(groups)
+    _store_capacities(session, itertools.chain.from_iterable(
+        capacity.load(session, host_ids).values()))
 
 
-def _store_capacities(groups: Iterable[capacity.LoadedGroup]) -> None:
+def _store_capacities(session: orm.Session,
+                      groups: Iterable[capacity.LoadedGroup]) -> None:
+    changed = []
     for group in groups:
-        for row in group.rows.group.types:
+        for row in group.rows.types:
             offered = group.value.by_name[row.vgpu_type]
             maxima = group.value.max_instances(offered)
-            row.max_vgpu_per_pgpu = max(maxima, default=0)
-            row.max_capacity = sum(maxima)
-            row.remaining_capacity = group.value.available(offered)
+            now = dataclasses.replace(
+                row, max_vgpu_per_pgpu=max(maxima, default=0),
+                max_capacity=sum(maxima),
+                remaining_capacity=group.value.available(offered))
+            if now != row:
+                changed.append(now)
+    vgpu_type_db.store_capacities(session, changed)
 
 
 def of_host(session: orm.Session,

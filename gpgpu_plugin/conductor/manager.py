@@ -18,9 +18,11 @@ operator or a migration concerns.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 import oslo_messaging
@@ -30,6 +32,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import allocation_sync
+from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
@@ -61,43 +64,53 @@ LOG = logging.getLogger(__name__)
 
 _Context = gpgpu_context.RequestContext
 
+_PART = 0.3
+"""Part of its caller's time in which a call applies a variant to hosts."""
+
 
 @contract.serve(conductor_contract.Conductor)
 class ConductorManager(conductor_contract.Conductor):
-    """Version 2.0 of the conductor's API."""
+    """Version 2.0 of the conductor's API.
+
+    :param wake: has what a call left to do for a variant done at once
+    """
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
     def __init__(self, conf: cfg.ConfigOpts, db: api.Database,
-                 compute_api: compute_api.ComputeAPI) -> None:
+                 compute_api: compute_api.ComputeAPI,
+                 wake: Callable[[], None] = lambda: None) -> None:
         self._conf = conf
         self._db = db
+        self._wake = wake
         self._compute_api = compute_api
+        self._feed = scheduler_feed.SchedulerFeed(db)
 
     def _refresh(self, ctxt: _Context, hosts: Iterable[str]) -> None:
         for host in hosts:
-            self._tell(self._compute_api.refresh, ctxt, host)
+            casts.tell(self._compute_api.refresh, ctxt, host)
 
-    def _tell(self, cast: Callable[[_Context, str], None], ctxt: _Context,
-              host: str) -> None:
-        """Send a host a message; one that is lost is made up for.
-
-        The host finds the difference by its next digest. The caller's
-        change is done, and other hosts wait for their messages.
-        """
-        try:
-            cast(ctxt, host)
-        except Exception:
-            LOG.exception('Cannot tell %s that its data changed; it finds '
-                          'the difference itself later', host)
+    def _tell(self, ctxt: _Context, host: str) -> None:
+        casts.tell(self._compute_api.assignments_changed, ctxt, host)
 
     # -- compute hosts ------------------------------------------------------
 
     def begin_session(self, ctxt: _Context, *,
                       request: session_obj.SessionRequest,
                       ) -> session_obj.Session:
+        self._compare_timeout(ctxt, request.host)
         return sessions.begin(
             self._db, request, self._conf.gpgpu.session_timeout)
+
+    def _compare_timeout(self, ctxt: _Context, host: str) -> None:
+        limit = self._conf.gpgpu.rpc_timeout
+        if ctxt.wanted is not None and ctxt.wanted < limit:
+            LOG.warning(
+                '[gpgpu] rpc_timeout of nova-compute on %(host)s is %(wanted)s'
+                ' s, and of this conductor %(limit)s s: calls of the host '
+                'give up while they still wait in the database. Set the same '
+                'value', {'host': host, 'wanted': ctxt.wanted,
+                          'limit': limit})
 
     def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
         return sessions.digest(self._db, origin)
@@ -113,14 +126,13 @@ class ConductorManager(conductor_contract.Conductor):
             return inventory.of_host(session, host_db.get(session, host))
 
     def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
-              request: claim_obj.ClaimRequest, wanted: float,
-              ) -> claim_obj.Claim:
+              request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         try:
             return claims.claim(
                 self._db, request, self._conf.gpgpu.claim_lease, origin,
                 functools.partial(
                     arrival.check_wanted, 'claim',
-                    f'instance {request.instance_uuid}', wanted))
+                    f'instance {request.instance_uuid}', ctxt.wanted))
         except (exception.ClaimDenied, exception.RequestExpired) as exc:
             LOG.info('%s', exc)
             raise
@@ -144,8 +156,7 @@ class ConductorManager(conductor_contract.Conductor):
         if changed is not None and changed.host != origin.host:
             # The source of a migration that failed there ends what the
             # destination has claimed.
-            self._tell(
-                self._compute_api.assignments_changed, ctxt, changed.host)
+            self._tell(ctxt, changed.host)
         return changed
 
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,
@@ -154,7 +165,7 @@ class ConductorManager(conductor_contract.Conductor):
         released = releases.release(self._db, assignments, origin)
         for host in releases.other_hosts(self._db, assignments):
             # It asks Nova itself whether the instance is being deleted.
-            self._tell(self._compute_api.assignments_changed, ctxt, host)
+            self._tell(ctxt, host)
         return released
 
     def confirm_migration(
@@ -166,7 +177,7 @@ class ConductorManager(conductor_contract.Conductor):
         for host in changed:
             # The source confirms for the destination, and a host that an
             # earlier move left does not learn of it from Nova.
-            self._tell(self._compute_api.assignments_changed, ctxt, host)
+            self._tell(ctxt, host)
         return offered
 
     def host_assignments(self, ctxt: _Context, *,
@@ -206,17 +217,33 @@ class ConductorManager(conductor_contract.Conductor):
 
     # -- schedulers ---------------------------------------------------------
 
-    def changes_since(self, ctxt: _Context, *, generation: int,
-                      ) -> scheduling_obj.Changes:
-        return scheduler_feed.changes_since(self._db, generation)
+    def changes_since(
+        self, ctxt: _Context, *, since: float,
+        known: Sequence[scheduling_obj.HostVersion], marker: int | None,
+    ) -> scheduling_obj.Changes:
+        return self._feed.changes_since(since, known, marker)
 
     # -- operators ----------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _variant_caller(self, ctxt: _Context, method: str,
+                        name: str) -> Iterator[variant_admin.Caller]:
+        """Return the context of a call that changes a variant."""
+        wanted = ctxt.wanted or self._conf.gpgpu.rpc_timeout
+        try:
+            yield variant_admin.Caller(
+                check_wanted=functools.partial(
+                    arrival.check_wanted, method, f'variant {name}', wanted),
+                is_over=lambda: arrival.seconds() > wanted * _PART,
+                tell=functools.partial(self._refresh, ctxt))
+        finally:
+            self._wake()
+
     def variant_create(self, ctxt: _Context, *, variant: admin.VariantInfo,
                        ) -> admin.VariantInfo:
-        created, hosts = variant_admin.create(self._db, variant)
-        self._refresh(ctxt, hosts)
-        return created
+        with self._variant_caller(
+                ctxt, 'variant_create', variant.name) as caller:
+            return variant_admin.create(self._db, variant, caller)
 
     def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
         return variant_admin.list_all(self._db)
@@ -227,17 +254,19 @@ class ConductorManager(conductor_contract.Conductor):
 
     def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
                     ) -> admin.VariantInfo:
-        changed, hosts = variant_admin.set_(self._db, variant)
-        self._refresh(ctxt, hosts)
-        return changed
+        with self._variant_caller(
+                ctxt, 'variant_set', variant.name) as caller:
+            return variant_admin.set_(self._db, variant, caller)
 
     def variant_delete(self, ctxt: _Context, *, name: str) -> None:
-        self._refresh(ctxt, variant_admin.delete(self._db, name))
+        with self._variant_caller(ctxt, 'variant_delete', name) as caller:
+            variant_admin.delete(self._db, name, caller)
 
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
-                       variant: str | None,
+                       variant: str | None, limit: int, marker: str | None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
-        return vgpu_type_admin.list_all(self._db, host, variant)
+        return vgpu_type_admin.list_all(
+            self._db, host, variant, limit, marker)
 
     def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
                       host: str | None, enabled: bool,
@@ -247,11 +276,12 @@ class ConductorManager(conductor_contract.Conductor):
         self._refresh(ctxt, hosts)
         return types
 
-    def host_list(self, ctxt: _Context) -> tuple[admin.HostInfo, ...]:
-        return host_admin.list_all(self._db)
+    def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
+                  ) -> tuple[admin.HostInfo, ...]:
+        return host_admin.list_all(self._db, limit, marker)
 
     def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
-        return host_admin.list_all(self._db, host)[0]
+        return host_admin.show(self._db, host)
 
     def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
         if not force:
@@ -266,8 +296,9 @@ class ConductorManager(conductor_contract.Conductor):
         sessions.allow_takeover(self._db, host)
 
     def group_list(self, ctxt: _Context, *, host: str | None,
-                   variant: str | None) -> tuple[admin.GroupInfo, ...]:
-        return group_admin.list_all(self._db, host, variant)
+                   variant: str | None, limit: int, marker: str | None,
+                   ) -> tuple[admin.GroupInfo, ...]:
+        return group_admin.list_all(self._db, host, variant, limit, marker)
 
     def group_set(self, ctxt: _Context, *, host: str, variant: str,
                   allocation_policy: str) -> admin.GroupInfo:
@@ -278,10 +309,10 @@ class ConductorManager(conductor_contract.Conductor):
         return functools.partial(self._compute_api.assignment_usage, ctxt)
 
     def assignment_list(self, ctxt: _Context, *, host: str | None,
-                        instance: str | None,
+                        instance: str | None, limit: int, marker: str | None,
                         ) -> tuple[admin.AssignmentInfo, ...]:
         return assignment_admin.list_all(
-            self._db, self._usage(ctxt), host, instance)
+            self._db, self._usage(ctxt), host, instance, limit, marker)
 
     def assignment_end(self, ctxt: _Context, *, assignments: Sequence[str],
                        force: bool, actor: str,
@@ -290,14 +321,15 @@ class ConductorManager(conductor_contract.Conductor):
             self._db, self._usage(ctxt), assignments, force=force,
             actor=actor)
         for host in {assignment.host for assignment in ended}:
-            self._tell(self._compute_api.assignments_changed, ctxt, host)
+            self._tell(ctxt, host)
         return ended
 
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
-                    used_by: str | None) -> tuple[admin.DeviceInfo, ...]:
+                    used_by: str | None, limit: int, marker: str | None,
+                    ) -> tuple[admin.DeviceInfo, ...]:
         return device_admin.list_all(
-            self._db, host, variant, state, used_by)
+            self._db, host, variant, state, used_by, limit, marker)
 
     def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
         return device_admin.show(self._db, device)

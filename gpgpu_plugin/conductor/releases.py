@@ -16,12 +16,14 @@ Each function is one transaction that locks its host first.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import sessions
@@ -99,8 +101,8 @@ def end(db: api.Database, uuids: Sequence[str], detail: str,
 def other_hosts(db: api.Database, uuids: Sequence[str]) -> list[str]:
     """Return the other hosts on which the same instances have devices.
 
-    An instance that moves has devices on two hosts. If Nova deletes it, it
-    calls the driver on one of them only.
+    An instance that moves has devices on two hosts. If Nova deletes the
+    instance, it calls the driver on only one of them.
     """
     with db.reader() as session:
         return assignment_db.other_hosts(session, uuids)
@@ -131,42 +133,69 @@ def _end(
         [host] = host_db.lock_ids(session, [host_id])
         if origin is not None and origin.host == host.name:
             sessions.check(host, origin, reported=False)
+        loaded = capacity.load_host(session, host.id)
         # The source of a migration ends what was claimed here for it. The
-        # UUIDs name one claim, so that a late call ends nothing else.
-        for row in assignment_db.by_uuid(session, uuids):
-            # The device of one that ended may be another instance's now.
-            if row.active:
-                _end_one(session, host, row, kind, events, fault, detail)
-        driver_capacity.store(session, host, driver_capacities)
-        return inventory.refresh(session, host)
+        # UUIDs name one claim, so that a late call ends nothing else. The
+        # device of one that ended may be another instance's now.
+        ended = [row for row in loaded.rows.assignments if row.uuid in uuids]
+        devices = _end_all(session, host, ended, kind, events, fault, detail)
+        if driver_capacity.store(session, host, driver_capacities):
+            return inventory.refresh(session, host)
+        return inventory.refresh(
+            session, host, loaded.after(devices, ended=uuids).groups)
     return db.write(work)
 
 
-def _end_one(session: orm.Session, host: models.Host,
-             row: models.Assignment, kind: str, events: _Events,
-             fault: str | None, detail: str | None = None) -> None:
-    device = row.device
-    state = device_rules.DeviceState(device.state)
+def _end_all(session: orm.Session, host: models.Host,
+             rows: Sequence[assignment_db.AssignmentRow], kind: str,
+             events: _Events, fault: str | None = None,
+             detail: str | None = None) -> list[device_db.DeviceRow]:
+    """End assignments of a (locked) host; return their devices afterwards.
+
+    :raises Conflict: a device is in a state without an event
+    """
+    if not rows:
+        return []
+    changes = [(row.device, _after(row, kind, events, fault)) for row in rows]
+    device_db.swap(session, changes)
+    assignment_db.end(session, rows, event_db.now())
+    event_db.add_all(session, kind, host.name,
+                     [(row.device, row) for row in rows], fault or detail)
+    host_db.changed(host)
+    return [now for _, now in changes]
+
+
+def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
+           fault: str | None) -> device_db.DeviceRow:
+    """Return the device of an assignment after its end."""
+    state = device_rules.DeviceState(row.device.state)
     if state not in events:
         raise exception.Conflict(
             kind='assignment', name=row.uuid,
             reason=f'{kind} is not possible for a device in state {state}')
-    device_db.transition(session, device, events[state])
-    if device.state == _State.DIRTY:
-        device.clean_token = row.uuid
+    now = device_db.after(row.device, events[state])
+    if now.state == _State.DIRTY:
+        now = dataclasses.replace(now, clean_token=row.uuid)
     if fault is not None:
-        device.reason = fault
-    row.active = None
-    row.lease_expires_at = None
-    row.ended_at = event_db.now()
-    event_db.add(session, kind, host.name, device, row, fault or detail)
-    host_db.changed(host)
+        now = dataclasses.replace(now, reason=fault)
+    return now
+
+
+def release_all(session: orm.Session, host: models.Host,
+                rows: Sequence[assignment_db.AssignmentRow],
+                ) -> list[device_db.DeviceRow]:
+    """Release active assignments in a transaction that locked their host.
+
+    :returns: their devices afterwards
+    :raises Conflict: a device is neither provisioning nor assigned
+    """
+    return _end_all(session, host, rows, 'release', _RELEASE)
 
 
 def release_active(session: orm.Session, host: models.Host,
                    row: models.Assignment) -> None:
-    """Release an active assignment in a transaction that locked its host.
-
-    :raises Conflict: the device is neither provisioning nor assigned
-    """
-    _end_one(session, host, row, 'release', _RELEASE, None)
+    """Release one active assignment, as ``release_all`` does."""
+    session.flush()
+    release_all(session, host, assignment_db.active(session, [row.uuid]))
+    for changed in (row.device, row):
+        session.expire(changed)

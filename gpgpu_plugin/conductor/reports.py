@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import uuid
 from collections.abc import Iterable
@@ -33,6 +34,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
@@ -47,30 +49,74 @@ def report(db: api.Database, scan: objects.HostReport,
            ) -> inventory_obj.HostInventory:
     """Store a scan (Conductor.report).
 
-    A scan without any change changes nothing but its number.
+    A scan without any change changes nothing but its number. If variants
+    change at the same time, the devices are matched again: whoever applied
+    the change to hosts may not have seen them (``variant_changes``). If the
+    conductor crashes before that, the host has no answer and reports again.
     """
     _check(scan)
+    number, stored = db.write(
+        functools.partial(_report, scan=scan, origin=origin))
+    if number is not None and _have_variants_changed(db, number):
+        return db.write(functools.partial(_match_again, name=scan.host))
+    return stored
 
-    def work(session: orm.Session) -> inventory_obj.HostInventory:
-        host = _host(session, scan, origin)
-        if origin is not None and scan.number <= host.report_number:
-            # A newer scan was faster.
-            return inventory.of_host(session, host)
-        before = host.generation
-        problems = json.dumps(scan.problems)
-        if (host.node, host.problems) != (scan.node, problems):
-            host.node, host.problems = scan.node, problems
-            host_db.changed(host)
-        host.report_number = scan.number
-        _store(session, host, scan)
-        adoption.adopt(session, host, scan.assignments)
-        variant_matching.apply(session, [host])
-        if host.generation == before:
-            return inventory.of_host(session, host)
-        type_sync.sync(session, [host.id])
-        host.reported_at = event_db.now()
-        return inventory.refresh(session, host)
-    return db.write(work)
+
+def _report(session: orm.Session, scan: objects.HostReport,
+            origin: session_obj.Origin | None,
+            ) -> tuple[int | None, inventory_obj.HostInventory]:
+    """Store a scan.
+
+    :returns: the number of changes of variants that are in effect, None if
+        the scan had no news; and the inventory
+    """
+    host = _host(session, scan, origin)
+    if origin is not None and scan.number <= host.report_number:
+        # A newer scan was faster.
+        return None, inventory.of_host(session, host)
+    before = host.generation
+    problems = json.dumps(scan.problems)
+    if (host.node, host.problems) != (scan.node, problems):
+        host.node, host.problems = scan.node, problems
+        host_db.changed(host)
+    host.report_number = scan.number
+    _store(session, host, scan)
+    adoption.adopt(session, host, scan.assignments)
+    # Read before the variants themselves, which may change meanwhile.
+    number = (None if host.generation == before
+              else variant_db.change_number(session))
+    return number, _match(session, host, before)
+
+
+def _match(session: orm.Session, host: models.Host,
+           before: int) -> inventory_obj.HostInventory:
+    """Bring the devices of a (locked) host into their groups.
+
+    :param before: generation of the host before this transaction
+    """
+    variant_matching.apply(session, [host])
+    if host.generation == before:
+        return inventory.of_host(session, host)
+    type_sync.sync(session, [host.id])
+    host.reported_at = event_db.now()
+    return inventory.refresh(session, host)
+
+
+def _have_variants_changed(db: api.Database, number: int) -> bool:
+    with db.reader() as session:
+        return variant_db.change_number(session) != number
+
+
+def _match_again(session: orm.Session,
+                 name: str) -> inventory_obj.HostInventory:
+    """Bring the devices of a host into their groups.
+
+    :raises NotFound: the host was deleted
+    """
+    host = host_db.lock(session, name)
+    if host is None:
+        raise exception.NotFound(kind='host', name=name)
+    return _match(session, host, host.generation)
 
 
 def _check(scan: objects.HostReport) -> None:

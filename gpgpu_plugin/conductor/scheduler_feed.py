@@ -9,16 +9,33 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``changes_since``: no change is skipped, however late it commits.
+"""``changes_since``: no change is skipped, and nobody waits for it.
 
-If writers took numbers, a number could become visible after a greater one, and
-a reader that has seen the greater one would skip it for ever. Therefore
-writers only mark a host as changed, and readers number the visible changes,
-one reader at a time.
+Each change of a host raises its generation and sets ``changed_at``, a time
+within the transaction by the database's clock, in one statement. A reader
+takes no lock. It reads the database's time t, and then the hosts with
+``changed_at >= since``. It answers ``since = t - WINDOW`` for the next call.
+Proof that the next reader finds each change that this one does not see:
+
+* The change becomes visible after t, since hosts are read after t.
+* It becomes visible within WINDOW of its ``changed_at``: its transaction began
+  before ``changed_at``, is rolled back if it takes longer than
+  ``limits.TRANSACTION`` (db.api), and is ended by the server if it then is not
+  committed within ``limits.COMMIT``.
+* Hence ``changed_at > t - WINDOW``, which is what the next reader asks for.
+
+A reader therefore finds each change several times. It sends the versions that
+it knows, and gets only others. The clock of the database may be set back by
+what real transactions leave of WINDOW; a ``since`` that is in the future shows
+that it was set back further, or that the database is another one, and the view
+is read anew.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -26,36 +43,101 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.objects import scheduling as objects
 
+WINDOW = limits.TRANSACTION + limits.COMMIT
+"""Seconds after which a change is visible or rolled back."""
 
-def changes_since(db: api.Database, generation: int) -> objects.Changes:
-    """Return hosts that changed after a number (ConductorAPI)."""
-    with db.reader() as session:
-        has_unnumbered = host_db.has_unnumbered(session)
-    if has_unnumbered:
-        db.write(_number)
-    with db.reader() as session:
-        hosts = host_db.changed_since(session, generation)
-        # Read in the same snapshot as the hosts.
-        newest = (hosts[-1].change_number or 0 if hosts
-                  else host_db.last_number(session))
-        live = [host.id for host in hosts if not host.deleted]
-        groups = capacity.load(session, live) if live else {}
-        return objects.Changes(generation=newest, hosts=tuple(
-            host_masks(host, [
-                group.value for group in groups.get(host.id, [])])
-            for host in hosts))
+_PAGE = 500
+"""Hosts of one answer, which must not take a scheduler's patience."""
+
+_KEPT = 20000
+"""Hosts whose encoded masks are kept, of about 2 kB each."""
 
 
-def _number(session: orm.Session) -> None:
-    last = host_db.lock_row(session, 'changes')
-    for host in host_db.lock_unnumbered(session):
-        last.value += 1
-        host.change_number = last.value
+class SchedulerFeed:
+    """The feed of one conductor, which keeps the encoded masks of hosts."""
+
+    def __init__(self, db: api.Database) -> None:
+        self._db = db
+        self._building = threading.Lock()
+        self._encoded: dict[int, tuple[objects.HostVersion, bytes]] = {}
+
+    def changes_since(self, since: float,
+                      known: Iterable[objects.HostVersion] = (),
+                      marker: int | None = None) -> objects.Changes:
+        """Return one page of the hosts that changed (Conductor)."""
+        with self._db.reader() as session:
+            # Before the hosts are read.
+            now = host_db.now(session)
+            if since > now:
+                since, marker = 0, None
+            found = (
+                _news(session, since, set(known), marker or 0) if since else
+                host_db.live_after(session, marker or 0, _PAGE + 1))
+        page = found[:_PAGE]
+        return objects.Changes(
+            since=now - WINDOW, packed=objects.pack(self._masks(page)),
+            marker=page[-1].id if len(found) > len(page) else None,
+            anew=not since and marker is None)
+
+    def _masks(self, versions: Collection[objects.HostVersion],
+               ) -> list[bytes]:
+        """Return the encoded masks of these versions of hosts, or newer ones.
+
+        Callers that need the same hosts at the same time share one build.
+        """
+        found = self._kept(versions)
+        if len(found) < len(versions):
+            with self._building:
+                found = self._kept(versions)
+                found |= self._build([
+                    version.id for version in versions
+                    if version.id not in found])
+        return [found[version.id] for version in versions
+                if version.id in found]
+
+    def _kept(self, versions: Iterable[objects.HostVersion],
+              ) -> dict[int, bytes]:
+        kept = ((version, self._encoded.get(version.id))
+                for version in versions)
+        return {version.id: entry[1] for version, entry in kept
+                if entry is not None and entry[0] == version}
+
+    def _build(self, ids: list[int]) -> dict[int, bytes]:
+        built: dict[int, bytes] = {}
+        if ids:
+            with self._db.reader() as session:
+                for masks in _read(session, ids):
+                    built[masks.version.id] = objects.encode(masks)
+                    self._encoded.pop(masks.version.id, None)
+                    self._encoded[masks.version.id] = (
+                        masks.version, built[masks.version.id])
+        while len(self._encoded) > _KEPT:
+            del self._encoded[next(iter(self._encoded))]
+        return built
+
+
+def _news(session: orm.Session, since: float,
+          known: Collection[objects.HostVersion], marker: int,
+          ) -> list[objects.HostVersion]:
+    return [version for version in host_db.changed_since(session, since)
+            if version.id > marker and version not in known]
+
+
+def _read(session: orm.Session, ids: list[int]) -> list[objects.HostMasks]:
+    # Their versions first: what changes before the rest is read is newer than
+    # the version under which it is kept, and is read again.
+    hosts = host_db.by_ids(session, ids)
+    groups = capacity.load(
+        session, [host.id for host in hosts if not host.deleted])
+    return [host_masks(host, [group.value
+                              for group in groups.get(host.id, [])])
+            for host in hosts]
 
 
 def host_masks(host: models.Host,
@@ -72,7 +154,9 @@ def host_masks(host: models.Host,
             (group.resource_class(offered.vgpu_type), mask))
     return objects.HostMasks(
         host=host.name, node_uuid=host.node_uuid,
-        generation=host.generation, deleted=bool(host.deleted),
+        version=objects.HostVersion(
+            host.id, host.generation, host.changed_at),
+        deleted=bool(host.deleted),
         groups=tuple(_group_masks(group, of_group[group.provider_uuid])
                      for group in groups if group.provider_uuid in of_group))
 

@@ -13,20 +13,34 @@
 
 from __future__ import annotations
 
-import os
+import gc
 import socket
-import uuid
 
 from oslo_config import cfg
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import variant_worker
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import sqlite_lock
 from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import conductor_locks
 from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import transport as rpc_transport
+
+
+def freeze_loaded() -> None:
+    """Let the garbage collector leave out what exists now.
+
+    For a program that begins to serve: its modules and options never become
+    garbage. To look at them again and again takes almost half of the time in
+    which many objects are created, as for the first view of a scheduler.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class ConductorService:
@@ -39,7 +53,9 @@ class ConductorService:
                  transport: rpc_transport.Transport | None = None,
                  database: api.Database | None = None) -> None:
         self._transport = transport or rpc_transport.get_transport(conf)
-        self.database = database or api.Database(conf)
+        self._owns_transport = transport is None
+        self.database = database or api.Database(
+            conf, limit=limits.Limits(conf.gpgpu.rpc_timeout))
         if not migration.is_current(self.database.engine):
             raise exception.ConfigInvalid(
                 option='[database] connection',
@@ -47,21 +63,41 @@ class ConductorService:
                        f'{migration.version(self.database.engine)} instead '
                        f'of {migration.revisions()[-1]}; run '
                        '"gpgpu-manage db sync"')
+        self._sqlite_lock = sqlite_lock.SQLiteLock(self.database.engine.url)
         compute = compute_api.ComputeAPI(conf, self._transport)
         self._leases = leases.LeaseWatch(self.database, compute)
+        self._variants = variant_worker.VariantWorker(self.database, compute)
         self._server = rpc_transport.server(
             self._transport, rpc_transport.conductor_topic(conf),
-            f'{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}',
-            [manager.ConductorManager(conf, self.database, compute),
-             ping.PingEndpoint(self._transport)])
+            # No new name for each start: the broker keeps a queue of each name
+            # for ever. Nobody calls one conductor by its name.
+            socket.gethostname(),
+            [manager.ConductorManager(
+                conf, self.database, compute, self._variants.wake),
+             ping.PingEndpoint(conf, self._transport)],
+            conductor_locks.key)
 
     def start(self) -> None:
-        """Begin to serve calls, and to tell hosts of expired leases."""
+        """Begin to serve calls, and the work that no call waits for.
+
+        :raises ConfigInvalid: another process serves with the SQLite file
+        """
+        self._sqlite_lock.acquire()
         self._server.start()
         self._leases.start()
+        self._variants.start()
 
     def stop(self) -> None:
-        """Accept no new call, and wait until all running ones have ended."""
+        """Accept no new call, and wait until all running ones have ended.
+
+        Its connections are closed, so that it cannot start again. A transport
+        that the caller passed stays open.
+        """
         self._leases.stop()
+        self._variants.stop()
         self._server.stop()
         self._server.wait()
+        self.database.engine.dispose()
+        self._sqlite_lock.release()
+        if self._owns_transport:
+            self._transport.cleanup()

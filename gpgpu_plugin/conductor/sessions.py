@@ -60,8 +60,8 @@ def begin(db: api.Database, request: objects.SessionRequest,
         return _begin(session, host, request, timeout)
 
     def first(session: orm.Session) -> objects.Session:
-        # A variant that is being changed right now is applied to all hosts
-        # that exist: this one must come before or after that.
+        # A type that is being enabled right now is enabled on all hosts that
+        # exist: this one must come before or after that.
         host_db.lock_row(session, 'variants')
         host = (host_db.lock(session, request.host)
                 or _insert_host(session, request))

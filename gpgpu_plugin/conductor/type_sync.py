@@ -18,8 +18,10 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 
 PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',
@@ -32,15 +34,15 @@ def sync(session: orm.Session, host_ids: Sequence[int]) -> None:
 
     A type that no GPU has any more stays as long as Placement may know it.
     """
+    rows = {row.id: row for row in group_db.of_hosts(session, host_ids)}
     for groups in capacity.load(session, host_ids).values():
         for group in groups:
-            _sync(group)
+            _sync(rows[group.rows.id], group.value)
     session.flush()
 
 
-def _sync(group: capacity.LoadedGroup) -> None:
-    found = group.value.found_types()
-    row = group.rows.group
+def _sync(row: models.Group, group: group_rules.GroupCapacity) -> None:
+    found = group.found_types()
     rows = {known.vgpu_type: known for known in row.types}
     if found.keys() - rows.keys():
         enabled = variant_db.enabled_types(row.variant)

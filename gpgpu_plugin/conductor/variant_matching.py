@@ -119,10 +119,12 @@ def _unassignable_reason(device: group_rules.Device) -> str | None:
 def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     """Move the devices of (locked) hosts into the groups of the plan.
 
-    Groups that lost their last device are deleted.
+    Groups that lost their last device are deleted. A variant that is being
+    deleted matches nothing.
     """
     variants = {row.name: row for row in variant_db.all(session)}
-    values = [variant_db.to_domain(row) for row in variants.values()]
+    values = [variant_db.to_domain(row) for row in variants.values()
+              if row.status != rules.Status.DELETING]
     groups: dict[int, dict[str, models.Group]] = {
         host.id: {} for host in hosts}
     for group in group_db.of_hosts(session, list(groups)):

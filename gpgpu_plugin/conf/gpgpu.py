@@ -39,7 +39,9 @@ OPTS = [
         'rpc_timeout', default=10, min=1,
         help='Seconds that nova-compute and gpgpu-manage wait for an answer '
              'from gpgpu-conductor. Raise it if calls time out although '
-             'gpgpu-conductor and its database are working, but slow.'),
+             'gpgpu-conductor and its database are working, but slow. '
+             'gpgpu-conductor also limits by it how long a call may wait in '
+             'the database, so give it the same value in all services.'),
     cfg.IntOpt(
         'scheduler_rpc_timeout', default=3, min=1,
         help='Seconds that nova-scheduler waits for an answer '

@@ -17,15 +17,26 @@ import dataclasses
 
 from gpgpu_plugin.domain import variant
 
+PAGE_SIZE = 1000
+"""Number of rows that a conductor returns in one call at most."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VariantInfo(variant.Variant):
-    """A variant, with the number of devices that it matches now."""
+    """A variant, with the number of devices that it matches now.
+
+    :ivar status: a domain.variant.Status
+    :ivar reason: why its last change was undone
+    :ivar hosts_pending: number of hosts that do not have its last change yet
+    """
 
     devices: int = 0
+    status: str = variant.Status.READY.value
+    reason: str | None = None
+    hosts_pending: int = 0
 
     def without_devices(self) -> variant.Variant:
-        """Return the variant alone."""
+        """Return the variant alone, without what hosts have of it."""
         return variant.Variant(**{
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(variant.Variant)})
@@ -54,6 +65,11 @@ class HostInfo:
     heard_at: str | None = None
     restored: bool = False
 
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return self.host
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupInfo:
@@ -69,6 +85,11 @@ class GroupInfo:
     remaining: int
     assigned: int
     states: dict[str, int]
+
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return f'{self.host}:{self.variant}'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +116,11 @@ class VGPUTypeInfo:
     max_capacity: int
     remaining_capacity: int
     assigned: int
+
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return f'{self.host}:{self.variant}:{self.vgpu_type}'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,15 +164,20 @@ class DeviceInfo:
     parent: str | None = None
     vgpu_type: str | None = None
 
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return self.uuid
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AssignmentInfo:
     """An active assignment.
 
     :ivar since: when it was claimed, ISO 8601, UTC
-    :ivar used: ``yes`` or ``no`` as its host judges; ``unknown`` if that does
-        not answer
-    :ivar reason: why
+    :ivar used: ``yes`` or ``no``, as its host determined; ``unknown`` if the
+        host, Nova or the hypervisor does not answer
+    :ivar reason: why, in one sentence
     """
 
     uuid: str
@@ -161,3 +192,8 @@ class AssignmentInfo:
     since: str
     used: str
     reason: str
+
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return self.uuid

@@ -105,6 +105,9 @@ class Assignment:
     :ivar state: the device's state
     :ivar lease_expires_at: seconds since the epoch until which a claim that
         was not activated is presumed alive; None once activated
+    :ivar host_generation: generation of the host before the claim. A later
+        claim on the host has a higher one, also after the database was
+        restored; 0: unknown
     """
 
     uuid: str
@@ -121,15 +124,17 @@ class Assignment:
     placement_id: int | None = None
     state: str
     lease_expires_at: float | None = None
+    host_generation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Judgement of a host about one of its assignments.
+    """Whether Nova or the hypervisor of a host needs an assignment.
 
-    :ivar uuid: of the assignment
+    :ivar uuid: UUID of the assignment
     :ivar used: None: unknown
-    :ivar reason: where the instance is, in one sentence
+    :ivar reason: where the instance is, or why that is unknown, in one
+        sentence
     """
 
     uuid: str

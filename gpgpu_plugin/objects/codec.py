@@ -37,6 +37,11 @@ def to_primitive(value: object) -> object:
     return primitive
 
 
+def encode(value: object) -> bytes:
+    """Return a value as JSON."""
+    return msgspec.json.encode(value)
+
+
 def _prepare(kind: type[object]) -> None:
     """Make msgspec inspect a type once, in one thread.
 
@@ -62,4 +67,18 @@ def from_primitive(kind: type[T], primitive: object) -> T:
     except msgspec.ValidationError as exc:
         raise exception.Invalid(
             field=getattr(kind, '__name__', str(kind)), value=primitive,
+            expected=str(exc)) from None
+
+
+def decode(kind: type[T], text: bytes | str) -> T:
+    """Return the value of a type that some JSON describes.
+
+    :raises Invalid: the JSON does not fit the type's annotations
+    """
+    _prepare(kind)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as exc:
+        raise exception.Invalid(
+            field=getattr(kind, '__name__', str(kind)), value=text[:100],
             expected=str(exc)) from None

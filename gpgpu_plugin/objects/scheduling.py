@@ -14,6 +14,11 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
+import zlib
+from collections.abc import Iterable
+
+from gpgpu_plugin.objects import codec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,26 +57,70 @@ class GroupMasks:
     states: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
+class HostVersion(typing.NamedTuple):
+    """What one change left of a host. It is a list on the wire.
+
+    :ivar id: of the host in the database
+    :ivar generation: counts the changes of the host
+    :ivar changed_at: seconds since the epoch, by the database's clock. It
+        tells two hosts apart that had one id before and after the database was
+        set up anew
+    """
+
+    id: int
+    generation: int
+    changed_at: float
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostMasks:
-    """Masks of one host, for schedulers."""
+    """Masks of one host, for schedulers.
+
+    Masks of the groups of one host have the same order: entry i of ``numa``
+    (``switches``, ``alone``) is the same node (switch, GPU) in every group.
+    """
 
     host: str
     node_uuid: str
-    generation: int
+    version: HostVersion
     groups: tuple[GroupMasks, ...] = ()
     deleted: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Hosts that changed after a generation.
+    """One page of hosts that changed.
 
-    Masks of the groups of one host have the same order: entry i of ``numa``
-    (``switches``, ``alone``) is the same node (switch, GPU) in every group.
-
-    :ivar generation: to be sent with the next call
+    :ivar since: time by the database's clock; no change before it becomes
+        visible any more. To be sent with the next call, once all pages have
+        been read; that of the first page counts
+    :ivar packed: see ``unpack``
+    :ivar marker: to be sent for the next page; None: this is the last one
+    :ivar anew: the pages will have all hosts; the caller drops what it knows
     """
 
-    generation: int
-    hosts: tuple[HostMasks, ...] = ()
+    since: float
+    packed: bytes
+    marker: int | None = None
+    anew: bool = False
+
+
+def encode(host: HostMasks) -> bytes:
+    """Return the masks of a host as JSON."""
+    return codec.encode(host)
+
+
+def pack(hosts: Iterable[bytes]) -> bytes:
+    """Return encoded hosts as one compressed list.
+
+    Hosts resemble each other, so that it is about a tenth of their size.
+    """
+    return zlib.compress(b'[' + b','.join(hosts) + b']', level=1)
+
+
+def unpack(packed: bytes) -> tuple[HostMasks, ...]:
+    """Return the hosts of a list.
+
+    :raises Invalid: a host does not fit the type
+    """
+    return codec.decode(tuple[HostMasks, ...], zlib.decompress(packed))

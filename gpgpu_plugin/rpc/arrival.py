@@ -9,23 +9,43 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""When a call arrived, for servers that must not act on an old one.
+"""How calls that were taken off the broker wait for their turn.
 
 The broker drops a message that has waited there longer than its caller does.
 What has been taken off the broker may still wait, for a thread or for a lock
-of the database, and only the server's own clock can tell how long.
+of the database, and only the server's own clock can tell how long (rpc.pause
+knows what was sent to a process while it was stopped). Each call
+says how long its caller waits, and one that is older is dropped before the
+endpoint sees it. No call needs to be executed late: the caller was told that
+the outcome is unknown, so
+
+* nova-compute sends a release and a confirmation again until one is answered,
+  and releases what it could not abort;
+* it repeats each of its tasks (session, report, comparison, cleaning), and
+  compares its assignments after a claim or an activation without an answer;
+* nobody reads the answer to a scheduler or an operator.
+
+Casts have no caller who waits and are never dropped.
 """
 
 from __future__ import annotations
 
 import contextvars
 import time
+import typing
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import oslo_messaging
+from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_messaging.rpc import server
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import bulkhead
+from gpgpu_plugin.rpc import pause
 
 _MARK = 'gpgpu_arrived_at'
 
@@ -33,40 +53,130 @@ _arrived_at: contextvars.ContextVar[float] = contextvars.ContextVar(
     'arrived_at')
 
 
-def check_wanted(method: str, subject: str, wanted: float) -> None:
+LOG = logging.getLogger(__name__)
+
+Key = Callable[[str, Mapping[str, object]], str | None]
+"""Function of a method's name and arguments, see conductor_locks.key."""
+
+
+def check_wanted(method: str, subject: str, wanted: float | None) -> None:
     """Refuse to go on with a call whose caller has given up.
 
     :param subject: what the call is about, for the message
-    :param wanted: seconds that the caller waits
+    :param wanted: seconds that the caller waits; None: for ever
     :raises RequestExpired: they are over
     """
-    now = time.monotonic()
-    waited = now - _arrived_at.get(now)
-    if waited > wanted:
+    passed = seconds()
+    if wanted is not None and passed > wanted:
         raise exception.RequestExpired(
             method=method, subject=subject, wanted=wanted,
-            waited=round(waited, 1))
+            waited=round(passed, 1))
+
+
+def seconds() -> float:
+    """Return how long ago the call that this thread handles arrived."""
+    now = time.monotonic()
+    return now - _arrived_at.get(now)
 
 
 class Dispatcher(oslo_messaging.RPCDispatcher):
-    """Dispatcher that lets check_wanted know when a message arrived."""
+    """Dispatcher that drops a call whose caller has given up.
 
-    def dispatch(self, incoming: object) -> object:
+    It also lets check_wanted know when the message arrived.
+    """
+
+    def dispatch(self, incoming: typing.Any) -> object:
         """Call the method that a message names."""
         token = _arrived_at.set(
             getattr(incoming, _MARK, time.monotonic()))
         try:
+            self._check(incoming)
             return super().dispatch(incoming)
         finally:
             _arrived_at.reset(token)
 
+    @staticmethod
+    def _check(incoming: typing.Any) -> None:
+        ctxt, method = incoming.ctxt, incoming.message.get('method')
+        try:
+            check_wanted(
+                method, f'request {ctxt.get("request_id")}',
+                ctxt.get('wanted'))
+        except exception.RequestExpired as exc:
+            LOG.info('%s', exc)
+            # An answer, not an error that oslo.messaging logs.
+            raise oslo_messaging.ExpectedException() from exc
+
 
 class Server(server.RPCServer):
-    """Server that notes when a message is taken off the broker."""
+    """Server that notes when a message is taken off the broker.
+
+    :param key: what a call may wait for; None: nothing
+    """
+
+    _LIMIT = 4
+    """Calls that wait for the same."""
+
+    def __init__(self, *args: typing.Any, key: Key) -> None:
+        super().__init__(*args)
+        self._key = key
+        self._pauses = pause.PauseWatch()
+        self._bulkhead: bulkhead.Bulkhead[typing.Any] = bulkhead.Bulkhead(
+            self._LIMIT, waiting_threads(self.conf))
 
     def _on_incoming(self, incoming: Iterable[object]) -> None:
         # Called by the thread that reads from the broker, before the message
         # waits for a thread that handles it.
         for message in incoming:
-            setattr(message, _MARK, time.monotonic())
+            setattr(message, _MARK, self._pauses.arrived_at())
         super()._on_incoming(incoming)
+
+    def _create_listener(self) -> typing.Any:
+        # The server's own start and stop must not be overridden.
+        listener = super()._create_listener()
+        self._pauses.start()
+        stop = listener.stop
+
+        def stop_both() -> None:
+            stop()
+            self._pauses.stop()
+        listener.stop = stop_both
+        return listener
+
+    def _process_incoming(self, incoming: Sequence[typing.Any]) -> None:
+        """Handle a message in a thread of the executor, or let it wait.
+
+        One that waits is not in the executor, so that its thread is free, and
+        not in the broker, which lets only some messages be under way.
+        """
+        [message] = incoming
+        key = self._key(message.message.get('method'),
+                        message.message.get('args', {}))
+        if key is None:
+            super()._process_incoming(incoming)
+            return
+        try:
+            message.acknowledge()
+        except Exception:
+            LOG.exception('Cannot acknowledge a message; its caller repeats '
+                          'it')
+            return
+        # oslo.messaging does it once more.
+        message.acknowledge = lambda: None
+        turn = self._bulkhead.enter(key, incoming)
+        while turn is not None:
+            try:
+                super()._process_incoming(turn.call)
+            except Exception:
+                # The calls that wait for this one need a thread.
+                LOG.exception('Cannot handle a message')
+            turn = self._bulkhead.leave(turn)
+
+
+def waiting_threads(conf: cfg.ConfigOpts) -> int:
+    """Return how many threads of a server may wait for locks.
+
+    A quarter of them is left for calls that wait for nothing.
+    """
+    threads: int = conf.executor_thread_pool_size
+    return max(1, threads - max(1, threads // 4))

@@ -30,7 +30,7 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 VERSION = '1.0'
 
 USAGE_TIMEOUT = 10
-"""Seconds that a nova-compute has to judge assignments."""
+"""Seconds within which a nova-compute must say which assignments are used."""
 
 # Seconds. A nova-compute that does not answer in this time counts as not
 # running: long enough for a busy one, short for an operator who waits.
@@ -60,7 +60,7 @@ class Compute(typing.Protocol):
     ) -> tuple[claim_obj.Usage, ...]:
         """Return whether the host's instances use their assignments.
 
-        :param assignments: for each instance all that it has on the host
+        :param assignments: all that each of these instances has on the host
         """
 
     def ping(self, ctxt: _Context) -> None:
@@ -101,8 +101,8 @@ class ComputeAPI:
 
         :raises oslo_messaging.MessagingException: it does not answer
         """
-        return contract.Client(self._client.prepare(
-            server=host, timeout=USAGE_TIMEOUT)).call(
+        return contract.Client(
+            self._client.prepare(server=host), USAGE_TIMEOUT).call(
                 Compute.assignment_usage, ctxt, assignments=assignments)
 
     def ping(self, ctxt: _Context, host: str) -> bool:
@@ -113,7 +113,7 @@ class ComputeAPI:
         """
         rpc_transport.probe(self._conf, self._transport)
         client = contract.Client(
-            self._client.prepare(server=host, timeout=PING_TIMEOUT))
+            self._client.prepare(server=host), PING_TIMEOUT)
         try:
             client.call(Compute.ping, ctxt)
         except (oslo_messaging.RemoteError,

@@ -34,6 +34,7 @@ from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import pages
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 _Context = gpgpu_context.RequestContext
@@ -82,7 +83,7 @@ class ConductorAPI(_Conductor):
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
         self._probe()
-        client = contract.Client(self._client.prepare(timeout=timeout))
+        client = contract.Client(self._client, timeout)
         try:
             return client.call(method, ctxt, *args, **kwargs)
         except (oslo_messaging.MessagingTimeout,
@@ -118,15 +119,9 @@ class ConductorAPI(_Conductor):
         return self._call(_Conductor.host_inventory, ctxt, host=host)
 
     def claim(self, ctxt: _Context, origin: session_obj.Origin,
-              request: claim_obj.ClaimRequest, wanted: float | None = None,
-              ) -> claim_obj.Claim:
-        """Claim devices; see Conductor.claim.
-
-        :param wanted: None: as long as this client waits
-        """
+              request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         return self._call(
-            _Conductor.claim, ctxt, origin=origin, request=request,
-            wanted=self._timeout if wanted is None else wanted)
+            _Conductor.claim, ctxt, origin=origin, request=request)
 
     def activate(
         self, ctxt: _Context, origin: session_obj.Origin,
@@ -205,10 +200,12 @@ class ConductorAPI(_Conductor):
 
     # -- schedulers ---------------------------------------------------------
 
-    def changes_since(self, ctxt: _Context, generation: int,
-                      ) -> scheduling_obj.Changes:
-        return self._call(
-            _Conductor.changes_since, ctxt, generation=generation)
+    def changes_since(
+        self, ctxt: _Context, since: float,
+        known: Sequence[scheduling_obj.HostVersion], marker: int | None,
+    ) -> scheduling_obj.Changes:
+        return self._call(_Conductor.changes_since, ctxt, since=since,
+                          known=known, marker=marker)
 
     # -- operators ----------------------------------------------------------
 
@@ -229,11 +226,15 @@ class ConductorAPI(_Conductor):
     def variant_delete(self, ctxt: _Context, name: str) -> None:
         self._call(_Conductor.variant_delete, ctxt, name=name)
 
+    # Lists get all pages: limit is the number of rows, None for all of them.
+
     def vgpu_type_list(self, ctxt: _Context, host: str | None = None,
-                       variant: str | None = None,
+                       variant: str | None = None, limit: int | None = None,
+                       marker: str | None = None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
-        return self._call(
-            _Conductor.vgpu_type_list, ctxt, host=host, variant=variant)
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.vgpu_type_list, ctxt, host=host, variant=variant,
+            limit=limit, marker=marker), limit, marker)
 
     def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
                       host: str | None = None, *, enabled: bool,
@@ -242,8 +243,11 @@ class ConductorAPI(_Conductor):
             _Conductor.vgpu_type_set, ctxt, variant=variant,
             vgpu_type=vgpu_type, host=host, enabled=enabled)
 
-    def host_list(self, ctxt: _Context) -> tuple[admin.HostInfo, ...]:
-        return self._call(_Conductor.host_list, ctxt)
+    def host_list(self, ctxt: _Context, limit: int | None = None,
+                  marker: str | None = None) -> tuple[admin.HostInfo, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.host_list, ctxt, limit=limit, marker=marker),
+            limit, marker)
 
     def host_show(self, ctxt: _Context, host: str) -> admin.HostInfo:
         return self._call(_Conductor.host_show, ctxt, host=host)
@@ -260,10 +264,12 @@ class ConductorAPI(_Conductor):
         self._call(_Conductor.host_takeover, ctxt, host=host)
 
     def group_list(self, ctxt: _Context, host: str | None = None,
-                   variant: str | None = None,
+                   variant: str | None = None, limit: int | None = None,
+                   marker: str | None = None,
                    ) -> tuple[admin.GroupInfo, ...]:
-        return self._call(
-            _Conductor.group_list, ctxt, host=host, variant=variant)
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.group_list, ctxt, host=host, variant=variant,
+            limit=limit, marker=marker), limit, marker)
 
     def group_set(self, ctxt: _Context, host: str, variant: str,
                   allocation_policy: str) -> admin.GroupInfo:
@@ -273,11 +279,13 @@ class ConductorAPI(_Conductor):
 
     def assignment_list(self, ctxt: _Context, host: str | None = None,
                         instance: str | None = None,
+                        limit: int | None = None, marker: str | None = None,
                         ) -> tuple[admin.AssignmentInfo, ...]:
         # The conductor itself waits for nova-computes.
-        return self._call_within(
+        return pages.collect(lambda limit, marker: self._call_within(
             self._timeout + compute_api.USAGE_TIMEOUT,
-            _Conductor.assignment_list, ctxt, host=host, instance=instance)
+            _Conductor.assignment_list, ctxt, host=host, instance=instance,
+            limit=limit, marker=marker), limit, marker)
 
     def assignment_end(self, ctxt: _Context, assignments: Sequence[str], *,
                        force: bool, actor: str,
@@ -289,11 +297,13 @@ class ConductorAPI(_Conductor):
 
     def device_list(self, ctxt: _Context, host: str | None = None,
                     variant: str | None = None, state: str | None = None,
-                    used_by: str | None = None,
+                    used_by: str | None = None, limit: int | None = None,
+                    marker: str | None = None,
                     ) -> tuple[admin.DeviceInfo, ...]:
-        return self._call(
+        return pages.collect(lambda limit, marker: self._call(
             _Conductor.device_list, ctxt, host=host, variant=variant,
-            state=state, used_by=used_by)
+            state=state, used_by=used_by, limit=limit, marker=marker),
+            limit, marker)
 
     def device_show(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_show, ctxt, device=device)

@@ -93,14 +93,12 @@ class Conductor(typing.Protocol):
         """
 
     def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
-              request: claim_obj.ClaimRequest, wanted: float,
-              ) -> claim_obj.Claim:
+              request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         """Claim devices for an instance: all of them or none.
 
-        The same request under the same key returns the same devices.
+        The same request under the same key returns the same devices. A claim
+        that takes longer than its caller waits is not granted.
 
-        :param wanted: seconds that the caller waits; a claim that takes
-            longer is not granted
         :raises RequestExpired: it took longer
         :raises ClaimDenied: with a ``reason`` of
             domain.allocation.request.Reason
@@ -223,12 +221,19 @@ class Conductor(typing.Protocol):
 
     # -- schedulers ---------------------------------------------------------
 
-    def changes_since(self, ctxt: _Context, *, generation: int,
-                      ) -> scheduling_obj.Changes:
-        """Return the hosts that changed after a generation; 0 returns all.
+    def changes_since(
+        self, ctxt: _Context, *, since: float,
+        known: Sequence[scheduling_obj.HostVersion], marker: int | None,
+    ) -> scheduling_obj.Changes:
+        """Return one page of the hosts that changed.
 
-        No change is skipped, however late its transaction commits. A host
-        may be returned again although it did not change.
+        No change that was committed is skipped, however late.
+
+        :param since: ``since`` of the answers before; 0: all hosts
+        :param known: versions of the hosts that the caller knows and that
+            changed at that time or later; only others are returned
+        :param marker: None: the first page; otherwise that of the page before,
+            with the same ``since``
         """
 
     # -- operators ----------------------------------------------------------
@@ -236,6 +241,10 @@ class Conductor(typing.Protocol):
     def variant_create(self, ctxt: _Context, *, variant: admin.VariantInfo,
                        ) -> admin.VariantInfo:
         """Create a variant and apply it to all known devices.
+
+        If that takes longer than a part of ``[gpgpu] rpc_timeout``, the call
+        returns, and the conductor goes on: ``hosts_pending`` counts the hosts
+        that are left. The same holds for variant_set and variant_delete.
 
         :raises Invalid: malformed name, id, resource class or trait
         :raises Conflict: the name is taken, also after normalisation, or
@@ -256,26 +265,33 @@ class Conductor(typing.Protocol):
                     ) -> admin.VariantInfo:
         """Replace the fields of the variant that has this name.
 
+        Until all hosts have the new fields, its devices cannot be claimed.
+
         :raises NotFound: no variant has this name
-        :raises Conflict: one of its devices is assigned, or as for
-            variant_create
+        :raises Conflict: one of its devices is assigned, its last change is
+            not applied to all hosts, or as for variant_create
         """
 
     def variant_delete(self, ctxt: _Context, *, name: str) -> None:
         """Delete a variant; its devices become unmanaged.
 
+        It exists, and its devices cannot be claimed, until all have.
+
         :raises NotFound: no variant has this name
-        :raises Conflict: one of its devices is assigned
+        :raises Conflict: one of its devices is assigned, or its last change
+            is not applied to all hosts
         """
 
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
-                       variant: str | None,
+                       variant: str | None, limit: int, marker: str | None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
-        """Return the vGPU types of groups with their capacity.
+        """Return a page of the vGPU types of groups with their capacity.
 
         ``passthrough`` is one of them.
 
-        :raises NotFound: no such host or variant
+        :param limit: number of rows at most; a page has PAGE_SIZE at most
+        :param marker: ``host:variant:type`` of the row before the first one
+        :raises NotFound: no such host, variant or marker
         """
 
     def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
@@ -288,8 +304,13 @@ class Conductor(typing.Protocol):
         :raises Conflict: another type has the same resource class
         """
 
-    def host_list(self, ctxt: _Context) -> tuple[admin.HostInfo, ...]:
-        """Return all hosts, sorted by name."""
+    def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
+                  ) -> tuple[admin.HostInfo, ...]:
+        """Return a page of the hosts, sorted by name.
+
+        :param limit: as for vgpu_type_list
+        :param marker: name of the host before the first one
+        """
 
     def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
         """Return one host.
@@ -318,8 +339,14 @@ class Conductor(typing.Protocol):
         """
 
     def group_list(self, ctxt: _Context, *, host: str | None,
-                   variant: str | None) -> tuple[admin.GroupInfo, ...]:
-        """Return groups with their capacity."""
+                   variant: str | None, limit: int, marker: str | None,
+                   ) -> tuple[admin.GroupInfo, ...]:
+        """Return a page of groups with their capacity.
+
+        :param limit: as for vgpu_type_list
+        :param marker: ``host:variant`` of the group before the first one
+        :raises NotFound: no such marker
+        """
 
     def group_set(self, ctxt: _Context, *, host: str, variant: str,
                   allocation_policy: str) -> admin.GroupInfo:
@@ -330,12 +357,16 @@ class Conductor(typing.Protocol):
         """
 
     def assignment_list(self, ctxt: _Context, *, host: str | None,
-                        instance: str | None,
+                        instance: str | None, limit: int, marker: str | None,
                         ) -> tuple[admin.AssignmentInfo, ...]:
-        """Return active assignments, with whether their hosts need them.
+        """Return a page of active assignments.
+
+        The host of each determines whether it is used.
 
         :param instance: UUID of an instance
-        :raises NotFound: no such host
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the assignment before the first one
+        :raises NotFound: no such host or marker
         """
 
     def assignment_end(self, ctxt: _Context, *, assignments: Sequence[str],
@@ -347,19 +378,23 @@ class Conductor(typing.Protocol):
         :param force: end them also if they are used, or if the host does not
             answer
         :param actor: who ends them
-        :returns: as they were before
+        :returns: the assignments as they were before
         :raises NotFound: one of them has ended
         :raises Conflict: without ``force``, one is or may be used
         """
 
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
-                    used_by: str | None) -> tuple[admin.DeviceInfo, ...]:
-        """Return devices, filtered by what is not None.
+                    used_by: str | None, limit: int, marker: str | None,
+                    ) -> tuple[admin.DeviceInfo, ...]:
+        """Return a page of devices, filtered by what is not None.
 
         :param state: shown state, see objects.admin.DeviceInfo
         :param used_by: UUID of an instance
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the device before the first one
         :raises Invalid: no such state
+        :raises NotFound: no such host or marker
         """
 
     def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:

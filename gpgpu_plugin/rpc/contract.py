@@ -41,10 +41,17 @@ _Arguments = typing.ParamSpec('_Arguments')
 
 
 class Client:
-    """Client that calls the methods of a contract on a server."""
+    """Client that calls the methods of a contract on a server.
 
-    def __init__(self, client: rpc_transport.RPCClient) -> None:
-        self._client = client
+    :param timeout: seconds to wait for an answer, which the server learns;
+        default that of oslo.messaging
+    """
+
+    def __init__(self, client: rpc_transport.RPCClient,
+                 timeout: float | None = None) -> None:
+        self._client = (client if timeout is None
+                        else client.prepare(timeout=timeout))
+        self._timeout = timeout
 
     def call(
         self,
@@ -60,7 +67,9 @@ class Client:
         :param args: none, since arguments of a contract are keyword-only
         :raises Invalid: the result does not fit the contract
         """
-        answer = self._client.call(ctxt, method.__name__, **_encoded(kwargs))
+        answer = self._client.call(
+            ctxt.wanted_for(self._timeout), method.__name__,
+            **_encoded(kwargs))
         kind = typing.get_type_hints(method)['return']
         return typing.cast('_Result', codec.from_primitive(kind, answer))
 
@@ -73,7 +82,8 @@ class Client:
         **kwargs: _Arguments.kwargs,
     ) -> None:
         """Send a message and do not wait until a server handles it."""
-        self._client.cast(ctxt, method.__name__, **_encoded(kwargs))
+        self._client.cast(
+            ctxt.wanted_for(None), method.__name__, **_encoded(kwargs))
 
 
 def _encoded(arguments: Mapping[str, object]) -> dict[str, object]:

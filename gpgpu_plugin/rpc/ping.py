@@ -12,7 +12,8 @@
 """Search for live conductors: a call to all of them, and their answers.
 
 Nothing is registered, so nothing can be out of date: a conductor that answers
-is alive.
+is alive. All askers share one topic, since a broker keeps a queue of each
+topic and of each server's name for ever.
 """
 
 from __future__ import annotations
@@ -55,15 +56,16 @@ class PingAnswer:
 class Pinged(typing.Protocol):
     """The RPC endpoint by which a conductor is found."""
 
-    def ping(self, ctxt: _Context, *, reply_to: str) -> None:
-        """Cast an answer to a topic (Pinger.pong)."""
+    def ping(self, ctxt: _Context, *, ping_uuid: str) -> None:
+        """Cast an answer to all askers (Pinger.pong)."""
 
 
 class Pinger(typing.Protocol):
     """The RPC endpoint that collects the answers of conductors."""
 
-    def pong(self, ctxt: _Context, *, answer: PingAnswer) -> None:
-        """Collect the answer of one conductor."""
+    def pong(self, ctxt: _Context, *, ping_uuid: str,
+             answer: PingAnswer) -> None:
+        """Collect the answer of one conductor to one ping."""
 
 
 def ping(conf: cfg.ConfigOpts,
@@ -74,16 +76,18 @@ def ping(conf: cfg.ConfigOpts,
     :param wait: seconds to listen
     """
     transport = transport or rpc_transport.get_transport(conf)
-    topic = f'gpgpu-ping-{uuid.uuid4()}'
-    collector = _Collector()
-    server = rpc_transport.server(transport, topic, 'asker', [collector])
+    collector = _Collector(str(uuid.uuid4()))
+    server = rpc_transport.server(
+        transport, rpc_transport.ping_topic(conf), socket.gethostname(),
+        [collector])
     server.start()
     try:
         conductors = rpc_transport.client(
             transport, rpc_transport.conductor_topic(conf),
             conductor_contract.VERSION)
         contract.Client(conductors.prepare(fanout=True)).cast(
-            Pinged.ping, gpgpu_context.admin(), reply_to=topic)
+            Pinged.ping, gpgpu_context.admin(),
+            ping_uuid=collector.ping_uuid)
         time.sleep(wait)
     finally:
         server.stop()
@@ -97,13 +101,17 @@ def ping(conf: cfg.ConfigOpts,
 class _Collector(Pinger):
     target = oslo_messaging.Target(version=_ANSWER_VERSION)
 
-    def __init__(self) -> None:
+    def __init__(self, ping_uuid: str) -> None:
+        self.ping_uuid = ping_uuid
         self.lock = threading.Lock()
         self.answers: list[PingAnswer] = []
 
-    def pong(self, ctxt: _Context, *, answer: PingAnswer) -> None:
-        with self.lock:
-            self.answers.append(answer)
+    def pong(self, ctxt: _Context, *, ping_uuid: str,
+             answer: PingAnswer) -> None:
+        # Every asker of the cloud receives the answers to all pings.
+        if ping_uuid == self.ping_uuid:
+            with self.lock:
+                self.answers.append(answer)
 
 
 @contract.serve(Pinged)
@@ -112,15 +120,18 @@ class PingEndpoint(Pinged):
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
-    def __init__(self, transport: rpc_transport.Transport) -> None:
-        self._transport = transport
+    def __init__(self, conf: cfg.ConfigOpts,
+                 transport: rpc_transport.Transport) -> None:
+        self._askers = contract.Client(rpc_transport.client(
+            transport, rpc_transport.ping_topic(conf),
+            _ANSWER_VERSION).prepare(fanout=True))
         self._started_at = time.time()
 
-    def ping(self, ctxt: _Context, *, reply_to: str) -> None:
-        """Cast an answer to a topic (Pinger.pong)."""
-        asker = rpc_transport.client(
-            self._transport, reply_to, _ANSWER_VERSION)
-        contract.Client(asker).cast(Pinger.pong, ctxt, answer=PingAnswer(
-            host=socket.gethostname(), pid=os.getpid(),
-            version=version.VERSION, rpc_version=conductor_contract.VERSION,
-            started_at=self._started_at))
+    def ping(self, ctxt: _Context, *, ping_uuid: str) -> None:
+        """Cast an answer to all askers (Pinger.pong)."""
+        self._askers.cast(
+            Pinger.pong, ctxt, ping_uuid=ping_uuid, answer=PingAnswer(
+                host=socket.gethostname(), pid=os.getpid(),
+                version=version.VERSION,
+                rpc_version=conductor_contract.VERSION,
+                started_at=self._started_at))

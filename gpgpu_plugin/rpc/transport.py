@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import oslo_messaging
 from oslo_config import cfg
+from oslo_messaging import opts as oslo_messaging_opts
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
@@ -88,6 +89,16 @@ def get_transport(conf: cfg.ConfigOpts) -> Transport:
     return transport
 
 
+def register_server_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options of oslo.messaging that limit a server."""
+    for group, options in oslo_messaging_opts.list_opts():
+        for option in options:
+            if option.dest in ('executor_thread_pool_size',
+                               'heartbeat_timeout_threshold',
+                               'rabbit_qos_prefetch_count'):
+                conf.register_opt(option, group=group)
+
+
 def conductor_topic(conf: cfg.ConfigOpts) -> str:
     """Return the topic that every conductor serves."""
     return f'{conf.gpgpu.topic_prefix}-conductor'
@@ -96,6 +107,11 @@ def conductor_topic(conf: cfg.ConfigOpts) -> str:
 def compute_topic(conf: cfg.ConfigOpts) -> str:
     """Return the topic that nova-compute serves, one server per host."""
     return f'{conf.gpgpu.topic_prefix}-compute'
+
+
+def ping_topic(conf: cfg.ConfigOpts) -> str:
+    """Return the topic to which conductors cast their answers to pings."""
+    return f'{conf.gpgpu.topic_prefix}-ping'
 
 
 def probe(conf: cfg.ConfigOpts, transport: Transport) -> None:
@@ -152,13 +168,18 @@ def client(transport: Transport, topic: str, version: str) -> RPCClient:
 
 
 def server(transport: Transport, topic: str, name: str,
-           endpoints: Sequence[object]) -> RPCServer:
-    """Return an RPC server that is not started yet."""
+           endpoints: Sequence[object],
+           key: arrival.Key = lambda method, arguments: None) -> RPCServer:
+    """Return an RPC server that is not started yet.
+
+    :param key: what a call may wait for; only a few calls wait for the same
+        at once
+    """
     dispatcher = arrival.Dispatcher(
         list(endpoints), context.ContextSerializer(),
         oslo_messaging.DefaultRPCAccessPolicy)
     rpc_server: RPCServer = arrival.Server(
         transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, server=name),
-        dispatcher, executor='threading')
+        dispatcher, 'threading', key=key)
     return rpc_server

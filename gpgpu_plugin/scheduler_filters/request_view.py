@@ -14,9 +14,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
 
 import nova.conf
+from oslo_log import log as logging
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
@@ -27,34 +34,76 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
 CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+_PAUSE = 5.0
+"""Seconds between two attempts to read the view at the start."""
 
 
 class ViewSource:
     """Source of the newest view, connected at first use.
 
-    Not at import: the service may fork, and tests configure late.
+    Not when it is made: nova-scheduler makes its filters before it forks its
+    workers. Each worker begins to read the view when it starts, so that it
+    usually has it before its first decision.
     """
 
     def __init__(
         self, cache: scheduler_view.SchedulerViewCache | None = None
     ) -> None:
         self._cache = cache
+        self._lock = threading.Lock()
+        _SOURCES.add(self)
+
+    def _connected(self) -> scheduler_view.SchedulerViewCache:
+        with self._lock:
+            if self._cache is None:
+                conf_gpgpu.register_opts(CONF)
+                self._cache = scheduler_view.SchedulerViewCache(
+                    conductor_api.ConductorAPI(
+                        CONF,
+                        rpc_transport.get_transport(CONF),
+                        timeout=CONF.gpgpu.scheduler_rpc_timeout,
+                    )
+                )
+            return self._cache
 
     def refresh(self) -> scheduler_view.SchedulerView:
         """Return the newest view.
 
         :raises ConductorUnavailable: the view may be out of date
         """
-        if self._cache is None:
-            conf_gpgpu.register_opts(CONF)
-            self._cache = scheduler_view.SchedulerViewCache(
-                conductor_api.ConductorAPI(
-                    CONF,
-                    rpc_transport.get_transport(CONF),
-                    timeout=CONF.gpgpu.scheduler_rpc_timeout,
-                )
-            )
-        return self._cache.refresh()
+        return self._connected().refresh()
+
+    def fill(self, wait: Callable[[float], object] = time.sleep) -> None:
+        """Read the view, and try again until a conductor answers.
+
+        :param wait: called with seconds before each further attempt
+        """
+        while True:
+            try:
+                return self._connected().fill()
+            except exception.ConductorUnavailable as exc:
+                LOG.debug('The view of the GPUs is not complete yet: %s', exc)
+                wait(_PAUSE)
+
+    def begin(self) -> threading.Thread:
+        """Start to read the view, in a thread."""
+        thread = threading.Thread(
+            target=self.fill, name='gpgpu-view', daemon=True)
+        thread.start()
+        return thread
+
+
+_SOURCES: weakref.WeakSet[ViewSource] = weakref.WeakSet()
+
+
+def _begin_all() -> None:
+    for source in list(_SOURCES):
+        source.begin()
+
+
+os.register_at_fork(after_in_child=_begin_all)
 
 
 def read_request(spec_obj: nova_types.RequestSpec) -> request_mod.Request:

@@ -16,8 +16,10 @@ It is kept between decisions; one call per decision fetches the changes.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 
 from gpgpu_plugin import context as gpgpu_context
@@ -29,32 +31,49 @@ from gpgpu_plugin.rpc import conductor_api
 
 
 class SchedulerView:
-    """Groups of all hosts at one generation. Immutable.
+    """Groups of all hosts at one time. Immutable.
 
     :ivar hosts: by node UUID, which is the UUID of Nova's compute node
     """
 
-    def __init__(self, generation: int = 0,
-                 hosts: Mapping[str, scheduling_obj.HostMasks] | None = None,
-                 ) -> None:
-        self.generation = generation
+    def __init__(self, hosts: Mapping[str, scheduling_obj.HostMasks] | None
+                 = None) -> None:
         self.hosts = dict(hosts or {})
-        self.resource_classes = frozenset(
+
+    @functools.cached_property
+    def resource_classes(self) -> frozenset[str]:
+        """Return the resource classes of all groups."""
+        return frozenset(
             offer.resource_class for host in self.hosts.values()
             for group in host.groups for offer in group.types)
 
-    def updated(self, changes: scheduling_obj.Changes) -> SchedulerView:
-        """Return the view after the changes."""
+    def updated(self, changed: Iterable[scheduling_obj.HostMasks],
+                ) -> SchedulerView:
+        """Return the view after changes of hosts."""
         hosts = dict(self.hosts)
-        for host in changes.hosts:
+        for host in changed:
             known = hosts.get(host.node_uuid)
-            if known is not None and known.generation > host.generation:
+            if (known is not None
+                    and known.version.generation > host.version.generation):
                 continue
             if host.deleted:
                 hosts.pop(host.node_uuid, None)
             else:
                 hosts[host.node_uuid] = host
-        return SchedulerView(changes.generation, hosts)
+        return SchedulerView(hosts)
+
+    def is_restored(self, changed: Iterable[scheduling_obj.HostMasks],
+                    ) -> bool:
+        """Return whether a host lost changes, since its database was restored.
+
+        What is older in every respect is only late.
+        """
+        both = ((self.hosts.get(host.node_uuid), host) for host in changed)
+        return any(
+            known is not None
+            and known.version.generation > host.version.generation
+            and known.version.changed_at < host.version.changed_at
+            for known, host in both)
 
     def refusal(self, node_uuid: str, providers: frozenset[str],
                 request: request_mod.Request,
@@ -107,25 +126,73 @@ class SchedulerView:
 
 
 class SchedulerViewCache:
-    """Cache of the newest view. Thread-safe."""
+    """Cache of the newest view. Thread-safe.
+
+    The view is read in pages. Pages that were read stay if a call fails, and
+    the next call goes on from there.
+    """
 
     def __init__(self, api: conductor_api.ConductorAPI) -> None:
         self._api = api
         self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
         self._view = SchedulerView()
+        # As of objects.scheduling.Changes; 0: the view is not complete.
+        self._since = 0.0
+        self._next_since = 0.0
+        self._marker: int | None = None
+        # Versions of the hosts that changed since then, deleted ones too.
+        self._recent: dict[int, scheduling_obj.HostVersion] = {}
 
     def refresh(self) -> SchedulerView:
-        """Fetch the changes in one call and return the new view.
+        """Fetch the changes, usually in one call, and return the new view.
 
         :raises ConductorUnavailable: the view may be out of date
         """
         with self._lock:
-            context = gpgpu_context.admin()
-            changes = self._api.changes_since(
-                context, self._view.generation)
-            if changes.generation < self._view.generation:
-                # The conductor's database was set up anew.
-                self._view = SchedulerView()
-                changes = self._api.changes_since(context, 0)
-            self._view = self._view.updated(changes)
+            while not self._fetch():
+                pass
             return self._view
+
+    def fill(self) -> None:
+        """Read the view; decisions go on between its pages.
+
+        :raises ConductorUnavailable: what was read stays
+        """
+        complete = False
+        while not complete:
+            with self._lock:
+                complete = self._fetch()
+
+    def _fetch(self) -> bool:
+        """Fetch one page.
+
+        :returns: whether the view is complete, and as of this call
+        """
+        continued = self._marker is not None
+        changes = self._api.changes_since(
+            gpgpu_context.admin(), self._since,
+            tuple(self._recent.values()) if self._since else (),
+            self._marker)
+        hosts = scheduling_obj.unpack(changes.packed)
+        if changes.anew:
+            self._forget()
+        elif self._view.is_restored(hosts):
+            self._forget()
+            return False
+        if hosts:
+            self._view = self._view.updated(hosts)
+            self._recent |= {host.version.id: host.version for host in hosts}
+        if changes.anew or not continued:
+            self._next_since = changes.since
+        self._marker = changes.marker
+        if self._marker is not None:
+            return False
+        self._since = self._next_since
+        self._recent = {
+            version.id: version for version in self._recent.values()
+            if version.changed_at >= self._since}
+        # Hosts of the first page may have changed while others were read.
+        return not continued

@@ -48,37 +48,37 @@ class ContradictionsTest(base.BaseTestCase):
         return '\n'.join(ownership.contradictions(
             server, assigned, {'gpu1': {GPU, OTHER}, 'gpu2': {GPU}}))
 
-    def test_guest_with_its_devices_is_well(self) -> None:
+    def test_guest_with_its_devices_violates_nothing(self) -> None:
         self.assertEqual('', self.found(SERVER, ASSIGNMENT))
 
-    def test_device_of_another_owner_is_not_ours(self) -> None:
+    def test_device_of_another_owner_violates_nothing(self) -> None:
         self.assertEqual('', self.found(dataclasses.replace(
             SERVER, hostdevs=frozenset({GPU, '0000:99:00.0'})), ASSIGNMENT))
 
-    def test_guest_with_one_device_too_many(self) -> None:
+    def test_guest_with_one_device_too_many_is_reported(self) -> None:
         self.assertIn('its guest', self.found(dataclasses.replace(
             SERVER, hostdevs=frozenset({GPU, OTHER})), ASSIGNMENT))
 
-    def test_guest_without_its_mdev(self) -> None:
+    def test_guest_without_its_mdev_is_reported(self) -> None:
         self.assertIn('its guest', self.found(dataclasses.replace(
             SERVER, hostdevs=frozenset({'a2'})), ASSIGNMENT))
 
-    def test_allocation_on_another_host(self) -> None:
+    def test_allocation_on_another_host_is_reported(self) -> None:
         self.assertIn('its allocation', self.found(dataclasses.replace(
             SERVER, allocated=units('gpu2')), ASSIGNMENT))
 
-    def test_device_on_another_host(self) -> None:
+    def test_device_on_another_host_is_reported(self) -> None:
         source = dataclasses.replace(ASSIGNMENT, uuid='a2', host='gpu2')
         self.assertIn('does not move', self.found(SERVER, ASSIGNMENT, source))
 
-    def test_two_sets_on_one_host(self) -> None:
+    def test_two_sets_on_one_host_are_reported(self) -> None:
         left = dataclasses.replace(
             ASSIGNMENT, uuid='a2', role=claim.ClaimRole.DESTINATION,
             migration_uuid='m1')
         self.assertIn('more than one claim',
                       self.found(SERVER, ASSIGNMENT, left))
 
-    def test_resized_server_has_two_sets(self) -> None:
+    def test_two_sets_of_a_resized_server_violate_nothing(self) -> None:
         new = dataclasses.replace(
             ASSIGNMENT, uuid='a2', role=claim.ClaimRole.DESTINATION,
             migration_uuid='m1')

@@ -30,6 +30,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
@@ -52,10 +53,12 @@ _Listed = tuple[datetime.datetime, claim_obj.Assignment]
 
 
 def list_all(db: api.Database, ask: Ask, host: str | None = None,
-             instance: str | None = None,
+             instance: str | None = None, limit: int = objects.PAGE_SIZE,
+             marker: str | None = None,
              ) -> tuple[objects.AssignmentInfo, ...]:
-    """Return active assignments (Conductor.assignment_list)."""
-    return _infos(_listed(db, host, instance), ask)
+    """Return a page of active assignments (Conductor.assignment_list)."""
+    return _infos(_listed(
+        db, host, instance, pages.size(limit), marker), ask)
 
 
 def end(db: api.Database, ask: Ask, uuids: Sequence[str], *, force: bool,
@@ -78,22 +81,26 @@ def end(db: api.Database, ask: Ask, uuids: Sequence[str], *, force: bool,
 
 
 def _listed(db: api.Database, host: str | None = None,
-            instance: str | None = None) -> list[_Listed]:
+            instance: str | None = None, limit: int | None = None,
+            marker: str | None = None) -> list[_Listed]:
     """Return active assignments.
 
-    :raises NotFound: no such host
+    :raises NotFound: no such host or marker
     """
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
         return [(row.claimed_at, claims.view(row, of_host)) for row, of_host
-                in assignment_db.listed(session, host, instance)]
+                in assignment_db.listed(
+                    session, host, instance, limit, marker)]
 
 
 def _beside(db: api.Database, uuids: Sequence[str]) -> list[_Listed]:
-    """Return all that the instances of assignments have on their host.
+    """Return all assignments of the same instances on the same host.
 
-    The host needs all of them to determine whether one is used.
+    The host must see all of them to determine whether one is used.
+
+    :param uuids: UUIDs of assignments of one host
     """
     host_id = releases.host_id_of(db, uuids)
     if host_id is None:
@@ -110,7 +117,7 @@ def _beside(db: api.Database, uuids: Sequence[str]) -> list[_Listed]:
 def _check_unused(info: objects.AssignmentInfo) -> None:
     """Refuse to end an assignment that a guest has or may have.
 
-    :raises Conflict: naming why, and what to do
+    :raises Conflict: it is used, or that is unknown
     """
     if info.used == 'yes':
         raise exception.Conflict(
@@ -152,7 +159,7 @@ def _info(since: datetime.datetime, assignment: claim_obj.Assignment,
 
 def _judge(assignments: Iterable[claim_obj.Assignment],
            ask: Ask) -> Mapping[str, claim_obj.Usage]:
-    """Return what each host says about its assignments, by their UUID."""
+    """Ask hosts about their assignments; return the answers by UUID."""
     by_host: dict[str, list[claim_obj.Assignment]] = {}
     for assignment in assignments:
         by_host.setdefault(assignment.host, []).append(assignment)

@@ -13,12 +13,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -26,16 +31,19 @@ from gpgpu_plugin.objects import admin as objects
 
 
 def list_all(db: api.Database, host: str | None = None,
-             variant: str | None = None) -> tuple[objects.GroupInfo, ...]:
-    """Return groups with their capacity for whole GPUs."""
+             variant: str | None = None, limit: int = objects.PAGE_SIZE,
+             marker: str | None = None) -> tuple[objects.GroupInfo, ...]:
+    """Return a page of groups (Conductor.group_list)."""
     with db.reader() as session:
-        names = {row.id: row.name for row in host_db.all(session)
-                 if host in (None, row.name)}
-        groups = capacity.load(session, list(names))
-        return tuple(
-            info(name, group.value)
-            for host_id, name in names.items() for group in groups[host_id]
-            if variant in (None, group.value.variant.name))
+        found = group_db.listed(
+            session, pages.size(limit), host, variant, marker)
+        loaded = {
+            group.rows.id: group.value
+            for groups in capacity.load(
+                session, {row.id for row, _ in found}).values()
+            for group in groups}
+        return tuple(info(row.name, loaded[group.id])
+                     for row, group in found)
 
 
 def info(host: str, group: group_rules.GroupCapacity) -> objects.GroupInfo:
@@ -67,9 +75,12 @@ def set_(db: api.Database, host_name: str, variant: str,
             raise exception.NotFound(kind='host', name=host_name)
         for group in capacity.load(session, [host.id])[host.id]:
             if group.value.variant.name == variant:
-                group.rows.group.allocation_policy = allocation_policy
-                return info(host.name,
-                            capacity.LoadedGroup.of(group.rows).value)
+                row = session.get_one(models.Group, group.rows.id)
+                row.allocation_policy = allocation_policy
+                return info(host.name, dataclasses.replace(
+                    group.value,
+                    allocation_policy=request_mod.AllocationPolicy(
+                        allocation_policy)))
         raise exception.NotFound(
             kind='group', name=f'{variant} on {host_name}')
     return db.write(work)

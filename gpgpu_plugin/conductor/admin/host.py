@@ -13,54 +13,57 @@
 
 from __future__ import annotations
 
-import collections
 import datetime
 import json
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin as objects
 
 LOG = logging.getLogger(__name__)
 
 
-def list_all(db: api.Database,
-             name: str | None = None) -> tuple[objects.HostInfo, ...]:
-    """Return all hosts, or the named one.
+def list_all(db: api.Database, limit: int = objects.PAGE_SIZE,
+             marker: str | None = None) -> tuple[objects.HostInfo, ...]:
+    """Return a page of hosts (Conductor.host_list)."""
+    with db.reader() as session:
+        return _infos(session, host_db.listed(
+            session, pages.size(limit), marker))
+
+
+def show(db: api.Database, name: str) -> objects.HostInfo:
+    """Return one host.
 
     :raises NotFound: it never reported
     """
     with db.reader() as session:
-        hosts = (host_db.all(session) if name is None
-                 else [host_db.get(session, name)])
-        devices = device_db.of_hosts(session, [host.id for host in hosts])
-        children = device_admin.children(devices)
-        states: dict[int, collections.Counter[str]] = (
-            collections.defaultdict(collections.Counter))
-        for device in devices:
-            if device.kind == device_rules.DeviceKind.PCI:
-                states[device.host_id][device_admin.shown_state(
-                    device, children.get(device.id, ()))] += 1
-        return tuple(_info(host, states[host.id]) for host in hosts)
+        return _infos(session, [host_db.get(session, name)])[0]
+
+
+def _infos(session: orm.Session, hosts: Sequence[models.Host],
+           ) -> tuple[objects.HostInfo, ...]:
+    counts = device_list.count_by_state(session, [host.id for host in hosts])
+    return tuple(_info(host, counts.get(host.id, {})) for host in hosts)
 
 
 def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
     return objects.HostInfo(
         host=host.name, node=host.node, node_uuid=host.node_uuid,
-        generation=host.generation, devices=dict(sorted(states.items())),
+        generation=host.generation, devices=dict(states),
         reported_at=(host.reported_at.isoformat(timespec='seconds') + 'Z'
                      if host.reported_at else None),
         problems=tuple(json.loads(host.problems)), session=host.session,

@@ -11,41 +11,64 @@
 #    under the License.
 """Variants, as operators create, change and delete them at run time.
 
-One transaction changes a variant and applies it to all hosts concerned, so
-that a crash cannot leave out a host. It locks the row ``variants`` first, then
-the hosts in the order of their ids.
+One transaction changes a variant, and locks no host. ``variant_changes``
+applies the change to the hosts that it concerns, a chunk of them at a time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from collections.abc import Sequence
 
+from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import type_sync
-from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Whoever waits until a variant is changed.
+
+    :ivar check_wanted: raises if the caller has given up; then nothing is
+        changed
+    :ivar is_over: returns whether the part of the caller's time is over in
+        which the change is applied to hosts; the rest is left to
+        ``variant_worker``
+    :ivar tell: takes the names of hosts that changed
+    """
+
+    check_wanted: Callable[[], None] = lambda: None
+    is_over: Callable[[], bool] = lambda: False
+    tell: Callable[[Sequence[str]], None] = lambda hosts: None
+
+
+_PATIENT = Caller()
 
 
 def _infos(session: orm.Session,
            rows: list[models.Variant]) -> tuple[objects.VariantInfo, ...]:
     counts = device_db.count_by_variant(session)
+    pending = {change.variant_id: change_db.hosts_pending(session, change)
+               for change in change_db.all(session)}
     return tuple(
         objects.VariantInfo(
-            devices=counts.get(row.id, 0),
+            devices=counts.get(row.id, 0), status=row.status,
+            reason=row.reason, hosts_pending=pending.get(row.id, 0),
             **dataclasses.asdict(variant_db.to_domain(row)))
         for row in rows)
 
@@ -65,97 +88,99 @@ def show(db: api.Database, name: str) -> objects.VariantInfo:
         return _infos(session, [variant_db.get(session, name)])[0]
 
 
-def _apply(session: orm.Session,
-           hosts: Sequence[models.Host]) -> list[str]:
-    """Bring all devices into their groups.
-
-    :returns: names of the hosts that changed
-    """
-    session.flush()
-    before = {host.id: host.generation for host in hosts}
-    variant_matching.apply(session, hosts)
-    changed = [host for host in hosts if host.generation != before[host.id]]
-    type_sync.sync(session, [host.id for host in changed])
-    inventory.refresh_all(session, [host.id for host in changed])
-    return [host.name for host in changed]
-
-
 def create(db: api.Database, view: objects.VariantInfo,
-           ) -> tuple[objects.VariantInfo, list[str]]:
-    """Create a variant (ConductorAPI.variant_create).
-
-    :returns: it, and the hosts that changed
-    """
+           caller: Caller = _PATIENT) -> objects.VariantInfo:
+    """Create a variant (ConductorAPI.variant_create)."""
     value = rules.check(view.without_devices())
 
-    def work(session: orm.Session,
-             ) -> tuple[objects.VariantInfo, list[str]]:
-        host_db.lock_row(session, 'variants')
-        hosts = host_db.lock_all(session)
-        rules.check_beside(value, map(
-            variant_db.to_domain, variant_db.all(session)))
+    def work(session: orm.Session) -> int:
+        variant_db.lock(session)
+        rules.check_beside(value, _others(session))
         row = variant_db.fill(models.Variant(), value)
         session.add(row)
         event_db.add(session, 'variant_create', detail=json.dumps(
             dataclasses.asdict(value)))
-        changed = _apply(session, hosts)
-        return _infos(session, [row])[0], changed
-    return db.write(work)
+        change = change_db.add(
+            session, row, rules.Status.APPLYING, [value], None)
+        caller.check_wanted()
+        return change.id
+    _apply(db, db.write(work), caller)
+    return show(db, value.name)
 
 
 def set_(db: api.Database, view: objects.VariantInfo,
-         ) -> tuple[objects.VariantInfo, list[str]]:
+         caller: Caller = _PATIENT) -> objects.VariantInfo:
     """Replace a variant's fields (ConductorAPI.variant_set)."""
     value = rules.check(view.without_devices())
 
-    def work(session: orm.Session,
-             ) -> tuple[objects.VariantInfo, list[str]]:
-        host_db.lock_row(session, 'variants')
-        hosts = host_db.lock_all(session)
-        by_id = {host.id: host for host in hosts}
+    def work(session: orm.Session) -> int:
+        variant_db.lock(session)
         row = variant_db.get(session, value.name)
+        before = variant_db.to_domain(row)
+        _check_settled(session, row)
         _check_unused(session, row)
         rules.check_beside(value, [
-            variant_db.to_domain(other) for other in variant_db.all(session)
-            if other.id != row.id])
+            other for other in _others(session)
+            if other.name != value.name])
         variant_db.fill(row, value)
         event_db.add(session, 'variant_set', detail=json.dumps(
             dataclasses.asdict(value)))
-        touched = {
-            by_id[group.host_id]
-            for group in group_db.of_variant(session, row.id)
-        }
-        for host in touched:
-            host_db.changed(host)
-        changed = {host.name for host in touched} | set(
-            _apply(session, hosts))
-        return _infos(session, [row])[0], sorted(changed)
-    return db.write(work)
+        change = change_db.add(
+            session, row, rules.Status.CHANGING, [before, value], before)
+        caller.check_wanted()
+        return change.id
+    _apply(db, db.write(work), caller)
+    return show(db, value.name)
 
 
-def delete(db: api.Database, name: str) -> list[str]:
-    """Delete a variant (ConductorAPI.variant_delete).
-
-    :returns: the hosts that changed
-    """
-    def work(session: orm.Session) -> list[str]:
-        host_db.lock_row(session, 'variants')
-        hosts = host_db.lock_all(session)
-        by_id = {host.id: host for host in hosts}
+def delete(db: api.Database, name: str, caller: Caller = _PATIENT) -> None:
+    """Delete a variant (ConductorAPI.variant_delete)."""
+    def work(session: orm.Session) -> int:
+        variant_db.lock(session)
         row = variant_db.get(session, name)
+        _check_settled(session, row)
         _check_unused(session, row)
-        groups = group_db.of_variant(session, row.id)
-        device_db.leave_groups(session, [group.id for group in groups])
-        changed = set()
-        for group in groups:
-            host_db.changed(by_id[group.host_id])
-            changed.add(by_id[group.host_id].name)
-            session.delete(group)
-        session.flush()
-        session.delete(row)
+        value = variant_db.to_domain(row)
         event_db.add(session, 'variant_delete', detail=name)
-        return sorted(changed | set(_apply(session, hosts)))
-    return db.write(work)
+        change = change_db.add(
+            session, row, rules.Status.DELETING, [value], value)
+        caller.check_wanted()
+        return change.id
+    _apply(db, db.write(work), caller)
+
+
+def _apply(db: api.Database, change_id: int, caller: Caller) -> None:
+    """Apply a change to as many hosts as the caller's time allows."""
+    try:
+        variant_changes.run(db, change_id, caller.tell, caller.is_over)
+    except exception.Conflict:
+        raise
+    except Exception:
+        # The change itself is made, and the worker applies it.
+        LOG.exception('Cannot apply a change of a variant to all hosts now; '
+                      'gpgpu-conductor tries again')
+
+
+def _others(session: orm.Session) -> list[rules.Variant]:
+    """Return what a variant must not conflict with.
+
+    A change that is not applied yet may be undone.
+    """
+    changes = [change_db.before(change) for change in change_db.all(session)]
+    return [
+        *map(variant_db.to_domain, variant_db.all(session)),
+        *(value for value in changes if value is not None)]
+
+
+def _check_settled(session: orm.Session, row: models.Variant) -> None:
+    change = change_db.of_variant(session, row.id)
+    if change is not None:
+        raise exception.Conflict(
+            kind='variant', name=row.name,
+            reason=f'its last change has yet to reach '
+                   f'{change_db.hosts_pending(session, change)} hosts; wait '
+                   f'until "gpgpu-manage variant show {row.name}" shows '
+                   f'none, and try again')
 
 
 def _check_unused(session: orm.Session, row: models.Variant) -> None:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
@@ -34,28 +36,28 @@ from gpgpu_plugin.objects import admin as objects
 
 
 def list_all(db: api.Database, host: str | None = None,
-             variant: str | None = None,
+             variant: str | None = None, limit: int = objects.PAGE_SIZE,
+             marker: str | None = None,
              ) -> tuple[objects.VGPUTypeInfo, ...]:
-    """Return types of groups with their capacity (ConductorAPI)."""
+    """Return a page of types of groups (Conductor.vgpu_type_list)."""
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
         if variant is not None:
             variant_db.get(session, variant)
-        return _infos(session, host, variant)
+        return _infos(session, group_db.types_listed(
+            session, pages.size(limit), host, variant, marker))
 
 
-def _infos(session: orm.Session, host: str | None, variant: str | None,
-           vgpu_type: str | None = None) -> tuple[objects.VGPUTypeInfo, ...]:
-    """Return types with their stored capacities.
-
-    Assignments are counted for all hosts at once.
-    """
-    assigned = assignment_db.counts_by_type(session)
+def _infos(session: orm.Session,
+           found: Sequence[tuple[str, models.Group, models.VGPUType]],
+           ) -> tuple[objects.VGPUTypeInfo, ...]:
+    """Return types with their stored capacities."""
+    assigned = assignment_db.counts_by_type(
+        session, {group.id for _, group, _ in found})
     return tuple(
         _info(name, group, row, assigned.get((group.id, row.vgpu_type), 0))
-        for name, group in group_db.with_host_names(session, host, variant)
-        for row in group.types if vgpu_type in (None, row.vgpu_type))
+        for name, group, row in found)
 
 
 def _info(host: str, group: models.Group, row: models.VGPUType,
@@ -100,7 +102,10 @@ def set_enabled(db: api.Database, variant: str, vgpu_type: str,
             session, 'type_enable' if enabled else 'type_disable', host,
             detail=f'{vgpu_type} of {variant}')
         inventory.refresh_all(session, [row.id for row in changed])
-        return (_infos(session, host, variant, vgpu_type),
+        return (_infos(session, [
+                    (hosts[group.host_id].name, group, known)
+                    for group in groups for known in group.types
+                    if known.vgpu_type == vgpu_type]),
                 sorted(row.name for row in changed))
     return db.write(work)
 

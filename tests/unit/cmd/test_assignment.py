@@ -57,7 +57,7 @@ class AssignmentTest(base.CommandTestCase):
         self.assertIn('does not exist', self.refused(
             'assignment', 'end', '--instance', base.INSTANCE, '--host', 'h1'))
 
-    def test_end_needs_one_way_to_name_what(self):
+    def test_end_without_exactly_one_selection_is_refused(self):
         for arguments in (
                 [], ['--host', 'h1'], ['--instance', base.INSTANCE],
                 [self.uuids[0], '--instance', base.INSTANCE, '--host', 'h1'],

@@ -13,6 +13,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import fixtures
 from oslo_config import cfg
@@ -23,6 +25,16 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
 from tests.fixtures import hosts
 from tests.unit.cmd import base as cmd_base
+
+_HOLD = '''
+import sys
+import sqlalchemy as sa
+from gpgpu_plugin.db import sqlite_lock
+lock = sqlite_lock.SQLiteLock(sa.make_url(sys.argv[1]))
+lock.acquire()
+print(flush=True)
+sys.stdin.read()
+'''
 
 
 class DBTest(base.BaseTestCase):
@@ -55,6 +67,35 @@ class DBTest(base.BaseTestCase):
                 (result.code, result.out, result.err))
         self.assertEqual({'Current': newest, 'Newest': newest},
                          self.version())
+
+    def test_purge_says_what_it_deleted(self):
+        self.manage('db', 'sync')
+        result = self.manage('db', 'purge', '--before', '2026-10-31')
+        self.assertEqual(
+            (0, 'deleted 0 events and 0 ended assignments\n', ''),
+            (result.code, result.out, result.err))
+
+    def test_purge_refuses_a_wrong_date_and_number(self):
+        for arguments, said in (
+                (['--before', 'yesterday'], "'yesterday' is not a date"),
+                (['--before', '2026-10-31', '--max-rows', '0'],
+                 "'0' is not a number above 0")):
+            result = self.manage('db', 'purge', *arguments)
+            self.assertEqual(2, result.code)
+            self.assertIn(said, result.err)
+
+    def test_purge_beside_a_conductor_on_sqlite_is_refused(self):
+        self.manage('db', 'sync')
+        other = subprocess.Popen(
+            [sys.executable, '-c', _HOLD,
+             f'sqlite:///{self.folder}/gpgpu.sqlite'],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # It ends with its input.
+        self.addCleanup(other.communicate)
+        other.stdout.readline()
+        result = self.manage('db', 'purge', '--before', '2026-10-31')
+        self.assertEqual(1, result.code)
+        self.assertIn('only one at a time may use an SQLite file', result.err)
 
     def test_restored_marks_every_host(self):
         self.manage('db', 'sync')

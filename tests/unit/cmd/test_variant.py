@@ -11,7 +11,11 @@
 #    under the License.
 """Tests of ``variant``, but for its import."""
 
+import fixtures
+
+from gpgpu_plugin.conductor import variant_worker
 from tests.unit.cmd import base
+from tests.unit.conductor import test_manager
 
 
 class VariantTest(base.CommandTestCase):
@@ -51,6 +55,9 @@ class VariantTest(base.CommandTestCase):
                 'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'],
                 'Mix Policy': 'any_mix',
                 'Devices': 8,
+                'Status': 'ready',
+                'Reason': None,
+                'Hosts Pending': 0,
             },
             shown,
         )
@@ -134,6 +141,36 @@ class VariantTest(base.CommandTestCase):
         self.assertEqual([], self.names())
         self.assertEqual({'unmanaged': 8}, self.json(
             'host', 'show', 'h1')['Devices'])
+
+    def test_change_that_takes_longer_than_its_call_is_noted(self):
+        self.done('variant', 'create', *base.H100)
+        self.conductor.stop()
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.conductor.variant_worker.VariantWorker.start',
+                lambda worker: None):
+            self.conductor.start()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.manager._PART', -1))
+        for command, status in (
+                (('create', 'X', *base.H100[1:], '--subsystem-vendor',
+                  '10de', '--subsystem', '16c1'), 'applying'),
+                (('set', 'H100', '--trait', 'CUSTOM_B'), 'changing'),
+                (('delete', 'X'), 'deleting')):
+            if command[0] == 'delete':
+                worker = variant_worker.VariantWorker(
+                    self.conductor.db, test_manager.FakeComputeAPI())
+                worker.run_once()
+            result = self.manage('variant', *command)
+            self.assertEqual(0, result.code)
+            self.assertEqual(
+                f'gpgpu-manage: variant {command[1]} has status {status}: '
+                f'1 hosts are left, and gpgpu-conductor goes on; see '
+                f'"gpgpu-manage variant show {command[1]}"\n', result.err)
+            shown = self.json('variant', 'show', command[1])
+            self.assertEqual((status, 1), (
+                shown['Status'], shown['Hosts Pending']))
+        self.assertIn('has yet to reach 1 hosts', self.refused(
+            'variant', 'set', 'X', '--trait', 'CUSTOM_B'))
 
     def test_unknown_variant_is_not_found(self):
         for command in (('show', 'X'), ('delete', 'X'),

@@ -110,6 +110,31 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         self.assertEqual({}, self.users())
         self.assertEqual({'dirty': 2, 'available': 6}, self.states())
 
+    def test_assignment_that_ended_stays_ended_though_the_host_doubts(self):
+        ended, forgotten = self.boot(2), self.boot(2, 'i2')
+        releases.release(self.db, base.uuids(ended))
+        self.clean_all()
+        self.forget(forgotten)
+        current = hosts.begin(self.db, 'h1', base.NODE)
+        # The book has both still.
+        granted = hosts.begin(
+            self.db, 'h1', base.NODE, expected=current.number, doubted=True)
+        self.assertTrue(granted.restored)
+        reports.report(self.db, base.scan(
+            self.functions, number=1,
+            assignments=tuple(self.book(ended, forgotten))),
+            hosts.origin('h1', base.NODE, session=granted.number))
+        self.assertEqual({'i2'}, set(self.users().values()))
+        self.assertEqual({'assigned': 2, 'dirty': 6}, self.states())
+
+    def test_new_user_of_a_device_keeps_it_though_the_book_is_outdated(self):
+        ended = self.boot(8)
+        releases.release(self.db, base.uuids(ended))
+        self.clean_all()
+        after = self.boot(8, 'i2')
+        self.restored(self.book(after, ended))
+        self.assertEqual({'i2'}, set(self.users().values()))
+
     def test_assignment_that_only_the_database_has_stays(self):
         # Its host finds out from Nova whether the instance still has it.
         granted = self.boot(2)
@@ -154,20 +179,56 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
             {(row.role, row.migration_uuid)
              for row in claims.of_instance(self.db, 'i1')})
 
+    def test_claim_after_a_restore_is_later_than_what_is_adopted(self):
+        granted = self.boot(1)
+        self.forget(granted)
+        [assignment] = [dataclasses.replace(
+            assignment, host_generation=500)
+            for assignment in granted.assignments]
+        sessions.mark_restored(self.db)
+        # The host has acknowledged the generation of its newest claim.
+        begun = hosts.begin(
+            self.db, 'h1', base.NODE, expected=90, generation=500)
+        reports.report(
+            self.db, base.scan(self.functions, number=1,
+                               assignments=(assignment,)),
+            hosts.origin('h1', base.NODE, session=begun.number))
+        [adopted] = claims.of_instance(self.db, 'i1')
+        self.assertEqual(500, adopted.host_generation)
+        self.clean_all()
+        [later] = self.claim_destination(1, 'm1').assignments
+        self.assertGreater(later.host_generation, 500)
+
     def test_device_that_the_book_has_twice_is_kept_and_logged(self):
         granted = self.boot(1)
         [known] = granted.assignments
-        self.restored([known, dataclasses.replace(
+        origin = self.restored([known, dataclasses.replace(
             known, uuid='second', instance_uuid='i2')])
         self.assertEqual({known.address: 'i1'}, self.users())
+        # The comparison does not find the database restored once more.
+        self.assertEqual([known.uuid], [row.uuid for row in claims.of_origin(
+            self.db, origin, [known.uuid, 'second'])])
 
-    def test_device_that_the_scan_did_not_find_is_not_adopted(self):
+    def test_device_that_the_scan_did_not_find_is_adopted_as_absent(self):
         granted = self.boot(1)
         self.forget(granted)
         [assignment] = granted.assignments
-        self.restored([dataclasses.replace(
-            assignment, stable_id='/devices/pci0000:ff/01.0/00.0')])
+        gone = dataclasses.replace(
+            assignment, stable_id='/devices/pci0000:ff/01.0/00.0',
+            address='0000:ff:00.0')
+        origin = self.restored([gone])
+        self.assertEqual({'0000:ff:00.0': 'i1'}, self.users())
+        # The comparison does not find the database restored once more.
+        self.assertEqual([gone.uuid], [row.uuid for row in claims.of_origin(
+            self.db, origin, [gone.uuid])])
+
+        # It returns, and stays the instance's; then it is released.
+        hosts.store(self.db, base.scan((*base.EIGHT, base.function(
+            9, id=gone.stable_id, address='0000:fe:00.0'))))
+        self.assertEqual({'0000:fe:00.0': 'i1'}, self.users())
+        releases.release(self.db, [gone.uuid])
         self.assertEqual({}, self.users())
+        self.assertEqual({'dirty': 9}, self.states())
 
     def test_quarantined_device_that_a_guest_has_is_adopted(self):
         granted = self.claim(1)

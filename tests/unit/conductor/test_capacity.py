@@ -11,13 +11,13 @@
 #    under the License.
 """Tests of mapping rows to values, in a constant number of statements."""
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
-from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.objects import admin
-from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -43,46 +43,66 @@ class LoadTest(vgpu_base.VGPUTestCase):
         self.assertEqual(base.uuids(claim), [
             assigned.uuid for assigned in value.assignments])
 
-    def test_loading_costs_three_statements(self):
+    def test_loading_costs_two_statements(self):
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
             with self.statements() as found:
                 capacity.load(session, [host.id])
-        self.assertEqual(3, len(found), found)
+        self.assertEqual(2, len(found), found)
 
-
-class WithAssignmentsTest(base.ConductorTestCase):
-
-    def setUp(self):
-        super().setUp()
-        variant_admin.create(self.db, admin.VariantInfo(
-            name='A2', vendor='10de', device='25b6'))
-        hosts.store(self.db, base.scan((
-            base.function(0), base.function(1, device='25b6'))))
-
-    def test_assignment_of_another_groups_device_is_left_out(self):
-        self.claim()
+    def test_host_after_a_claim_is_the_one_that_would_be_read(self):
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
-            added = assignment_db.of_hosts(session, [host.id])
-            loaded = {
-                group.value.variant.name: group for group
-                in capacity.load(session, [host.id], [])[host.id]}
-            self.assertIs(
-                loaded['A2'], loaded['A2'].with_assignments(added))
-            self.assertEqual(
-                base.uuids(self.claim()), [
-                    row.uuid for row in
-                    loaded['H100'].with_assignments(added).value.assignments])
+            before = capacity.load_host(session, host.id)
+        claim = self.ask(Q4=1)
+        with self.db.reader() as session:
+            after = capacity.load_host(session, host.id)
+        [row] = after.rows.assignments
+        self.assertEqual(base.uuids(claim), [row.uuid])
+        found = before.after([row.device], claimed=[row])
+        self.assertEqual(
+            [set(group.value.devices) for group in after.groups],
+            [set(group.value.devices) for group in found.groups])
+        self.assertEqual(
+            [group.value.assignments for group in after.groups],
+            [group.value.assignments for group in found.groups])
 
 
 class StatementsTest(base.ConductorTestCase):
-    """Tests of the number of SQL statements of a claim and a report."""
+    """Tests of the number of SQL statements of each step.
 
-    def test_claim_of_a_gpu(self):
+    A transaction of its own finds the host of what is named by a UUID.
+    """
+
+    def count(self, expected, step, *args, **kwargs):
         with self.statements() as found:
-            self.claim()
-        self.assertEqual(10, len(found), found)
+            result = step(*args, **kwargs)
+        # SQLite alone has a statement for the beginning.
+        found = [statement for statement in found if statement != 'BEGIN']
+        self.assertEqual(expected, len(found), '\n'.join(found))
+        return result
+
+    def test_life_of_an_assignment(self):
+        for number in (1, 4):
+            # Lock, load (2), devices, assignments, events, host, capacities.
+            uuids = base.uuids(self.count(
+                8, self.claim, number, instance=f'i{number}'))
+            # The host; lock, load (2), devices, assignments, events, host.
+            self.count(8, claims.activate, self.db, uuids)
+            self.count(8, releases.release, self.db, uuids)
+        [task] = cleaning.tasks(self.db, 'h1')[:1]
+        # The host; lock, load (2), device, event, host, and in the end the
+        # capacities.
+        self.count(7, cleaning.started, self.db, task.device_uuid, task.token,
+                   'attempt')
+        self.count(8, cleaning.finished, self.db, task.device_uuid, 'attempt',
+                   passed=True, evidence='')
+
+    def test_claim_that_is_refused_or_repeated_only_reads(self):
+        self.claim(8)
+        self.count(3, self.claim, 8)
+        self.count(3, self.assertRaises, exception.ClaimDenied, self.claim,
+                   1, instance='i2')
 
     def test_report_of_nothing_new(self):
         with self.statements() as found:

@@ -12,6 +12,7 @@
 """Tests of claims: idempotent, refused with a reason, atomic."""
 
 import dataclasses
+from unittest import mock
 
 import sqlalchemy as sa
 
@@ -87,6 +88,16 @@ class ClaimTest(base.ConductorTestCase):
             exception.ClaimDenied, claims.claim, self.db, dataclasses.replace(
                 self.request(8), orphans=tuple(base.uuids(left))), lease=60)
         self.assertEqual({'assigned': 3, 'available': 5}, self.states())
+
+    def test_later_claim_has_a_higher_generation_of_the_host(self):
+        granted = [self.claim_destination(1, 'm1'), self.boot(1),
+                   self.claim_destination(1, 'm2'), self.claim(1, 'i2')]
+        found = [assignment.host_generation for claim in granted
+                 for assignment in claim.assignments]
+        self.assertEqual(sorted(set(found)), found)
+        # Activation and the same request again change nothing.
+        self.assertEqual(found[1], self.claim(
+            1).assignments[0].host_generation)
 
     def test_two_roles_of_one_instance(self):
         first = self.claim(2)
@@ -218,28 +229,20 @@ class ClaimTest(base.ConductorTestCase):
             for assignment in granted.assignments}))
 
     def test_crash_inside_leaves_nothing(self):
-        # After each flush of the transaction.
-        for name in ('transition', 'add'):
-            target = (claims.device_db if name == 'transition'
-                      else claims.event_db)
+        # After each statement that writes.
+        for target, name in (
+                (claims.device_db, 'swap'), (claims.assignment_db, 'insert'),
+                (claims.event_db, 'add_all'), (claims.inventory, 'refresh')):
             original = getattr(target, name)
-            calls = []
 
-            def broken(*args, original=original, calls=calls, **kwargs):
-                calls.append(1)
-                if len(calls) == 2:
-                    raise RuntimeError('power cut')
-                return original(*args, **kwargs)
-            self.patch_object(target, name, broken)
-            self.assertRaises(RuntimeError, self.claim, 3)
-            self.patch_object(target, name, original)
-            self.assertEqual(2, len(calls))
+            def broken(*args, original=original, **kwargs):
+                original(*args, **kwargs)
+                raise RuntimeError('power cut')
+            with mock.patch.object(target, name, broken):
+                self.assertRaises(RuntimeError, self.claim, 3)
             self.assertEqual({'available': 8}, self.states())
             self.assertEqual((), claims.of_host(self.db, 'h1'))
         self.assertEqual(3, len(self.claim(3).assignments))
-
-    def patch_object(self, target, name, value):
-        setattr(target, name, value)
 
     def test_statements_do_not_grow_with_the_devices_of_the_host(self):
         def count(claimed):

@@ -28,12 +28,12 @@ class TakeCase(vgpu_base.VGPUTestCase):
         with self.db.writer() as session:
             host = host_db.lock(session, 'h1')
             [group] = capacity.load(session, [host.id])[host.id]
-            rows = device_rows.take(session, [
+            taken = device_rows.take(session, [
                 (group, offer.Selection(
                     gpu_id=self.functions[0].id, vgpu_type=name,
                     placement_id=None)) for name in types])
-            return [(row.stable_id.removeprefix(self.functions[0].id),
-                     row.vgpu_type) for row in rows]
+            return [(now.stable_id.removeprefix(self.functions[0].id),
+                     now.vgpu_type) for _, now in taken]
 
 
 class MdevTest(TakeCase):

@@ -13,6 +13,7 @@
 
 import dataclasses
 import inspect
+import logging
 import uuid
 
 import fixtures
@@ -25,8 +26,10 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from tests.fixtures import hosts
@@ -69,6 +72,9 @@ class _Direct:
     def __init__(self, endpoint):
         self._endpoint = endpoint
 
+    def prepare(self, timeout):
+        return self
+
     def call(self, ctxt, method, **arguments):
         return getattr(self._endpoint, method)(ctxt, **arguments)
 
@@ -105,7 +111,7 @@ class ClaimTest(ManagerCase):
 
     def claim_by_rpc(self, **kwargs):
         return self.call(
-            CONTRACT.claim, wanted=60,
+            CONTRACT.claim,
             request=dataclasses.replace(self.request(2), **kwargs))
 
     def test_claim_for_an_instance_refreshes_no_host(self):
@@ -114,7 +120,7 @@ class ClaimTest(ManagerCase):
 
     def test_claim_for_another_host_is_invalid(self):
         error = self.refused(
-            exception.Invalid, CONTRACT.claim, wanted=60,
+            exception.Invalid, CONTRACT.claim,
             request=dataclasses.replace(
                 self.request(2), host='h2', migration_uuid='m1',
                 role=claim_obj.ClaimRole.DESTINATION))
@@ -132,7 +138,7 @@ class ClaimTest(ManagerCase):
     def test_denied_claim_is_an_answer_with_its_reason_in_the_log(self):
         log = self.useFixture(fixtures.FakeLogger())
         error = self.refused(
-            exception.ClaimDenied, CONTRACT.claim, wanted=60,
+            exception.ClaimDenied, CONTRACT.claim,
             request=self.request(9))
         self.assertEqual('not_enough_available', error.reason)
         self.assertIn('Claim of i1 on h1 denied: not_enough_available',
@@ -185,7 +191,7 @@ class CastTest(ManagerCase):
             notified.append(host)
         self.compute.refresh = refresh
         log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.conductor.manager'))
+            'gpgpu_plugin.conductor.casts'))
         self.call(CONTRACT.variant_delete, name='H100')
         self.assertEqual(['h2'], notified)
         self.assertIn('Cannot tell h1', log.output)
@@ -260,17 +266,19 @@ class OperatorTest(ManagerCase):
         self.call(CONTRACT.variant_create, variant=self.VARIANT)
         self.compute.refreshed.clear()
         device = device_admin.list_all(self.db)[0]
-        everything = {'host': None, 'variant': None}
+        page = {'limit': 1000, 'marker': None}
+        everything = {'host': None, 'variant': None, **page}
         for method, arguments in (
                 (CONTRACT.report, {'report': base.scan(base.EIGHT)}),
                 (CONTRACT.host_inventory, {'host': 'h1'}),
                 (CONTRACT.compare_allocations, {
                     'number': 1, 'allocations': {}, 'assignments': ()}),
-                (CONTRACT.changes_since, {'generation': 0}),
+                (CONTRACT.changes_since, {
+                    'since': 0.0, 'known': (), 'marker': None}),
                 (CONTRACT.variant_list, {}),
                 (CONTRACT.variant_show, {'name': 'H100'}),
                 (CONTRACT.vgpu_type_list, everything),
-                (CONTRACT.host_list, {}),
+                (CONTRACT.host_list, page),
                 (CONTRACT.host_show, {'host': 'h1'}),
                 (CONTRACT.group_list, everything),
                 (CONTRACT.group_set, {
@@ -314,14 +322,41 @@ class AssignmentTest(ManagerCase):
                          [(info.uuid, info.used) for info in ended])
         self.assertEqual(['h1'], self.compute.changed)
         self.assertEqual((), self.call(
-            CONTRACT.assignment_list, host='h1', instance=None))
+            CONTRACT.assignment_list, host='h1', instance=None, limit=9,
+            marker=None))
 
     def test_list_tells_no_host(self):
         self.boot(1)
         self.assertEqual(1, len(self.call(
-            CONTRACT.assignment_list, host=None, instance='i1')))
+            CONTRACT.assignment_list, host=None, instance='i1', limit=9,
+            marker=None)))
         self.assertEqual(([], []), (
             self.compute.changed, self.compute.refreshed))
+
+
+class SessionTest(ManagerCase):
+
+    def begin(self, timeout):
+        """Return what is logged when a session begins."""
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.WARNING))
+        contract.Client(_Direct(manager.ConductorManager(
+            self.conf, self.db, self.compute)), timeout).call(
+                CONTRACT.begin_session, context.admin(),
+                request=session_obj.SessionRequest(
+                    host='h1', node='h1', node_uuid=base.NODE,
+                    start_uuid=hosts.start_uuid('h1'),
+                    identity=machine.MachineIdentity(machine_id='h1')))
+        return logged.output
+
+    def test_host_with_a_shorter_timeout_is_named_with_both_values(self):
+        self.conf.set_override('rpc_timeout', 10, 'gpgpu')
+        self.assertIn(
+            'rpc_timeout of nova-compute on h1 is 5 s, and of this conductor '
+            '10 s', self.begin(5))
+
+    def test_host_with_the_same_timeout_is_not_named(self):
+        self.conf.set_override('rpc_timeout', 10, 'gpgpu')
+        self.assertEqual('', self.begin(10))
 
 
 class HostDeleteTest(ManagerCase):

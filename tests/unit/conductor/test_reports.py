@@ -13,16 +13,19 @@
 
 import dataclasses
 
+import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -90,6 +93,23 @@ class ReportTest(base.ConductorTestCase):
         self.assertEqual({'dirty': 1, 'available': 7}, self.states())
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
+
+    def test_variant_that_changes_during_a_report_applies_to_it(self):
+        apply, calls = variant_matching.apply, []
+
+        def late(session, rows):
+            # It was committed after this transaction had read the variants.
+            calls.append(rows)
+            if len(calls) > 1:
+                apply(session, rows)
+            else:
+                variant_db.lock(session)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.variant_matching.apply', late))
+        self.report_second_host()
+        self.assertEqual(2, len(calls))
+        self.assertEqual({'H100'}, {
+            device.variant for device in device_admin.list_all(self.db)})
 
     def test_assigned_gpu_that_vanishes_keeps_its_instance(self):
         granted = self.boot(8)

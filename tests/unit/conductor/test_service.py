@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the service: its schema check, its start and its end."""
 
+import gc
 import threading
 
 import fixtures
@@ -57,6 +58,16 @@ class SchemaTest(base.BaseTestCase):
         found = self.start(None).database
         self.addCleanup(found.engine.dispose)
         self.assertEqual(made.connection, str(found.engine.url))
+
+
+class FreezeTest(base.BaseTestCase):
+
+    def test_garbage_collector_leaves_out_what_is_loaded(self):
+        self.addCleanup(gc.unfreeze)
+        before = gc.get_freeze_count()
+        service.freeze_loaded()
+        self.assertGreater(gc.get_freeze_count(), before)
+        self.assertFalse(any(found is service for found in gc.get_objects()))
 
 
 class ServeTest(base.BaseTestCase):

@@ -314,5 +314,5 @@ class DigestTest(SessionCase):
         with self.statements() as found:
             sessions.digest(self.db, origin)
         self.assertEqual(
-            ['BEGIN', 'SELECT', 'UPDATE', 'SELECT'],
+            ['BEGIN', 'SELECT', 'SELECT', 'UPDATE', 'SELECT'],
             [statement.split()[0] for statement in found])

@@ -46,18 +46,18 @@ VALUES = (
             types=(inventory.TypeInventory(
                 resource_class='CUSTOM_GPU_A', total=8, reserved=1,
                 max_unit=8),)),)),
-    scheduling.Changes(
-        generation=7,
-        hosts=(scheduling.HostMasks(
-            host='h1', node_uuid='u', generation=3,
-            groups=(scheduling.GroupMasks(
-                variant='A', provider_uuid='p',
-                types=(scheduling.TypeMasks(
-                    resource_class='CUSTOM_GPU_A', free=0b1011),
-                    scheduling.TypeMasks(
-                        resource_class='CUSTOM_VGPU_A_1Q', free=0b0001,
-                        available=(3, 0))),
-                numa=(0b0011, 0b1100), states={'available': 3}),)),)),
+    scheduling.Changes(since=7.25, packed=b'\x00\xff', marker=3),
+    scheduling.HostMasks(
+        host='h1', node_uuid='u',
+        version=scheduling.HostVersion(1, 3, 1795399243.123457),
+        groups=(scheduling.GroupMasks(
+            variant='A', provider_uuid='p',
+            types=(scheduling.TypeMasks(
+                resource_class='CUSTOM_GPU_A', free=0b1011),
+                scheduling.TypeMasks(
+                    resource_class='CUSTOM_VGPU_A_1Q', free=0b0001,
+                    available=(3, 0))),
+            numa=(0b0011, 0b1100), states={'available': 3}),)),
 )
 
 
@@ -109,6 +109,18 @@ class CodecTest(base.BaseTestCase):
                 self.assertEqual(
                     value, codec.from_primitive(
                         type(value), json.loads(text)))
+
+    def test_round_trip_through_bytes(self):
+        for value in VALUES:
+            with self.subTest(type(value).__name__):
+                self.assertEqual(value, codec.decode(
+                    type(value), codec.encode(value)))
+
+    def test_wrong_bytes_name_the_field(self):
+        exc = self.assertRaises(
+            exception.Invalid, codec.decode, claim.ClaimRequest,
+            b'{"instance_uuid": 5}')
+        self.assertIn('instance_uuid', str(exc))
 
     def test_newer_peer_adds_a_field(self):
         primitive = codec.to_primitive(REQUEST)

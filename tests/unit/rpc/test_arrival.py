@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of calls that arrive after their callers gave up."""
 
+import logging
 import threading
 
 import fixtures
@@ -23,6 +24,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.rpc import arrival
 from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import patience
 
 TOPIC = 'arrival'
 
@@ -37,6 +39,13 @@ class Endpoint:
         self.go_on = threading.Event()
         self.expired = []
         self.done = threading.Event()
+        self.running = []
+        self.all_run = threading.Semaphore(0)
+
+    def run(self, ctxt, host, number):
+        self.running.append((host, number))
+        self.all_run.release()
+        self.go_on.wait(300)
 
     def wait(self, ctxt):
         self.began.set()
@@ -61,7 +70,10 @@ class ArrivalTest(base.BaseTestCase):
     def test_call_outside_a_server_is_wanted(self):
         arrival.check_wanted('claim', 'i1', 0)
 
-    def serve(self):
+    def test_call_outside_a_server_has_just_arrived(self):
+        self.assertEqual(0, arrival.seconds())
+
+    def serve(self, threads=1):
         conf = cfg.ConfigOpts()
         conf_gpgpu.register_opts(conf)
         conf([], project='gpgpu-test')
@@ -69,8 +81,12 @@ class ArrivalTest(base.BaseTestCase):
         transport = rpc_transport.get_transport(conf)
         self.addCleanup(transport.cleanup)
         endpoint = Endpoint()
-        server = rpc_transport.server(transport, TOPIC, self.id(), [endpoint])
-        server.start(override_pool_size=1)
+        rpc_transport.register_server_opts(conf)
+        conf.set_override('executor_thread_pool_size', threads)
+        server = rpc_transport.server(
+            transport, TOPIC, self.id(), [endpoint],
+            lambda method, arguments: arguments.get('host'))
+        server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
         self.addCleanup(endpoint.go_on.set)
@@ -102,3 +118,87 @@ class ArrivalTest(base.BaseTestCase):
         client.cast(context.admin(), 'late', wanted=3)
         self.assertTrue(endpoint.done.wait(300))
         self.assertEqual([], endpoint.expired)
+
+    def test_call_that_nobody_waits_for_is_dropped(self):
+        endpoint, server, client = self.serve()
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.INFO))
+        handled = self.count(server)
+        client.cast(context.admin(), 'wait')
+        self.assertTrue(endpoint.began.wait(300))
+        client.cast(context.admin('req-old').wanted_for(3), 'run', host='h1',
+                    number=1)
+        client.cast(context.admin(), 'run', host='h1', number=2)
+        self.assertTrue(patience.wait_until(lambda: len(handled) == 3))
+        self.seconds += 4
+        endpoint.go_on.set()
+        self.assertTrue(endpoint.all_run.acquire(timeout=300))
+        self.assertEqual([('h1', 2)], endpoint.running)
+        self.assertIn('run for request req-old was wanted for 3 s',
+                      logged.output)
+        self.assertNotIn('Traceback', logged.output)
+
+    @staticmethod
+    def count(server):
+        """Return the messages that arrive from now on."""
+        found = []
+        noted = server._on_incoming
+
+        def incoming(messages):
+            noted(messages)
+            found.extend(messages)
+        server.listener.on_incoming_callback = incoming
+        return found
+
+    def test_call_that_came_while_the_process_was_stopped_is_dropped(self):
+        endpoint, _, client = self.serve()
+        client.cast(context.admin(), 'late', wanted=9)
+        self.assertTrue(endpoint.done.wait(300))
+        # The thread that looks at the clock has no chance meanwhile.
+        self.seconds += 60
+        client.cast(context.admin().wanted_for(10), 'run', host='h1',
+                    number=1)
+        client.cast(context.admin(), 'run', host='h1', number=2)
+        self.assertTrue(endpoint.all_run.acquire(timeout=300))
+        self.assertEqual([('h1', 2)], endpoint.running)
+
+    def test_host_whose_calls_hang_leaves_threads_to_others(self):
+        endpoint, server, client = self.serve(threads=8)
+        arrived = self.count(server)
+        for number in range(20):
+            client.cast(context.admin(), 'run', host='h1', number=number)
+        client.cast(context.admin(), 'run', host='h2', number=0)
+        # Casts to no host are never late.
+        client.cast(context.admin(), 'wait')
+        for _ in range(5):
+            self.assertTrue(endpoint.all_run.acquire(timeout=300))
+        self.assertTrue(endpoint.began.wait(300))
+        self.assertTrue(patience.wait_until(lambda: len(arrived) == 22))
+        self.assertEqual(
+            {*(('h1', number) for number in range(4)), ('h2', 0)},
+            set(endpoint.running))
+        endpoint.go_on.set()
+        for _ in range(16):
+            self.assertTrue(endpoint.all_run.acquire(timeout=300))
+        self.assertEqual(21, len(set(endpoint.running)))
+
+    def test_calls_that_wait_leave_threads_to_calls_that_only_read(self):
+        endpoint, _, client = self.serve(threads=8)
+        for host in range(20):
+            client.cast(context.admin(), 'run', host=f'h{host}', number=0)
+        for _ in range(6):
+            self.assertTrue(endpoint.all_run.acquire(timeout=300))
+        client.cast(context.admin(), 'wait')
+        self.assertTrue(endpoint.began.wait(300))
+        self.assertEqual(6, len(endpoint.running))
+
+    def test_server_that_stops_works_on_the_calls_that_wait(self):
+        endpoint, server, client = self.serve(threads=2)
+        arrived = self.count(server)
+        for number in range(3):
+            client.cast(context.admin(), 'run', host='h1', number=number)
+        self.assertTrue(patience.wait_until(lambda: len(arrived) == 3))
+        endpoint.go_on.set()
+        server.stop()
+        server.wait()
+        self.assertEqual([('h1', number) for number in range(3)],
+                         endpoint.running)

@@ -87,7 +87,7 @@ class PingTest(base.BaseTestCase):
         self.assertEqual('refresh of h2', seen.get(timeout=60))
         self.assertTrue(seen.empty())
 
-    def test_host_that_is_asked_judges_its_assignments(self):
+    def test_assignment_usage_is_answered_by_the_host(self):
         for host in ('h1', 'h2'):
             self.serve(manager.ComputeManager(
                 lambda: None, lambda: None, functools.partial(

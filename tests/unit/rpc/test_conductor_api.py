@@ -83,8 +83,8 @@ class SendTest(ClientCase):
         served = contract.methods(conductor_contract.Conductor)
         self.assertIn('claim', served)
         for name, method in served.items():
-            values = {argument: f'<{argument}>'
-                      for argument in arguments(method)}
+            values = {argument: 7 if argument == 'limit'
+                      else f'<{argument}>' for argument in arguments(method)}
             sent = self.assertRaises(
                 _Sent, getattr(api, name), context.admin(), **values)
             self.assertEqual((name, values), (sent.method, sent.arguments))
@@ -94,7 +94,8 @@ class SendTest(ClientCase):
         sent = self.assertRaises(
             _Sent, api.device_list, context.admin(), used_by='i1')
         self.assertEqual(
-            {'host': None, 'variant': None, 'state': None, 'used_by': 'i1'},
+            {'host': None, 'variant': None, 'state': None, 'used_by': 'i1',
+             'limit': 1000, 'marker': None},
             sent.arguments)
 
 
@@ -117,7 +118,7 @@ class TimeoutTest(ClientCase):
             90 + compute_api.PING_TIMEOUT,
             self.timeout_of(self.client().host_delete, 'h1'))
 
-    def test_question_about_assignments_waits_for_their_hosts_too(self):
+    def test_assignment_list_and_end_wait_longer_for_the_hosts(self):
         client = self.client()
         for method, args, kwargs in (
                 (client.assignment_list, (), {}),

@@ -42,14 +42,15 @@ class _Conductor(ping.Pinged):
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
-    def __init__(self, transport, given):
-        self._transport = transport
+    def __init__(self, conf, transport, given):
+        self._askers = contract.Client(rpc_transport.client(
+            transport, rpc_transport.ping_topic(conf), '1.0').prepare(
+                fanout=True))
         self._given = given
 
-    def ping(self, ctxt, *, reply_to):
-        contract.Client(rpc_transport.client(
-            self._transport, reply_to, '1.0')).cast(
-                ping.Pinger.pong, ctxt, answer=self._given)
+    def ping(self, ctxt, *, ping_uuid):
+        self._askers.cast(ping.Pinger.pong, ctxt, ping_uuid=ping_uuid,
+                          answer=self._given)
 
 
 class PingTest(base.BaseTestCase):
@@ -99,7 +100,7 @@ class PingTest(base.BaseTestCase):
 
     def test_conductor_says_which_process_it_is_and_since_when(self):
         began = time.time()
-        self.serve(ping.PingEndpoint(self.transport))
+        self.serve(ping.PingEndpoint(self.conf, self.transport))
         started = time.time()
         [found] = self.ping(1)
         self.assertEqual(
@@ -112,14 +113,17 @@ class PingTest(base.BaseTestCase):
     def test_all_conductors_answer_by_host_and_process(self):
         answers = answer('b', 2), answer('b', 11), answer('a', 7)
         for number, given in enumerate(answers):
-            self.serve(_Conductor(self.transport, given), f'c{number}')
+            self.serve(_Conductor(
+                self.conf, self.transport, given), f'c{number}')
         self.assertEqual(
             (answers[2], answers[0], answers[1]), self.ping(3))
 
     def test_conductor_of_another_cloud_is_not_asked(self):
-        self.serve(_Conductor(self.transport, answer('a', 1)))
+        self.serve(_Conductor(
+            self.conf, self.transport, answer('a', 1)))
         self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
-        self.serve(_Conductor(self.transport, answer('b', 2)))
+        self.serve(_Conductor(
+            self.conf, self.transport, answer('b', 2)))
         self.assertEqual((answer('b', 2),), self.ping(1))
 
     def test_listening_that_is_interrupted_stops_the_server(self):
@@ -146,25 +150,28 @@ class PingTest(base.BaseTestCase):
 
 class EndpointTest(base.BaseTestCase):
 
-    def test_answer_goes_to_the_topic_that_asked(self):
+    def test_answers_to_another_ping_are_not_collected(self):
         conf = self.useFixture(conductor_fixture.Conf()).conf
+        conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
         transport = rpc_transport.get_transport(conf)
         self.addCleanup(transport.cleanup)
-        collector = ping._Collector()
-        arrived = threading.Event()
+        collector = ping._Collector('mine')
+        arrived = threading.Semaphore(0)
 
         class Endpoint:
             target = collector.target
 
             def pong(self, ctxt, **primitives):
                 collector.pong(ctxt, **primitives)
-                arrived.set()
-        topic = self.id()[-60:]
-        server = rpc_transport.server(transport, topic, 's', [Endpoint()])
+                arrived.release()
+        server = rpc_transport.server(
+            transport, rpc_transport.ping_topic(conf), 's', [Endpoint()])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
-        ping.PingEndpoint(transport).ping(context.admin(), reply_to=topic)
-        self.assertTrue(arrived.wait(patience.LONG))
+        endpoint = ping.PingEndpoint(conf, transport)
+        for ping_uuid in ('mine', 'of another asker'):
+            endpoint.ping(context.admin(), ping_uuid=ping_uuid)
+            self.assertTrue(arrived.acquire(timeout=patience.LONG))
         self.assertEqual([os.getpid()], [
             found.pid for found in collector.answers])

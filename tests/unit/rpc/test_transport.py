@@ -40,7 +40,7 @@ class _DenyingConductor:
         self.contexts = []
 
     @oslo_messaging.expected_exceptions(exception.ClaimDenied)
-    def claim(self, ctxt, origin, request, wanted):
+    def claim(self, ctxt, origin, request):
         self.contexts.append(ctxt)
         raise exception.ClaimDenied(
             instance=request['instance_uuid'], host=request['host'],

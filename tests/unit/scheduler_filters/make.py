@@ -16,11 +16,19 @@ from gpgpu_plugin.objects import scheduling
 RC = 'CUSTOM_GPU_A'
 
 
-def groups(node, free=0b1111, generation=1, available=(), alone=(), **kwargs):
+def changes(*hosts, since=1.0, **kwargs):
+    return scheduling.Changes(
+        since=since, packed=scheduling.pack(map(scheduling.encode, hosts)),
+        **kwargs)
+
+
+def groups(node, free=0b1111, generation=1, available=(), alone=(),
+           changed_at=1.0, **kwargs):
     return scheduling.HostMasks(
         host=node,
         node_uuid=node,
-        generation=generation,
+        version=scheduling.HostVersion(
+            sum(map(ord, node)), generation, changed_at),
         groups=(
             scheduling.GroupMasks(
                 variant='A',
@@ -43,15 +51,18 @@ def groups(node, free=0b1111, generation=1, available=(), alone=(), **kwargs):
 class FakeAPI:
     """A conductor that gives prepared answers.
 
-    :ivar asked: generations that it was asked for
+    :ivar asked: ``since`` and marker of each call
+    :ivar known: versions that the last call named
     """
 
     def __init__(self, *changes):
         self.changes = list(changes)
         self.asked = []
+        self.known = ()
 
-    def changes_since(self, context, generation):
-        self.asked.append(generation)
+    def changes_since(self, context, since, known, marker):
+        self.asked.append((since, marker))
+        self.known = known
         change = self.changes.pop(0)
         if isinstance(change, Exception):
             raise change

@@ -20,7 +20,6 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import scheduler_filters
-from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
@@ -57,15 +56,15 @@ class GpuFilterTest(base.BaseTestCase):
         subject = gpu_filter.GpuFilter(scheduler_view.SchedulerViewCache(api))
         return [host.host for host in subject.filter_all(hosts, spec)]
 
-    def view(self, *hosts, generation=1):
-        return FakeAPI(scheduling.Changes(generation=generation, hosts=hosts))
+    def view(self, *hosts):
+        return FakeAPI(make.changes(*hosts))
 
     def test_free_gpus_decide_and_one_call_is_made(self):
         api = self.view(groups('h1'), groups('h2', free=0b1))
         self.assertEqual(['h1'], self.passed(
             api, self.spec(resources__CUSTOM_GPU_A='2'),
             host('h1'), host('h2')))
-        self.assertEqual([0], api.asked)
+        self.assertEqual([(0, None)], api.asked)
         self.assertIn('GpuFilter refuses h2: not_enough_available '
                       '(2 of CUSTOM_GPU_A requested, 1 available)',
                       self.log.output)

@@ -18,7 +18,6 @@ from nova import objects
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_numa_topology_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.compute import test_host_numa
@@ -68,7 +67,7 @@ class GpuNUMATopologyFilterTest(base.BaseTestCase):
 
     def passed(self, spec, *hosts, free=0b1100):
         """Return names of hosts; node 1 has the free GPUs by default."""
-        self.api = make.FakeAPI(scheduling.Changes(generation=1, hosts=tuple(
+        self.api = make.FakeAPI(make.changes(*(
             make.groups(found.host, free) for found in hosts)))
         subject = gpu_numa_topology_filter.GpuNUMATopologyFilter(
             scheduler_view.SchedulerViewCache(self.api))
@@ -77,7 +76,7 @@ class GpuNUMATopologyFilterTest(base.BaseTestCase):
     def test_memory_and_gpus_on_different_nodes_are_refused(self):
         self.assertEqual(['a'], self.passed(
             spec(), host('a'), host('b', used=[1])))
-        self.assertEqual([0], self.api.asked)
+        self.assertEqual([(0, None)], self.api.asked)
 
     def test_gpus_on_two_nodes_suffice_a_guest_on_both(self):
         for free, cells, expected in (

@@ -11,12 +11,14 @@
 #    under the License.
 """Tests of requests and of the view, as filters read them."""
 
+import subprocess
+import sys
+
 from nova import objects
 from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
@@ -50,7 +52,7 @@ class RequestViewTest(base.BaseTestCase):
             spec('socket', hw__pci_numa_affinity_policy='legacy'))
 
     def test_classes_of_others_are_left_out(self):
-        view = scheduler_view.SchedulerView(1, {'h': make.groups('h')})
+        view = scheduler_view.SchedulerView({'h': make.groups('h')})
         demands = [request.Demand(resource_class=name, count=1) for name in (
             'CUSTOM_FPGA', make.RC, 'CUSTOM_GPU_UNKNOWN')]
         self.assertEqual(
@@ -58,8 +60,47 @@ class RequestViewTest(base.BaseTestCase):
                 request.Request(demands=tuple(demands)), view).demands)
 
     def test_view_comes_from_the_cache(self):
-        api = make.FakeAPI(scheduling.Changes(
-            generation=1, hosts=(make.groups('h'),)))
+        api = make.FakeAPI(make.changes(make.groups('h')))
         source = request_view.ViewSource(
             scheduler_view.SchedulerViewCache(api))
         self.assertIn('h', source.refresh().hosts)
+
+    def test_view_is_read_until_a_conductor_answers(self):
+        unavailable = exception.ConductorUnavailable(method='x', timeout=1)
+        api = make.FakeAPI(unavailable, unavailable,
+                           make.changes(make.groups('h')))
+        source = request_view.ViewSource(
+            scheduler_view.SchedulerViewCache(api))
+        pauses = []
+        source.fill(pauses.append)
+        self.assertEqual([5, 5], pauses)
+        self.assertEqual([], api.changes)
+
+    def test_worker_that_is_forked_reads_the_view_before_a_decision(self):
+        # A process of its own: threads of this one would not be forked.
+        done = subprocess.run(
+            [sys.executable, '-c', WORKER], capture_output=True, text=True,
+            timeout=300, check=False)
+        self.assertEqual((0, 'read by the worker\n'),
+                         (done.returncode, done.stdout), done.stderr)
+
+
+WORKER = """
+import os, threading
+from unittest import mock
+from gpgpu_plugin.scheduler_filters import gpu_filter
+
+parent, filled = os.getpid(), threading.Event()
+
+class Cache:
+    def fill(self):
+        assert os.getpid() != parent
+        print('read by the worker', flush=True)
+        filled.set()
+
+subject = gpu_filter.GpuFilter(Cache())
+child = os.fork()
+if child == 0:
+    os._exit(0 if filled.wait(200) else 1)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""

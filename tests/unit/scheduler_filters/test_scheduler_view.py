@@ -15,13 +15,8 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
-
-
-def changes(*hosts, generation=1):
-    return scheduling.Changes(generation=generation, hosts=hosts)
 
 
 def demand(count=1, resource_class=make.RC):
@@ -33,8 +28,8 @@ class SchedulerViewTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.view = scheduler_view.SchedulerView().updated(changes(
-            make.groups('h1'), make.groups('h2', free=0b1)))
+        self.view = scheduler_view.SchedulerView().updated([
+            make.groups('h1'), make.groups('h2', free=0b1)])
 
     def reason(self, node='h1', providers=('h1-rp',), **kwargs):
         refusal = self.view.refusal(
@@ -63,65 +58,137 @@ class SchedulerViewTest(base.BaseTestCase):
         self.assertIsNone(self.reason(providers=('other', 'h1-rp')))
 
     def test_update_leaves_the_former_view_as_it_was(self):
-        newer = self.view.updated(changes(
-            make.groups('h1', deleted=True, generation=2), generation=2))
+        newer = self.view.updated([
+            make.groups('h1', deleted=True, generation=2)])
         self.assertEqual({'h2'}, set(newer.hosts))
         self.assertEqual({'h1', 'h2'}, set(self.view.hosts))
-        self.assertEqual((2, 1), (newer.generation, self.view.generation))
 
     def test_older_change_of_a_host_is_dropped(self):
         for generation, free in ((1, 0), (2, 0)):
-            newer = self.view.updated(changes(
-                make.groups('h1', generation=3))).updated(changes(
-                    make.groups('h1', free=free, generation=generation)))
+            newer = self.view.updated([
+                make.groups('h1', generation=3)]).updated([
+                    make.groups('h1', free=free, generation=generation)])
             self.assertEqual(
                 0b1111, newer.hosts['h1'].groups[0].types[0].free)
 
     def test_change_of_the_same_generation_is_applied(self):
-        newer = self.view.updated(changes(make.groups('h1', free=0)))
+        newer = self.view.updated([make.groups('h1', free=0)])
         self.assertEqual(0, newer.hosts['h1'].groups[0].types[0].free)
 
     def test_older_deletion_is_dropped(self):
-        newer = self.view.updated(changes(
-            make.groups('h1', deleted=True, generation=0)))
+        newer = self.view.updated([
+            make.groups('h1', deleted=True, generation=0)])
         self.assertIn('h1', newer.hosts)
 
     def test_deletion_of_an_unknown_host_changes_nothing(self):
-        newer = self.view.updated(changes(make.groups('h9', deleted=True)))
+        newer = self.view.updated([make.groups('h9', deleted=True)])
         self.assertEqual({'h1', 'h2'}, set(newer.hosts))
+
+    def test_later_change_of_a_lower_generation_shows_a_restore(self):
+        view = scheduler_view.SchedulerView().updated([
+            make.groups('h1', generation=5, changed_at=5.0)])
+        for generation, changed_at, expected in (
+                (4, 6.0, True), (4, 4.0, False), (6, 6.0, False)):
+            self.assertEqual(expected, view.is_restored([make.groups(
+                'h1', generation=generation, changed_at=changed_at)]))
 
 
 class SchedulerViewCacheTest(base.BaseTestCase):
 
-    def test_changes_are_asked_for_since_the_known_generation(self):
-        api = make.FakeAPI(
-            changes(make.groups('h1', generation=5), make.groups('h2'),
-                    generation=2),
-            changes(make.groups('h1', free=0, generation=4),
-                    make.groups('h2', deleted=True), generation=4))
-        cache = scheduler_view.SchedulerViewCache(api)
+    def cache(self, *answers):
+        self.api = make.FakeAPI(*answers)
+        return scheduler_view.SchedulerViewCache(self.api)
+
+    def test_changes_are_asked_for_since_the_last_answer(self):
+        cache = self.cache(
+            make.changes(make.groups('h1', generation=5), make.groups('h2'),
+                         since=2.0, anew=True),
+            make.changes(make.groups('h1', free=0, generation=4),
+                         make.groups('h2', deleted=True), since=4.0))
         cache.refresh()
         view = cache.refresh()
-        self.assertEqual([0, 2], api.asked)
+        self.assertEqual([(0, None), (2.0, None)], self.api.asked)
         self.assertEqual({'h1'}, set(view.hosts))
         self.assertEqual(0b1111, view.hosts['h1'].groups[0].types[0].free)
 
-    def test_database_that_was_set_up_anew_is_read_from_the_beginning(self):
-        api = make.FakeAPI(
-            changes(make.groups('h1'), generation=9), changes(),
-            changes(make.groups('h2')))
-        cache = scheduler_view.SchedulerViewCache(api)
+    def test_versions_are_named_that_changed_since(self):
+        deleted = make.groups('h3', changed_at=9.0, deleted=True)
+        recent = make.groups('h2', changed_at=2.5)
+        cache = self.cache(
+            make.changes(make.groups('h1', changed_at=1.0), recent, deleted,
+                         since=2.0, anew=True),
+            make.changes(since=3.0), make.changes(since=3.0))
+        cache.refresh()
+        self.assertEqual((), self.api.known)
+        cache.refresh()
+        self.assertEqual((recent.version, deleted.version), self.api.known)
+        cache.refresh()
+        self.assertEqual((deleted.version,), self.api.known)
+
+    def test_first_view_is_read_in_pages_and_then_its_changes(self):
+        cache = self.cache(
+            make.changes(make.groups('h1'), since=2.0, anew=True, marker=7),
+            make.changes(make.groups('h2'), since=3.0),
+            make.changes(make.groups('h1', generation=2), since=4.0),
+            make.changes(since=5.0))
+        self.assertEqual({'h1', 'h2'}, set(cache.refresh().hosts))
+        cache.refresh()
+        # What changed while the pages were read, too.
+        self.assertEqual(
+            [(0, None), (0, 7), (2.0, None), (4.0, None)], self.api.asked)
+
+    def test_view_without_all_pages_is_not_used(self):
+        cache = self.cache(
+            make.changes(make.groups('h1'), since=2.0, anew=True, marker=7),
+            exception.ConductorUnavailable(method='x', timeout=1),
+            exception.ConductorUnavailable(method='x', timeout=1),
+            make.changes(make.groups('h2'), since=3.0),
+            make.changes(since=4.0))
+        for _ in range(2):
+            self.assertRaises(exception.ConductorUnavailable, cache.refresh)
+        # It goes on from there.
+        self.assertEqual({'h1', 'h2'}, set(cache.refresh().hosts))
+        self.assertEqual(
+            [(0, None), (0, 7), (0, 7), (0, 7), (2.0, None)], self.api.asked)
+
+    def test_filling_ends_with_the_last_page(self):
+        cache = self.cache(
+            make.changes(make.groups('h1'), since=2.0, anew=True, marker=7),
+            make.changes(since=3.0), make.changes(since=4.0))
+        cache.fill()
+        self.assertEqual([], self.api.changes)
+
+    def test_view_that_is_read_anew_replaces_all_hosts(self):
+        cache = self.cache(
+            make.changes(make.groups('h1'), since=9.0, anew=True),
+            make.changes(make.groups('h2'), since=3.0, anew=True),
+            make.changes(since=4.0))
         cache.refresh()
         self.assertEqual({'h2'}, set(cache.refresh().hosts))
-        self.assertEqual([0, 9, 0], api.asked)
+        cache.refresh()
+        self.assertEqual([(0, None), (9.0, None), (3.0, None)],
+                         self.api.asked)
+
+    def test_database_that_was_restored_is_read_from_the_beginning(self):
+        cache = self.cache(
+            make.changes(make.groups('h1', generation=5), make.groups('h3'),
+                         since=2.0, anew=True),
+            make.changes(make.groups('h1', generation=4, changed_at=3.0),
+                         since=4.0),
+            make.changes(make.groups('h1', generation=4, changed_at=3.0),
+                         make.groups('h2'), since=4.0, anew=True))
+        cache.refresh()
+        view = cache.refresh()
+        self.assertEqual({'h1', 'h2'}, set(view.hosts))
+        self.assertEqual([(0, None), (2.0, None), (0, None)], self.api.asked)
 
     def test_view_stays_while_no_conductor_answers(self):
-        api = make.FakeAPI(
-            changes(make.groups('h1'), generation=9),
+        cache = self.cache(
+            make.changes(make.groups('h1'), since=9.0),
             exception.ConductorUnavailable(method='x', timeout=1),
-            changes(generation=9))
-        cache = scheduler_view.SchedulerViewCache(api)
+            make.changes(since=9.0))
         cache.refresh()
         self.assertRaises(exception.ConductorUnavailable, cache.refresh)
         self.assertEqual({'h1'}, set(cache.refresh().hosts))
-        self.assertEqual([0, 9, 9], api.asked)
+        self.assertEqual(
+            [(0, None), (9.0, None), (9.0, None)], self.api.asked)

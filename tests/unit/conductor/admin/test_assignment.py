@@ -75,7 +75,7 @@ class ListTest(AssignmentCase):
         self.assertRegex(info.since, r'^\d{4}-.*Z$')
         self.assertEqual('i1 is somewhere', info.reason)
 
-    def test_host_with_an_error_is_unknown_and_others_are_not(self):
+    def test_error_of_a_host_leaves_only_its_usage_unknown(self):
         self.report_second_host()
         self.boot(1)
         self.boot(1, 'i2', host='h2')
@@ -144,7 +144,7 @@ class EndTest(AssignmentCase):
         self.end(base.uuids(self.boot(2)), force=True)
         self.assertEqual({'dirty': 2, 'available': 6}, self.states())
 
-    def test_what_has_ended_is_not_found(self):
+    def test_ended_assignment_is_not_found(self):
         uuids = base.uuids(self.boot(1))
         for _ in range(2):
             self.assertRaises(exception.NotFound, self.end,

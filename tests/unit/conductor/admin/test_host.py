@@ -17,7 +17,6 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import models
@@ -55,11 +54,10 @@ class HostTest(base.ConductorTestCase):
         for host, node_uuid in (
                 ('h1', base.NODE), ('h1', base.NODE), ('h1', other),
                 ('h2', other), ('h1', base.NODE), ('h2', base.NODE)):
-            before = [
-                info.generation
-                for info in scheduler_feed.changes_since(self.db, 0).hosts
-                if host == info.host or node_uuid == info.node_uuid
-            ]
+            with self.db.reader() as session:
+                before = [
+                    row.generation for row in session.query(models.Host)
+                    if host == row.name or node_uuid == row.node_uuid]
             inventory = hosts.store(self.db, base.scan(
                 base.EIGHT, host=host, node_uuid=node_uuid))
             with self.subTest(host=host, node_uuid=node_uuid):

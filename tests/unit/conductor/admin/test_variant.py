@@ -14,6 +14,8 @@
 import dataclasses
 import uuid
 
+import fixtures
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor.admin import device as device_admin
@@ -30,7 +32,12 @@ class VariantTest(base.ConductorTestCase):
 
     def create(self, name='H100', **ids):
         return variant_admin.create(self.db, admin.VariantInfo(
-            **{'name': name, 'vendor': '10de', 'device': '2330', **ids}))
+            **{'name': name, 'vendor': '10de', 'device': '2330', **ids}),
+            self.caller())
+
+    def caller(self):
+        self.refreshed = []
+        return variant_admin.Caller(tell=self.refreshed.extend)
 
     def inventory(self):
         with self.db.reader() as session:
@@ -39,8 +46,10 @@ class VariantTest(base.ConductorTestCase):
     def test_created_at_run_time(self):
         self.assertEqual({'unmanaged': 8}, self.states())
         self.assertEqual((), self.inventory().groups)
-        created, hosts = self.create()
-        self.assertEqual((8, ['h1']), (created.devices, hosts))
+        created = self.create()
+        self.assertEqual((8, ['h1']), (created.devices, self.refreshed))
+        self.assertEqual(('ready', 0), (
+            created.status, created.hosts_pending))
         self.assertEqual((8, 0), self.offered(self.inventory()))
         [group] = self.inventory().groups
         self.assertEqual(
@@ -98,11 +107,11 @@ class VariantTest(base.ConductorTestCase):
             variant.name for variant in variant_admin.list_all(self.db)])
 
     def test_matching_nothing_is_said(self):
-        created, hosts = self.create(device='1111')
-        self.assertEqual((0, []), (created.devices, hosts))
+        created = self.create(device='1111')
+        self.assertEqual((0, []), (created.devices, self.refreshed))
 
     def test_in_use_is_neither_changed_nor_deleted(self):
-        created, _ = self.create()
+        created = self.create()
         self.boot(1)
         self.assertRaises(exception.Conflict, variant_admin.delete, self.db,
                           'H100')
@@ -112,31 +121,101 @@ class VariantTest(base.ConductorTestCase):
         self.assertEqual({'assigned': 1, 'available': 7}, self.states())
 
     def test_changed(self):
-        created, _ = self.create()
+        created = self.create()
         before = self.inventory().generation
-        changed, hosts = variant_admin.set_(
-            self.db, dataclasses.replace(created, traits=('CUSTOM_X',)))
-        self.assertEqual((('CUSTOM_X',), ['h1']), (changed.traits, hosts))
+        changed = variant_admin.set_(
+            self.db, dataclasses.replace(created, traits=('CUSTOM_X',)),
+            self.caller())
+        self.assertEqual((('CUSTOM_X',), ['h1']),
+                         (changed.traits, self.refreshed))
         self.assertGreater(self.inventory().generation, before)
         self.assertIn('CUSTOM_X', self.inventory().groups[0].traits)
-        _, hosts = variant_admin.set_(
-            self.db, dataclasses.replace(changed, device='1111'))
-        self.assertEqual(['h1'], hosts)
+        variant_admin.set_(
+            self.db, dataclasses.replace(changed, device='1111'),
+            self.caller())
+        self.assertEqual(['h1'], self.refreshed)
         self.assertEqual({'unmanaged': 8}, self.states())
 
     def test_hosts_that_match_only_after_the_change_are_named(self):
-        created, _ = self.create()
+        created = self.create()
         self.report_second_host([base.function(0, device='1111')])
-        _, hosts = variant_admin.set_(
-            self.db, dataclasses.replace(created, device='1111'))
-        self.assertEqual(['h1', 'h2'], hosts)
+        variant_admin.set_(
+            self.db, dataclasses.replace(created, device='1111'),
+            self.caller())
+        self.assertEqual(['h1', 'h2'], self.refreshed)
 
     def test_deleted(self):
         self.create()
-        self.assertEqual(['h1'], variant_admin.delete(self.db, 'H100'))
+        variant_admin.delete(self.db, 'H100', self.caller())
+        self.assertEqual(['h1'], self.refreshed)
         self.assertEqual({'unmanaged': 8}, self.states())
         self.assertEqual((), self.inventory().groups)
         self.assertRaises(
             exception.NotFound, variant_admin.show, self.db, 'H100')
         self.create()
         self.assertEqual({'available': 8}, self.states())
+
+
+class PendingTest(base.ConductorTestCase):
+    """A variant whose last change did not reach all hosts."""
+
+    H100 = admin.VariantInfo(name='H100', vendor='10de', device='2330')
+
+    def setUp(self):
+        super().setUp()
+        self.report_second_host()
+        self.late = variant_admin.Caller(is_over=lambda: True)
+
+    def shown(self, name='H100'):
+        info = variant_admin.show(self.db, name)
+        return info.status, info.hosts_pending
+
+    def test_change_after_the_callers_time_is_left_to_others(self):
+        variant_admin.delete(self.db, 'H100', self.late)
+        self.assertEqual(('deleting', 2), self.shown())
+        self.assertEqual({'available': 8}, self.states())
+        variant_admin.create(self.db, dataclasses.replace(
+            self.H100, name='X', device='1111'))
+        self.assertEqual(('ready', 0), self.shown('X'))
+
+    def test_further_change_is_refused_with_the_hosts_that_are_left(self):
+        variant_admin.set_(self.db, dataclasses.replace(
+            self.H100, traits=('CUSTOM_X',)), self.late)
+        self.assertEqual(('changing', 2), self.shown())
+        for change in (
+                lambda: variant_admin.delete(self.db, 'H100'),
+                lambda: variant_admin.set_(self.db, self.H100)):
+            exc = self.assertRaises(exception.Conflict, change)
+            self.assertIn('has yet to reach 2 hosts', str(exc))
+
+    def test_variant_that_an_undone_change_would_tie_with_is_refused(self):
+        variant_admin.set_(self.db, dataclasses.replace(
+            self.H100, device='1111'), self.late)
+        exc = self.assertRaises(
+            exception.Conflict, variant_admin.create, self.db,
+            dataclasses.replace(self.H100, name='X'))
+        self.assertIn('it ties with variant H100', str(exc))
+
+    def test_change_whose_caller_has_given_up_is_not_made(self):
+        def given_up():
+            raise exception.RequestExpired(
+                method='variant_delete', subject='H100', wanted=1, waited=2)
+        caller = variant_admin.Caller(check_wanted=given_up)
+        for change in (
+                lambda: variant_admin.create(self.db, dataclasses.replace(
+                    self.H100, name='X', device='1111'), caller),
+                lambda: variant_admin.set_(self.db, self.H100, caller),
+                lambda: variant_admin.delete(self.db, 'H100', caller)):
+            self.assertRaises(exception.RequestExpired, change)
+        self.assertEqual(['H100'], [
+            info.name for info in variant_admin.list_all(self.db)])
+        self.assertEqual(('ready', 0), self.shown())
+
+    def test_error_after_the_change_was_made_is_not_the_callers(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.conductor.variant_matching.apply',
+            side_effect=RuntimeError('away')))
+        log = self.useFixture(fixtures.FakeLogger())
+        variant_admin.delete(self.db, 'H100')
+        self.assertEqual(('deleting', 2), self.shown())
+        self.assertIn('gpgpu-conductor tries again', log.output)

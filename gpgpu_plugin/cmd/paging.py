@@ -1,0 +1,44 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Options of commands that list a part of what there is."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser, marker: str) -> None:
+    """Add --limit and --marker.
+
+    :param marker: what names a row of the list, for the help
+    """
+    parser.add_argument(
+        '--limit', type=number, metavar='NUMBER',
+        help='list at most this number of rows (default: all)')
+    parser.add_argument(
+        '--marker', metavar='ROW',
+        help=f'list the rows after this one, named by {marker}')
+
+
+def number(text: str) -> int:
+    """Return a number of rows, for argparse.
+
+    :raises ArgumentTypeError: it is none, or below 1
+    """
+    try:
+        found = int(text)
+    except ValueError:
+        found = 0
+    if found < 1:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is not a number above 0')
+    return found

@@ -1,0 +1,28 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The size of a page of a list."""
+
+from __future__ import annotations
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.objects import admin as objects
+
+
+def size(limit: int) -> int:
+    """Return the number of rows to read.
+
+    :raises Invalid: the limit is below 1
+    """
+    if limit < 1:
+        raise exception.Invalid(
+            field='limit', value=limit, expected='a number of rows above 0')
+    return min(limit, objects.PAGE_SIZE)

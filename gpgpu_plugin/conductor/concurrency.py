@@ -1,0 +1,85 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""How many calls one conductor handles at once.
+
+The number of its threads decides. What it takes off the broker and cannot
+handle yet would wait here while another conductor is idle, and a thread
+without a connection to the database would wait for one.
+"""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import api
+from gpgpu_plugin.rpc import transport as rpc_transport
+
+THREADS = 40
+"""Default of [DEFAULT] executor_thread_pool_size of a conductor.
+
+Two conductors then have fewer connections than PostgreSQL allows by default.
+"""
+
+HEARTBEAT = 20
+"""Default of [oslo_messaging_rabbit] heartbeat_timeout_threshold, in seconds.
+
+As long as the broker does not notice that a connection is silent, it sends
+calls there.
+"""
+
+_OTHERS = 2
+"""Threads that handle no calls: those for leases and changes of variants."""
+
+
+def set_defaults(conf: cfg.ConfigOpts) -> None:
+    """Set the limits that the configuration files do not have."""
+    rpc_transport.register_server_opts(conf)
+    api.register_opts(conf)
+    conf.set_default('executor_thread_pool_size', THREADS)
+    threads = conf.executor_thread_pool_size
+    conf.set_default('rabbit_qos_prefetch_count', threads,
+                     'oslo_messaging_rabbit')
+    conf.set_default('heartbeat_timeout_threshold', HEARTBEAT,
+                     'oslo_messaging_rabbit')
+    conf.set_default(
+        'max_overflow',
+        max(0, threads + _OTHERS - conf.database.max_pool_size), 'database')
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse limits that do not fit each other.
+
+    :raises ConfigInvalid: it names the options
+    """
+    threads = conf.executor_thread_pool_size
+    prefetched = conf.oslo_messaging_rabbit.rabbit_qos_prefetch_count
+    if not 0 < prefetched <= threads:
+        raise exception.ConfigInvalid(
+            option='[oslo_messaging_rabbit] rabbit_qos_prefetch_count',
+            reason=f'{prefetched} calls would wait for the {threads} threads '
+                   f'of [DEFAULT] executor_thread_pool_size; set it to '
+                   f'between 1 and {threads}, or remove it')
+    connections = _connections(conf)
+    if connections is not None and connections < threads + _OTHERS:
+        raise exception.ConfigInvalid(
+            option='[database] max_pool_size and max_overflow',
+            reason=f'together they allow {connections} connections, but the '
+                   f'{threads} threads of [DEFAULT] '
+                   f'executor_thread_pool_size need {threads + _OTHERS}; '
+                   f'raise max_overflow, or set fewer threads')
+
+
+def _connections(conf: cfg.ConfigOpts) -> int | None:
+    """Return how many connections the pool allows; None: any number."""
+    size, overflow = conf.database.max_pool_size, conf.database.max_overflow
+    return None if not size or overflow < 0 else size + overflow

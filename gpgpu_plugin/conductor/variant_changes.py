@@ -1,0 +1,267 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Changes of variants, applied to the hosts that they concern.
+
+The transaction that changes a variant locks no host. What it leaves to do is a
+row of ``variant_changes``, so that any conductor can go on after a crash. Each
+following transaction locks that row, then the next hosts in the order of their
+ids, matches their devices again and notes how far it came. A host that is
+locked is not waited for but done later, alone: only claims on the hosts of one
+chunk wait for it.
+
+A report matches by the variants that it reads, and once more if they changed
+meanwhile (``reports``). So a host that reports between two chunks is right,
+and one whose devices no chunk saw, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import variant_change as change_db
+from gpgpu_plugin.domain import variant as rules
+
+LOG = logging.getLogger(__name__)
+
+CHUNK = 50
+"""Hosts that one transaction locks. Claims on them wait for its end."""
+
+_ATTEMPTS = 3
+"""Locked hosts that are waited for before the rest is left for later."""
+
+
+class _InUse(Exception):
+    """An instance got a device of the variant before the change began."""
+
+    def __init__(self, instance: str) -> None:
+        self.instance = instance
+        super().__init__(instance)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The next part of a change.
+
+    :ivar last_host_id, skipped: how far the change is; another conductor
+        may be faster
+    :ivar host_ids: hosts to do; none: all are done
+    :ivar waits: for a lock of these hosts, which were locked before
+    """
+
+    change_id: int
+    last_host_id: int
+    skipped: Sequence[int]
+    host_ids: Sequence[int]
+    waits: bool
+
+    def lock(self, session: orm.Session) -> models.VariantChange | None:
+        """Return the change, locked, if this is its next part still."""
+        change = change_db.lock(session, self.change_id)
+        if change is None or (
+                change.last_host_id, change_db.skipped(change)) != (
+                    self.last_host_id, self.skipped):
+            return None
+        return change
+
+
+def run(db: api.Database, change_id: int,
+        tell: Callable[[Sequence[str]], None],
+        is_over: Callable[[], bool] = lambda: False) -> None:
+    """Apply a change to its hosts until all have it, or the time is over.
+
+    :param tell: takes the names of hosts that changed, after each chunk
+    :param is_over: asked before each chunk; the rest is left for later
+    :raises Conflict: an instance had got a device of the variant, so that the
+        change was undone; the hosts are matched again later
+    :raises DatabaseBusy: some hosts stay locked
+    """
+    attempts = 0
+    while not is_over():
+        try:
+            changed = advance(db, change_id)
+        except exception.DatabaseBusy:
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                raise
+            continue
+        if changed is None:
+            return
+        tell(changed)
+
+
+def advance(db: api.Database, change_id: int) -> list[str] | None:
+    """Do the next part of a change in one transaction.
+
+    :returns: names of the hosts that changed; None if there is nothing to do,
+        or another conductor is doing it
+    """
+    with db.reader() as session:
+        part = _next_part(session, change_id)
+    if part is None:
+        return None
+    if not part.host_ids:
+        return db.write(functools.partial(_finish, part=part))
+    try:
+        return db.write(functools.partial(_apply, part=part))
+    except exception.DatabaseBusy:
+        db.write(functools.partial(_postpone, part=part))
+        raise
+    except _InUse as exc:
+        conflict = db.write(functools.partial(
+            _undo, part=part, instance=exc.instance))
+        if conflict is not None:
+            raise conflict from None
+        return []
+
+
+def _next_part(session: orm.Session, change_id: int) -> _Part | None:
+    """Return what to do next; None: all is done.
+
+    In a transaction of its own: on MariaDB the one that waits for locks must
+    not have read anything before.
+    """
+    change = session.get(models.VariantChange, change_id)
+    if change is None:
+        return None
+    skipped = change_db.skipped(change)
+    host_ids = change_db.next_hosts(session, change, CHUNK)
+    waits = not host_ids and bool(skipped)
+    return _Part(change_id=change.id, last_host_id=change.last_host_id,
+                 skipped=skipped, waits=waits,
+                 host_ids=skipped[:1] if waits else host_ids)
+
+
+def _apply(session: orm.Session, part: _Part) -> list[str] | None:
+    """Apply the change to the hosts of a part.
+
+    :returns: names of the hosts that changed
+    """
+    change = part.lock(session)
+    if change is None:
+        return None
+    hosts = host_db.lock_ids(
+        session, part.host_ids, skip_locked=not part.waits)
+    changed = _match(session, change, [
+        host for host in hosts if not host.deleted])
+    if part.waits:
+        skipped = part.skipped[1:]
+    else:
+        change.last_host_id = part.host_ids[-1]
+        locked = {host.id for host in hosts}
+        skipped = [*part.skipped, *(
+            host_id for host_id in part.host_ids if host_id not in locked)]
+    change.skipped_hosts = json.dumps(skipped)
+    return changed
+
+
+def _match(session: orm.Session, change: models.VariantChange,
+           hosts: Sequence[models.Host]) -> list[str]:
+    """Bring the devices of (locked) hosts into their groups.
+
+    :returns: names of the hosts that changed
+    """
+    ids = [host.id for host in hosts]
+    variant = session.get_one(models.Variant, change.variant_id)
+    if not variant_db.status(variant).is_claimable:
+        instance = assignment_db.instance_of_variant(
+            session, variant.id, ids)
+        if instance is not None:
+            raise _InUse(instance)
+    before = {host.id: host.generation for host in hosts}
+    if change.before is not None:
+        # What a group shows of its variant changes, too.
+        concerned = {group.host_id for group in group_db.of_hosts(
+            session, ids) if group.variant_id == variant.id}
+        for host in hosts:
+            if host.id in concerned:
+                host_db.changed(host)
+    variant_matching.apply(session, hosts)
+    changed = [host for host in hosts if host.generation != before[host.id]]
+    type_sync.sync(session, [host.id for host in changed])
+    inventory.refresh_all(session, [host.id for host in changed])
+    return [host.name for host in changed]
+
+
+def _postpone(session: orm.Session, part: _Part) -> None:
+    """Put a host that stays locked behind the others."""
+    change = part.lock(session)
+    if change is not None and part.waits:
+        change.skipped_hosts = json.dumps(
+            [*part.skipped[1:], part.skipped[0]])
+
+
+def _finish(session: orm.Session, part: _Part) -> list[str] | None:
+    """End a change that all hosts have."""
+    host_db.lock_row(session, 'variants')
+    change = part.lock(session)
+    if change is None:
+        return None
+    variant = session.get_one(models.Variant, change.variant_id)
+    is_deleted = variant.status == rules.Status.DELETING
+    if is_deleted and group_db.host_ids_of_variant(
+            session, variant.id, after=0, limit=1):
+        # The report of a host that was done created it at the same time.
+        change.last_host_id = 0
+        return []
+    session.delete(change)
+    session.flush()
+    if is_deleted:
+        session.delete(variant)
+    else:
+        variant.status = str(rules.Status.READY)
+    return []
+
+
+def _undo(session: orm.Session, part: _Part,
+          instance: str) -> exception.Conflict | None:
+    """Undo a change; all hosts that it concerns are matched again.
+
+    :returns: what to tell whoever made the change
+    """
+    variant_db.lock(session)
+    change = part.lock(session)
+    if change is None:
+        return None
+    variant = session.get_one(models.Variant, change.variant_id)
+    value = change_db.before(change)
+    assert value is not None
+    variant_db.fill(variant, value)
+    what = ('deletion' if variant.status == rules.Status.DELETING
+            else 'change')
+    variant.status = str(rules.Status.APPLYING)
+    variant.reason = (
+        f'instance {instance} got a device of this variant at the same time; '
+        f'the {what} was undone')
+    change.last_host_id, change.skipped_hosts = 0, '[]'
+    event_db.add(session, 'variant_undo', detail=json.dumps(
+        {'name': variant.name, 'reason': variant.reason}))
+    LOG.warning('Variant %s: %s', variant.name, variant.reason)
+    return exception.Conflict(
+        kind='variant', name=variant.name, reason=variant.reason)

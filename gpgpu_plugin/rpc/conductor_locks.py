@@ -1,0 +1,49 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which calls to gpgpu-conductor may wait for a lock, and whose."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+
+HOSTS = 'hosts'
+"""Key of calls that may lock many hosts, or one that they do not name."""
+
+# The names of methods of rpc.conductor_contract.
+_OF_ORIGIN = frozenset((
+    'report', 'claim', 'activate', 'abort', 'release', 'confirm_migration',
+    'compare_allocations', 'clean_started', 'clean_finished'))
+_OF_HOST = frozenset(('host_delete', 'host_takeover', 'group_set'))
+_OF_HOSTS = frozenset((
+    'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
+    'assignment_end', 'device_set', 'device_release'))
+
+
+def key(method: str, arguments: Mapping[str, typing.Any]) -> str | None:
+    """Return whose lock a call may wait for.
+
+    :param arguments: primitives
+    :returns: the name of a host, or HOSTS; None if the call only reads, and
+        must be served while others wait
+    """
+    try:
+        if method in _OF_ORIGIN:
+            return str(arguments['origin']['host'])
+        if method == 'begin_session':
+            return str(arguments['request']['host'])
+        if method in _OF_HOST:
+            return str(arguments['host'])
+    except (KeyError, TypeError):
+        # The endpoint refuses it.
+        return None
+    return HOSTS if method in _OF_HOSTS else None

@@ -1,0 +1,49 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Lists that are fetched in pages, so that no message grows with the cloud."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+
+from gpgpu_plugin.objects import admin
+
+_Row = typing.TypeVar('_Row', bound='Row')
+
+SIZE = admin.PAGE_SIZE
+
+
+class Row(typing.Protocol):
+    """A row of a list."""
+
+    @property
+    def marker(self) -> str:
+        """What a call names to get the rows after this one."""
+
+
+def collect(fetch: Callable[[int, str | None], tuple[_Row, ...]],
+            limit: int | None, marker: str | None) -> tuple[_Row, ...]:
+    """Return the rows of all pages.
+
+    :param fetch: gets one page by its size and the marker of the row before
+    :param limit: number of rows at most; None: all
+    """
+    rows: list[_Row] = []
+    while limit is None or len(rows) < limit:
+        size = SIZE if limit is None else min(SIZE, limit - len(rows))
+        page = fetch(size, marker)
+        rows += page
+        if len(page) < size:
+            break
+        marker = page[-1].marker
+    return tuple(rows)

@@ -1,0 +1,93 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the size of a page, and of lists that have pages."""
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import assignment as assignment_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import pages
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+
+class SizeTest(base.base.BaseTestCase):
+
+    def test_page_has_a_largest_size(self):
+        self.assertEqual(7, pages.size(7))
+        self.assertEqual(admin.PAGE_SIZE, pages.size(10 ** 9))
+
+    def test_limit_below_1_is_refused(self):
+        for limit in (0, -1):
+            exc = self.assertRaises(exception.Invalid, pages.size, limit)
+            self.assertIn('above 0', str(exc))
+
+
+class PagesTest(vgpu_base.VGPUTestCase):
+
+    def setUp(self):
+        super().setUp()
+        for name in ('h3', 'h2'):
+            hosts.store(self.db, base.scan(
+                vgpu_base.GPUS, host=name, node_uuid=f'node-of-{name}'))
+
+    def check(self, list_, expected):
+        """Check that pages of each size are the parts of the whole list."""
+        everything = list_(1000, None)
+        self.assertEqual(expected, len(everything))
+        for limit in range(1, expected + 1):
+            found, marker = [], None
+            while page := list_(limit, marker):
+                self.assertLessEqual(len(page), limit)
+                found += page
+                marker = page[-1].marker
+            self.assertEqual(list(everything), found)
+
+    def test_hosts(self):
+        self.check(lambda limit, marker: host_admin.list_all(
+            self.db, limit, marker), 3)
+
+    def test_groups(self):
+        self.check(lambda limit, marker: group_admin.list_all(
+            self.db, limit=limit, marker=marker), 3)
+
+    def test_vgpu_types(self):
+        number = len(vgpu_type_admin.list_all(self.db))
+        self.assertGreater(number, 6)
+        self.check(lambda limit, marker: vgpu_type_admin.list_all(
+            self.db, limit=limit, marker=marker), number)
+
+    def test_assignments(self):
+        for number in range(4):
+            self.ask(f'i{number}', Q4=1)
+
+        def ask(host, assignments):
+            return tuple(
+                claim_obj.Usage(uuid=row.uuid, used=True, reason='it runs')
+                for row in assignments)
+        self.check(lambda limit, marker: assignment_admin.list_all(
+            self.db, ask, limit=limit, marker=marker), 4)
+
+    def test_unknown_marker_is_not_found(self):
+        for list_ in (group_admin.list_all, vgpu_type_admin.list_all):
+            for marker in ('gone', 'h1:T4', 'a:b:c:d'):
+                if list_ is group_admin.list_all and marker == 'h1:T4':
+                    continue
+                self.assertRaises(exception.NotFound, list_, self.db,
+                                  marker=marker)
+        self.assertRaises(
+            exception.NotFound, assignment_admin.list_all, self.db,
+            lambda host, rows: (), marker='gone')

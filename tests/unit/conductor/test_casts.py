@@ -1,0 +1,36 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of messages to hosts."""
+
+import fixtures
+import oslo_messaging
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin.conductor import casts
+
+
+class TellTest(base.BaseTestCase):
+
+    def test_message_is_sent_to_the_host(self):
+        sent = []
+        casts.tell(lambda ctxt, host: sent.append(host), context.admin(),
+                   'h1')
+        self.assertEqual(['h1'], sent)
+
+    def test_error_is_logged_and_not_raised(self):
+        def fail(ctxt, host):
+            raise oslo_messaging.MessageDeliveryFailure(host)
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.conductor.casts'))
+        casts.tell(fail, context.admin(), 'h1')
+        self.assertIn('Cannot tell h1', log.output)

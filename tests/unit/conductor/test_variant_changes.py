@@ -1,0 +1,396 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of changes of variants, chunk by chunk."""
+
+import dataclasses
+import functools
+import uuid
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_worker
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
+from tests.fixtures import database
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import test_manager
+
+LATE = variant_admin.Caller(is_over=lambda: True)
+H100 = admin.VariantInfo(name='H100', vendor='10de', device='2330')
+A100 = admin.VariantInfo(name='A100', vendor='10de', device='20b0')
+
+
+class ChangeCase(base.ConductorTestCase):
+    """Five hosts with one GPU each, of which a chunk has two."""
+
+    functions = ()
+    variant = False
+    count = 5
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.variant_changes.CHUNK', 2))
+        for number in range(1, self.count + 1):
+            self.report(f'h{number}')
+
+    def report(self, name, device='2330'):
+        hosts.store(self.db, base.scan(
+            [base.function(0, device=device)], host=name,
+            node_uuid=self.node_uuid(name)))
+
+    @staticmethod
+    def node_uuid(name):
+        return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+
+    def change_id(self):
+        with self.db.reader() as session:
+            return session.scalars(sa.select(models.VariantChange.id)).one()
+
+    def has_change(self):
+        with self.db.reader() as session:
+            return bool(session.scalars(
+                sa.select(models.VariantChange.id)).all())
+
+    def advance(self):
+        return variant_changes.advance(self.db, self.change_id())
+
+    def run_all(self):
+        variant_changes.run(self.db, self.change_id(), lambda hosts: None)
+
+    def variants(self):
+        """Return the variant of each host's only GPU."""
+        return [device.variant for device in device_admin.list_all(self.db)]
+
+    def shown(self, name='H100'):
+        info = variant_admin.show(self.db, name)
+        return info.status, info.hosts_pending
+
+    def generations(self):
+        return [host.generation for host in host_admin.list_all(self.db)]
+
+    def claim_unchecked(self, **kwargs):
+        """Claim as a transaction that read the variant before its change."""
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.conductor.capacity.LoadedGroup.refusal',
+                lambda *args: None):
+            return self.claim(1, **kwargs)
+
+
+class ChunkTest(ChangeCase):
+
+    def test_variant_is_created_chunk_by_chunk(self):
+        refreshed = []
+        variant_admin.create(self.db, H100, LATE)
+        self.assertEqual(('applying', 5), self.shown())
+        for changed, pending in ((['h1', 'h2'], 3), (['h3', 'h4'], 1),
+                                 (['h5'], 0)):
+            self.assertEqual(changed, self.advance())
+            self.assertEqual(('applying', pending), self.shown())
+        self.assertEqual([], self.advance())
+        self.assertEqual(('ready', 0), self.shown())
+        self.assertFalse(self.has_change())
+        variant_admin.delete(self.db, 'H100', variant_admin.Caller(
+            tell=refreshed.append))
+        self.assertEqual([['h1', 'h2'], ['h3', 'h4'], ['h5'], []], refreshed)
+
+    def test_only_hosts_with_its_ids_are_locked(self):
+        self.report('h2', '1111')
+        locked = []
+        lock_ids = host_db.lock_ids
+
+        def lock(session, ids, **kwargs):
+            locked.extend(ids)
+            return lock_ids(session, ids, **kwargs)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.host.lock_ids', lock))
+        variant_admin.create(self.db, dataclasses.replace(
+            A100, device='1111'))
+        self.assertEqual(1, len(locked))
+        variant_admin.create(self.db, dataclasses.replace(
+            A100, name='A40', device='2235'))
+        self.assertEqual(1, len(locked))
+
+    def test_host_whose_ids_an_older_conductor_wrote_is_not_forgotten(self):
+        with self.db.engine.begin() as connection:
+            connection.execute(sa.update(models.Device).values(
+                vendor_id=None, product_id=None))
+        variant_admin.create(self.db, H100)
+        self.assertEqual(['H100'] * 5, self.variants())
+
+    def test_set_reaches_hosts_of_the_old_and_of_the_new_ids(self):
+        self.report('h2', '1111')
+        variant_admin.create(self.db, H100)
+        self.assertEqual(['H100', None, 'H100', 'H100', 'H100'],
+                         self.variants())
+        variant_admin.set_(self.db, dataclasses.replace(
+            H100, device='1111'))
+        self.assertEqual([None, 'H100', None, None, None], self.variants())
+
+    def test_variant_that_is_deleted_exists_until_no_host_has_it(self):
+        variant_admin.create(self.db, H100)
+        variant_admin.delete(self.db, 'H100', LATE)
+        self.advance()
+        self.assertEqual(('deleting', 3), self.shown())
+        self.assertEqual([None, None, *['H100'] * 3], self.variants())
+        self.run_all()
+        self.assertRaises(exception.NotFound, self.shown)
+        self.assertEqual([None] * 5, self.variants())
+
+    def test_group_that_a_report_created_meanwhile_is_removed(self):
+        variant_admin.create(self.db, H100)
+        with self.db.reader() as session:
+            stray = session.scalars(sa.select(models.Group)).first()
+            host_id, variant_id = stray.host_id, stray.variant_id
+        variant_admin.delete(self.db, 'H100', LATE)
+        for _ in range(3):
+            self.advance()
+        with self.db.writer() as session:
+            session.add(models.Group(host_id=host_id, variant_id=variant_id,
+                                     provider_uuid='p'))
+        self.run_all()
+        self.assertFalse(self.has_change())
+        self.assertRaises(exception.NotFound, self.shown)
+
+    def test_two_variants_of_one_device_are_applied_in_any_order(self):
+        special = dataclasses.replace(
+            H100, name='S', subsystem_vendor='10de', subsystem='16c1')
+        variant_admin.create(self.db, H100, LATE)
+        first = self.change_id()
+        variant_admin.create(self.db, special)
+        variant_changes.run(self.db, first, lambda hosts: None)
+        self.assertEqual(['S'] * 5, self.variants())
+
+
+class ReportTest(ChangeCase):
+    """Hosts that report while a change is applied."""
+
+    def test_host_that_reports_between_two_chunks_is_right(self):
+        variant_admin.create(self.db, H100, LATE)
+        self.report('h4')
+        self.assertEqual([None] * 3 + ['H100', None], self.variants())
+        self.run_all()
+        self.assertEqual(['H100'] * 5, self.variants())
+        variant_admin.delete(self.db, 'H100', LATE)
+        self.report('h4')
+        self.assertEqual(['H100'] * 3 + [None, 'H100'], self.variants())
+        self.run_all()
+        self.assertEqual([None] * 5, self.variants())
+
+    def test_host_that_reports_first_while_a_change_is_applied_is_right(self):
+        variant_admin.create(self.db, H100, LATE)
+        self.report('h6')
+        self.run_all()
+        self.report('h7')
+        self.assertEqual(['H100'] * 7, self.variants())
+
+
+class ClaimTest(ChangeCase):
+
+    def setUp(self):
+        super().setUp()
+        variant_admin.create(self.db, H100)
+
+    def denied(self, **kwargs):
+        exc = self.assertRaises(
+            exception.ClaimDenied, self.claim, 1, **kwargs)
+        self.assertEqual('variant_changing', exc.reason)
+        return str(exc)
+
+    def test_variant_that_is_deleted_or_changed_cannot_be_claimed(self):
+        variant_admin.delete(self.db, 'H100', LATE)
+        self.assertIn('deleting', self.denied())
+        self.run_all()
+        variant_admin.create(self.db, H100)
+        variant_admin.set_(self.db, dataclasses.replace(
+            H100, traits=('CUSTOM_X',)), LATE)
+        self.advance()
+        self.assertIn('changing', self.denied())
+        self.assertIn('changing', self.denied(host='h5'))
+        self.run_all()
+        self.claim(1)
+
+    def test_claims_of_other_variants_go_on(self):
+        self.report('h6', '20b0')
+        variant_admin.create(self.db, A100, LATE)
+        self.advance()
+        self.claim(1, 'i1', host='h6', variant='A100')
+        self.claim(1, 'i2', host='h2')
+        self.assertEqual(('applying', 0), self.shown('A100'))
+
+    def test_deletion_is_undone_if_an_instance_got_a_device(self):
+        variant_admin.delete(self.db, 'H100', LATE)
+        self.advance()
+        self.claim_unchecked(host='h4')
+        self.assertEqual([None, None, *['H100'] * 3], self.variants())
+        exc = self.assertRaises(exception.Conflict, self.run_all)
+        self.assertIn('instance i1 got a device', str(exc))
+        self.assertIn('the deletion was undone', str(exc))
+        self.assertEqual(('applying', 5), self.shown())
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown())
+        self.assertEqual(['H100'] * 5, self.variants())
+        self.assertIn('the deletion was undone',
+                      variant_admin.show(self.db, 'H100').reason)
+        self.claim(1, 'i2')
+
+    def test_change_is_undone_if_an_instance_got_a_device(self):
+        variant_admin.set_(self.db, dataclasses.replace(
+            H100, device='20b0', resource_class='CUSTOM_X'), LATE)
+        self.advance()
+        with self.db.engine.begin() as connection:
+            # The claim still saw the old resource class.
+            connection.execute(sa.update(models.Variant).values(
+                resource_class='CUSTOM_GPU_H100'))
+        self.claim_unchecked(host='h4')
+        self.assertRaises(exception.Conflict, self.run_all)
+        self.run_all()
+        info = variant_admin.show(self.db, 'H100')
+        self.assertEqual(
+            ('2330', 'CUSTOM_GPU_H100', 'ready', 5),
+            (info.device, info.resource_class, info.status, info.devices))
+        self.assertIn('the change was undone', info.reason)
+
+    def test_reason_of_an_undone_change_goes_with_the_next_change(self):
+        variant_admin.delete(self.db, 'H100', LATE)
+        granted = self.claim_unchecked()
+        self.assertRaises(exception.Conflict, self.run_all)
+        self.run_all()
+        releases.release(self.db, base.uuids(granted))
+        changed = variant_admin.set_(self.db, H100)
+        self.assertIsNone(changed.reason)
+
+
+class BusyTest(ChangeCase):
+    """Hosts that another transaction has locked."""
+
+    def setUp(self):
+        super().setUp()
+        self.locked = {'h1', 'h2'}
+        self.waited = []
+        lock_ids = host_db.lock_ids
+
+        def lock(session, ids, *, skip_locked=False):
+            found = lock_ids(session, ids, skip_locked=skip_locked)
+            free = [host for host in found if host.name not in self.locked]
+            if len(free) < len(found) and not skip_locked:
+                self.waited += [host.name for host in found]
+                raise exception.DatabaseBusy(reason='locked')
+            return free
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.host.lock_ids', lock))
+
+    def test_host_that_is_locked_delays_no_other(self):
+        self.locked = {'h1'}
+        variant_admin.create(self.db, H100)
+        self.assertEqual(('applying', 1), self.shown())
+        self.assertEqual([None, *['H100'] * 4], self.variants())
+        self.assertEqual({'h1'}, set(self.waited))
+        self.locked.clear()
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown())
+        self.assertEqual(['H100'] * 5, self.variants())
+
+    def test_hosts_that_stay_locked_are_waited_for_in_turn(self):
+        variant_admin.create(self.db, H100, LATE)
+        self.assertRaises(exception.DatabaseBusy, self.run_all)
+        self.assertEqual(['h1', 'h2', 'h1'], self.waited)
+        self.assertEqual(('applying', 2), self.shown())
+        self.locked = {'h2'}
+        self.assertRaises(exception.DatabaseBusy, self.run_all)
+        self.assertEqual(['H100', None, *['H100'] * 3], self.variants())
+
+
+class CrashTest(ChangeCase):
+    """A conductor that dies after any statement of a change."""
+
+    count = 3
+
+    def setUp(self):
+        super().setUp()
+        self.worker = variant_worker.VariantWorker(
+            self.db, test_manager.FakeComputeAPI())
+
+    def outcomes(self, change, undo):
+        """Return what there is after each crash and the next conductor."""
+        with database.cut_after(self.db.engine, None) as statements:
+            change()
+        undo()
+        found = []
+        for count in range(1, len(statements) + 1):
+            with database.cut_after(self.db.engine, count):
+                change()
+            self.worker.run_once()
+            self.assertFalse(self.has_change(), statements[count - 1])
+            found.append((
+                [(info.name, info.device, info.status)
+                 for info in variant_admin.list_all(self.db)],
+                self.variants()))
+            undo()
+        # Some crashes came before the change was made.
+        self.assertNotEqual(found[0], found[-1])
+        return [value for number, value in enumerate(found)
+                if value not in found[:number]]
+
+    def test_create_is_made_everywhere_or_nowhere(self):
+        def undo():
+            if variant_admin.list_all(self.db):
+                variant_admin.delete(self.db, 'H100')
+        self.assertEqual(
+            [([], [None] * 3), ([('H100', '2330', 'ready')], ['H100'] * 3)],
+            self.outcomes(
+                lambda: variant_admin.create(self.db, H100), undo))
+
+    def test_delete_is_made_everywhere_or_nowhere(self):
+        def undo():
+            if not variant_admin.list_all(self.db):
+                variant_admin.create(self.db, H100)
+        undo()
+        self.assertEqual(
+            [([('H100', '2330', 'ready')], ['H100'] * 3), ([], [None] * 3)],
+            self.outcomes(
+                lambda: variant_admin.delete(self.db, 'H100'), undo))
+
+    def test_set_is_made_everywhere_or_nowhere(self):
+        variant_admin.create(self.db, H100)
+        self.report('h2', '20b0')
+        self.assertEqual(
+            [([('H100', '2330', 'ready')], ['H100', None, 'H100']),
+             ([('H100', '20b0', 'ready')], [None, 'H100', None])],
+            self.outcomes(
+                lambda: variant_admin.set_(self.db, dataclasses.replace(
+                    H100, device='20b0')),
+                lambda: variant_admin.set_(self.db, H100)))
+
+
+class TwoConductorsTest(ChangeCase):
+
+    def test_part_that_another_conductor_did_is_not_done_again(self):
+        variant_admin.create(self.db, H100, LATE)
+        with self.db.reader() as session:
+            part = variant_changes._next_part(session, self.change_id())
+        self.assertEqual(['h1', 'h2'], self.advance())
+        before = self.generations()
+        for step in (variant_changes._apply, variant_changes._finish):
+            self.assertIsNone(self.db.write(
+                functools.partial(step, part=part)))
+        self.assertEqual(before, self.generations())
+        self.assertEqual(('applying', 3), self.shown())

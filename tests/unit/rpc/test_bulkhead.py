@@ -1,0 +1,50 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the limits of calls that wait for the same."""
+
+from oslotest import base
+
+from gpgpu_plugin.rpc import bulkhead
+
+
+class BulkheadTest(base.BaseTestCase):
+
+    def test_calls_below_the_limits_begin(self):
+        calls = bulkhead.Bulkhead(2, 3)
+        for key in ('h1', 'h1', 'h2'):
+            self.assertEqual(
+                bulkhead.Turn(key=key, call='call'),
+                calls.enter(key, 'call'))
+
+    def test_call_of_a_full_key_waits_until_one_ends(self):
+        calls = bulkhead.Bulkhead(1, 3)
+        first = calls.enter('h1', 1)
+        self.assertIsNone(calls.enter('h1', 2))
+        self.assertIsNone(calls.enter('h1', 3))
+        other = calls.enter('h2', 4)
+        self.assertIsNone(calls.leave(other))
+        second = calls.leave(first)
+        self.assertEqual(bulkhead.Turn(key='h1', call=2), second)
+        third = calls.leave(second)
+        self.assertEqual(bulkhead.Turn(key='h1', call=3), third)
+        self.assertIsNone(calls.leave(third))
+        self.assertIsNotNone(calls.enter('h1', 5))
+
+    def test_keys_take_turns_when_all_are_full(self):
+        calls = bulkhead.Bulkhead(1, 1)
+        turn = calls.enter('h1', 0)
+        for key, call in (('h1', 1), ('h1', 2), ('h2', 3), ('h3', 4)):
+            self.assertIsNone(calls.enter(key, call))
+        found = []
+        while (turn := calls.leave(turn)) is not None:
+            found.append(turn.call)
+        self.assertEqual([1, 3, 4, 2], found)

@@ -1,0 +1,56 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of which calls may wait for a lock."""
+
+import inspect
+
+from oslotest import base
+
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import conductor_locks
+from gpgpu_plugin.rpc import contract
+
+ARGUMENTS = {
+    'origin': {'host': 'h1'}, 'request': {'host': 'h1'}, 'host': 'h1'}
+READS = {
+    'digest', 'host_inventory', 'host_assignments', 'instance_assignments',
+    'clean_tasks', 'changes_since', 'variant_list', 'variant_show',
+    'vgpu_type_list', 'host_list', 'host_show', 'group_list',
+    'assignment_list', 'device_list', 'device_show'}
+
+
+class KeyTest(base.BaseTestCase):
+
+    def test_all_calls_but_those_that_only_read_have_a_key(self):
+        methods = contract.methods(conductor_contract.Conductor)
+        self.assertEqual(
+            READS, {name for name in methods
+                    if conductor_locks.key(name, ARGUMENTS) is None})
+
+    def test_call_that_names_its_host_has_its_key(self):
+        for name, method in contract.methods(
+                conductor_contract.Conductor).items():
+            if 'origin' in inspect.signature(method).parameters:
+                self.assertIn(conductor_locks.key(name, ARGUMENTS),
+                              {'h1', None}, name)
+        self.assertEqual('h1', conductor_locks.key(
+            'begin_session', ARGUMENTS))
+        self.assertEqual('h1', conductor_locks.key('host_delete', ARGUMENTS))
+
+    def test_call_that_names_no_host_has_the_key_of_all(self):
+        self.assertEqual(conductor_locks.HOSTS, conductor_locks.key(
+            'variant_create', {'variant': {}}))
+
+    def test_malformed_and_unknown_calls_have_none(self):
+        for method, arguments in (
+                ('claim', {}), ('claim', {'origin': None}), ('ping', {})):
+            self.assertIsNone(conductor_locks.key(method, arguments))

@@ -1,0 +1,56 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of times in which the process was stopped."""
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.rpc import pause
+
+
+class PauseWatchTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.seconds = 1000.0
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.rpc.pause.time.monotonic', lambda: self.seconds))
+        self.watch = pause.PauseWatch()
+
+    def test_message_of_a_process_that_runs_has_just_arrived(self):
+        for _ in range(5):
+            self.seconds += pause.INTERVAL
+            self.assertEqual(self.seconds, self.watch.arrived_at())
+
+    def test_message_read_after_a_stop_may_be_as_old_as_the_stop(self):
+        self.seconds += 60
+        self.assertEqual(1000, self.watch.arrived_at())
+
+    def test_stop_that_the_thread_notices_first_counts_as_well(self):
+        self.seconds += 60
+        self.watch.note()
+        self.seconds += pause.INTERVAL
+        self.assertEqual(1000, self.watch.arrived_at())
+
+    def test_message_read_later_has_just_arrived(self):
+        self.seconds += 60
+        for _ in range(3):
+            self.watch.note()
+            self.seconds += pause.INTERVAL
+        self.assertEqual(self.seconds, self.watch.arrived_at())
+
+    def test_thread_ends(self):
+        self.watch.start()
+        thread = self.watch._thread
+        self.watch.stop()
+        self.assertFalse(thread.is_alive())
+        self.watch.stop()
