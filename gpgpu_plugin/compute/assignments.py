@@ -68,12 +68,13 @@ class _Book:
 class HostAssignments:
     """Assignments of one host, and pending releases and confirmations.
 
-    Thread-safe. A change is on disk when the method returns, or only in memory
-    if the file cannot be written; ``error`` says why. To lose such a change in
-    a restart is harmless: the comparison with the conductor ends assignments
-    that were released, a release is sent once more, and a session whose number
-    is not on disk is replaced by the next one. New assignments are refused
-    instead: a guest must not run with devices that the book does not have.
+    Thread-safe. A change is on disk when the method returns. If the file
+    cannot be written, the change is in memory only, and ``error`` returns the
+    reason. It does no harm if a restart loses such a change: the comparison
+    with the conductor ends assignments that were released, a release is sent
+    once more, and a session whose number is not on disk is replaced by the
+    next one. New assignments are refused instead: a guest must not run with
+    devices that the book does not have.
 
     :param path: path of the file, which the first change creates
     """
@@ -91,7 +92,7 @@ class HostAssignments:
         return str(self._file.path)
 
     def error(self) -> OSError | None:
-        """Return why a change is only in memory; None: all are on disk."""
+        """Return why a change is in memory only; None if all are on disk."""
         with self._lock:
             return self._file.error
 
@@ -185,8 +186,8 @@ class HostAssignments:
                 building: Collection[str] = ()) -> None:
         """Replace all assignments by the conductor's list of the whole host.
 
-        What was released or confirmed here counts as such, although the
-        conductor may not know it yet.
+        Pending releases and confirmations are applied to the list first: the
+        conductor does not know them yet.
 
         :param changes: ``changes()`` from before the list was requested; an
             instance that changed since keeps what it has here
@@ -229,10 +230,40 @@ class HostAssignments:
         with self._lock:
             by_uuid = {assignment.uuid: assignment for assignment in (
                 *self._book.assigned.get(instance_uuid, ()), *assignments)}
-            book = self._with_instance(instance_uuid, tuple(by_uuid.values()))
-            self._file.write(book)
-            self._book = book
-            self._count_change(instance_uuid)
+            self._write_instance(instance_uuid, tuple(by_uuid.values()))
+
+    def add_listed(self, instance_uuid: str,
+                   listed: Iterable[claim.Assignment],
+                   ) -> tuple[claim.Assignment, ...]:
+        """Add what the conductor lists of an instance and the book lacks.
+
+        Pending releases and confirmations are applied to the list first: the
+        conductor does not know them yet.
+
+        :returns: what was added
+        :raises HostNotReady: the file cannot be written; nothing was added
+        """
+        with self._lock:
+            own = self._book.assigned.get(instance_uuid, ())
+            uuids = {assignment.uuid for assignment in own}
+            added = tuple(
+                assignment for assignment in self._after_pending(listed)
+                if assignment.uuid not in uuids)
+            if added:
+                self._write_instance(instance_uuid, (*own, *added))
+            return added
+
+    def _write_instance(self, instance_uuid: str,
+                        assignments: tuple[claim.Assignment, ...]) -> None:
+        # After a restore the conductor continues from the book's generation. A
+        # lower one would order later claims before these.
+        book = dataclasses.replace(
+            self._with_instance(instance_uuid, assignments),
+            generation=max(self._book.generation, *(
+                assignment.host_generation for assignment in assignments)))
+        self._file.write(book)
+        self._book = book
+        self._count_change(instance_uuid)
 
     def contradictions(self, granted: Iterable[claim.Assignment],
                        ) -> list[str]:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""File of the host's book, on a disk that may be full.
+"""File of a host's book, which may be on a full disk.
 
 A change that cannot be written stays in memory, and is written with the next
 change or in the next iteration of the resource tracker.

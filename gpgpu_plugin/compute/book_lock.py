@@ -34,17 +34,17 @@ _files: weakref.WeakValueDictionary[pathlib.Path, typing.TextIO] = (
     weakref.WeakValueDictionary())
 """Files that this process has locked, by path, while anyone uses them.
 
-POSIX's locks of a file end when the process closes any descriptor of it, so
-that no file may be opened twice.
+A process loses its POSIX lock of a file when it closes any descriptor of that
+file, so a file must not be opened twice.
 """
 
 
 def acquire(book: str) -> typing.TextIO | None:
     """Lock the book of a host until this process ends, however it ends.
 
-    All that lock a book in one process have the same file.
+    All callers in one process that lock the same book get the same file.
 
-    :param book: its path
+    :param book: path of the book
     :returns: a file that must stay open; None: it cannot be written, and
         nothing is locked
     :raises ConfigInvalid: another process has locked the book

@@ -25,8 +25,8 @@ class Builds:
     A build is a call of the driver that creates or destroys a guest.
     Thread-safe.
 
-    :param left_out: called with an instance's UUID when its build is over, if
-        a comparison left it out
+    :param left_out: called with an instance's UUID at the end of a build that
+        a comparison has left out
     :ivar lock: no build begins or ends while it is held
     """
 

@@ -18,6 +18,7 @@ compares all of them with Nova's own classes.
 
 from __future__ import annotations
 
+import datetime
 import typing
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -273,6 +274,7 @@ class Migration(typing.Protocol):
     """A resize, cold migration, live migration or evacuation."""
 
     id: int
+    created_at: datetime.datetime
     uuid: str
     status: str
     source_compute: str

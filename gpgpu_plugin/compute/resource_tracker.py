@@ -209,7 +209,7 @@ class ResourceTracker:
         try:
             yield
         except exception.HostError:
-            # The conductor may have done it all the same.
+            # A conductor may have executed the request all the same.
             self.request_reconcile()
             raise
         finally:
@@ -349,7 +349,7 @@ class ResourceTracker:
         if reported.moved:
             self._schedule.require(_T.RECONCILE)
         if reported.in_use:
-            # The kernel does not tell when the process closes it.
+            # The kernel does not notify when the process closes the device.
             self._schedule.require(_T.REPORT)
 
     def _fetch(self) -> None:
@@ -364,7 +364,12 @@ class ResourceTracker:
                 reason='it does not know the host') from None
 
     def _clean(self) -> None:
-        for answer in tasks.clean(self._host()):
+        def skipped(task: claim_obj.CleanTask) -> None:
+            LOG.info('Device %s of %s is cleaned after the next comparison: '
+                     'it is dirty in the conductor and assigned in the book',
+                     task.address, self.host)
+            self._schedule.require(_T.RECONCILE, _T.CLEAN)
+        for answer in tasks.clean(self._host(), skipped):
             self.inventory.accept(answer)
             self.inventory.push()
 

@@ -233,14 +233,24 @@ def fetch(host: host_mod.Host) -> inventory_obj.HostInventory:
     return host.api.host_inventory(gpgpu_context.admin(), host.name)
 
 
-def clean(host: host_mod.Host) -> Iterator[inventory_obj.HostInventory | None]:
+def clean(host: host_mod.Host,
+          skipped: Callable[[claim_obj.CleanTask], None],
+          ) -> Iterator[inventory_obj.HostInventory | None]:
     """Clean the host's dirty devices; each step of the generator cleans one.
 
+    What the book still has assigned is not cleaned: it may be a guest's, and
+    a comparison that came afterwards would take it for unclean.
+
+    :param skipped: called with each device of that kind
     :returns: the host's inventory after each device
     :raises HostNotReady: the rest waits for the next iteration
     """
     for task in host.api.clean_tasks(gpgpu_context.admin(), host.name):
-        yield cleaner.clean(host, task)
+        if any(assignment.stable_id == task.stable_id
+               for assignment in host.assignments.all()):
+            skipped(task)
+        else:
+            yield cleaner.clean(host, task)
 
 
 def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
@@ -266,8 +276,8 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
             if assignment.uuid not in pending).items():
         if instance_uuid not in building:
             unused.update(find_orphans(assigned))
-    # Nova and the hypervisor were asked one instance after the other. What
-    # began meanwhile may use what was unused when they answered.
+    # Nova and the hypervisor were asked about one instance after the other. A
+    # build that began meanwhile may use what was unused when they answered.
     with builds.lock:
         late = builds.since_begin() | host.assignments.changed_since(changes)
         orphans = tuple(

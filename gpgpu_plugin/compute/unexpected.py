@@ -14,8 +14,8 @@
 A move that failed leaves devices assigned on a host that nobody calls any
 more. Nova's resource tracker knows, after each of its periodic updates, which
 instances are on the host and which migrations to or from it are not over.
-Where the host's book has more, a comparison with Nova is due. It judges; this
-module only looks into memory.
+Where the host's book has more, a comparison with Nova's database is due. That
+comparison decides what is released; this module only reads memory.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ PATIENCE = 30
 """Seconds for which a difference must last: while a claim is made or ended,
 Nova and the plugin differ for a moment."""
 
+REPEAT = 3600
+"""Seconds after which a difference that is still there is found again."""
+
 _Finding = tuple[str, frozenset[str]]
 """An instance, and all its assignments on the host."""
 
@@ -38,30 +41,32 @@ _Finding = tuple[str, frozenset[str]]
 class UnexpectedAssignments:
     """Differences between the book and Nova's resource tracker.
 
-    :param clock: seconds that only grow
+    A comparison may find that Nova still needs the assignments, as those of a
+    migration that was interrupted. If Nova deletes the instance afterwards,
+    the difference is the same as before. Therefore it is found again.
+
+    :param clock: returns the seconds of a monotonic clock
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._since: dict[_Finding, float] = {}
-        self._reported: set[_Finding] = set()
+        self._due: dict[_Finding, float] = {}
 
     def find(self, assignments: Iterable[claim_obj.Assignment],
              nova: nova_types.NovaResourceTracker,
              builds: Collection[str]) -> list[str]:
-        """Return instances with a lasting difference, each of them once.
+        """Return instances with a lasting difference, each once an hour.
 
         :param assignments: all in the host's book
         :param builds: UUIDs of instances that are being built here
         """
         now = self._clock()
         found = _unexpected(assignments, nova, builds)
-        self._since = {finding: self._since.get(finding, now)
-                       for finding in found}
-        self._reported &= found
-        lasting = {finding for finding, since in self._since.items()
-                   if now - since >= PATIENCE} - self._reported
-        self._reported |= lasting
+        self._due = {finding: self._due.get(finding, now + PATIENCE)
+                     for finding in found}
+        lasting = [finding for finding, due in self._due.items()
+                   if due <= now]
+        self._due.update(dict.fromkeys(lasting, now + REPEAT))
         return sorted(instance_uuid for instance_uuid, _ in lasting)
 
 

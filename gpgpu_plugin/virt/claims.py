@@ -41,6 +41,8 @@ def claim(tracker: resource_tracker.ResourceTracker,
     request = dataclasses.replace(
         request, orphans=_orphans(tracker, request))
     granted = _request(tracker, request)
+    while _corrects_book(tracker, request, granted):
+        granted = _request(tracker, request)
     _check_against_book(tracker, granted)
     _forget_orphans(tracker, request, granted)
     return granted
@@ -106,6 +108,84 @@ def _request(tracker: resource_tracker.ResourceTracker,
         raise
 
 
+def _corrects_book(tracker: resource_tracker.ResourceTracker,
+                   request: claim_obj.ClaimRequest,
+                   granted: claim_obj.Claim) -> bool:
+    """Remove assignments from the book that a claim shows to be outdated.
+
+    They have ended in the conductor, for example by ``assignment end``, and
+    the host does not know it yet. A guest may have used their devices here
+    since then, so the claim is aborted and these devices are cleaned.
+
+    :returns: whether the claim is to be repeated
+    """
+    devices = {assignment.stable_id for assignment in granted.assignments}
+    own = {assignment.uuid for assignment in granted.assignments}
+    found = [assignment for assignment in tracker.assignments.all()
+             if assignment.stable_id in devices
+             and assignment.uuid not in own]
+    uuids = _ended(tracker, found)
+    with tracker.builds.lock:
+        # A guest that is being created may use them.
+        building = tracker.builds.current() - {request.instance_uuid}
+        ended = [assignment for assignment in found
+                 if assignment.uuid in uuids
+                 and assignment.instance_uuid not in building]
+        for assignment in ended:
+            tracker.assignments.remove(
+                assignment.instance_uuid, [assignment.uuid])
+    if not ended:
+        return False
+    LOG.warning(
+        'Removed assignments from the book of %s that have ended in '
+        'gpgpu-conductor: %s. Their devices are cleaned before they are '
+        'claimed again', tracker.host, ', '.join(
+            f'{assignment.uuid} (device {assignment.address}, instance '
+            f'{assignment.instance_uuid})' for assignment in ended))
+    outdated = {assignment.stable_id for assignment in ended}
+    for touched in (True, False):
+        _abort(tracker, [
+            assignment for assignment in granted.assignments
+            if (assignment.stable_id in outdated) is touched], touched=touched)
+    tracker.refresh()
+    return True
+
+
+def _ended(tracker: resource_tracker.ResourceTracker,
+           assignments: Sequence[claim_obj.Assignment]) -> set[str]:
+    """Return the UUIDs of assignments that have ended in the conductor."""
+    if not assignments:
+        return set()
+    try:
+        listed = tracker.session.call(
+            tracker.api.host_assignments,
+            [assignment.uuid for assignment in assignments])
+    except exception.SessionLost:
+        # The database was restored: it does not know them as ended either.
+        return set()
+    return ({assignment.uuid for assignment in assignments}
+            - {assignment.uuid for assignment in listed})
+
+
+def _abort(tracker: resource_tracker.ResourceTracker,
+           assignments: Sequence[claim_obj.Assignment], *,
+           touched: bool) -> None:
+    """Abort some assignments of a claim.
+
+    :param touched: whether their devices must be cleaned before the next use
+    :raises Exception: the conductor may have aborted them all the same
+    """
+    if not assignments:
+        return
+    try:
+        tracker.session.call(
+            tracker.api.abort,
+            [assignment.uuid for assignment in assignments], touched=touched)
+    except Exception:
+        tracker.request_reconcile()
+        raise
+
+
 def _check_against_book(tracker: resource_tracker.ResourceTracker,
                         granted: claim_obj.Claim) -> None:
     """Refuse devices that this host knows to be used.
@@ -115,10 +195,12 @@ def _check_against_book(tracker: resource_tracker.ResourceTracker,
     found = tracker.assignments.contradictions(granted.assignments)
     if not found:
         return
-    tracker.session.call(
-        tracker.api.abort,
-        [assignment.uuid for assignment in granted.assignments], touched=True)
-    tracker.session.lose(doubted=True)
+    try:
+        # After SessionLost no call is possible; the next session ends it.
+        if tracker.session.is_active:
+            _abort(tracker, granted.assignments, touched=True)
+    finally:
+        tracker.session.lose(doubted=True)
     raise exception.HostNotReady(
         path=tracker.host,
         reason=f'gpgpu-conductor granted devices that this host knows to be '

@@ -26,8 +26,8 @@ from nova.compute import task_states
 from oslo_log import log as logging
 
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import migration as migration_mod
+from gpgpu_plugin.virt import requested_devices
 from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ class CrossCellMixin(migration_mod.MigrationMixin):
               injected_files: object, admin_password: object,
               allocations: nova_types.Allocations | None, *args: object,
               **kwargs: object) -> None:
-        """Create a guest; if it comes from another cell, as a migration."""
+        """Create a guest, or finish its migration from another cell."""
         spawn = functools.partial(
             super().spawn, context, instance, image_meta, injected_files,
             admin_password, allocations, *args, **kwargs)
         if (instance.task_state != task_states.RESIZE_FINISH
                 or instance.uuid in self._gpu_at_work.selectors
-                or not lifecycle.asks_for_gpus(instance.flavor)):
+                or not requested_devices.asks_for_gpus(instance.flavor)):
             spawn()
             return
         migration = roles.migration_to(instance, self.gpu_tracker.host)
@@ -89,7 +89,7 @@ class CrossCellMixin(migration_mod.MigrationMixin):
     def cleanup(self, context: nova_types.Context,
                 instance: nova_types.Instance, network_info: object,
                 *args: object, **kwargs: object) -> None:
-        """Clean up after a guest, and confirm its move to another cell."""
+        """Clean up after a guest; confirm its migration to another cell."""
         cleanup = functools.partial(
             super().cleanup, context, instance, network_info, *args, **kwargs)
         if (instance.task_state == task_states.RESIZE_MIGRATED

@@ -46,6 +46,13 @@ class GPUAssignmentsEnded(nova_exception.NovaException):
                 'as a delete')
 
 
+class GPUsMissing(nova_exception.NovaException):
+    """A guest would have fewer devices than its flavor requests."""
+
+    msg_fmt = _('The guest of instance %(instance)s was not started on '
+                '%(host)s, where it lacks %(lacking)s: %(reason)s')
+
+
 class GPUDomainStale(nova_exception.NovaException):
     """A saved domain does not have the devices that are assigned now."""
 

@@ -66,7 +66,7 @@ class OtherDomains:
         self._reported: dict[str, str] = {}
 
     def owners(self, scan: scanner.Scan) -> dict[str, str]:
-        """Return the domain that has a function of this host, by address.
+        """Return the domains that have functions of this host, by address.
 
         :param scan: of the whole host
         :raises Exception: libvirt or Nova's database does not answer
@@ -80,7 +80,7 @@ class OtherDomains:
     def changed(self) -> bool:
         """Return whether a reported domain no longer has its function.
 
-        Ask libvirt only if there was one.
+        libvirt is not asked if ``owners`` reported none.
         """
         return bool(self._reported) and (
             self._find(self._reported) != self._reported)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
 from collections.abc import Iterator
 
 import nova.conf
@@ -25,7 +24,6 @@ from nova.compute import task_states
 from nova.compute import vm_states
 from oslo_log import log as logging
 
-from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
@@ -39,6 +37,7 @@ from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import rebuild_failure
 from gpgpu_plugin.virt import release
+from gpgpu_plugin.virt import requested_devices
 from gpgpu_plugin.virt import roles
 from gpgpu_plugin.virt import service
 from gpgpu_plugin.virt import steps
@@ -47,16 +46,8 @@ LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 
-def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
-    """Return whether a flavor may request GPUs."""
-    try:
-        return bool(request_mod.from_extra_specs(flavor.extra_specs))
-    except exception.Invalid:
-        return True
-
-
 class _AtWork(threading.local):
-    """Selectors of the instances whose guests this thread makes or ends."""
+    """Selectors of instances whose guests this thread creates or destroys."""
 
     def __init__(self) -> None:
         self.selectors: dict[str, roles.Selector] = {}
@@ -68,8 +59,8 @@ class LifecycleMixin(service.ServiceMixin):
     Every call that creates a guest, and every ``destroy``, holds the lock of
     the instance, also for instances without GPUs: a claim may be under way.
     ``migrate_disk_and_power_off`` and ``power_off`` create none and do not
-    hold it, so that a delete can still end a copy that takes hours, as in
-    Nova. Other deletes wait for the call under way.
+    hold it, so that a delete can abort a copy of disks that takes hours, as
+    in Nova. All other deletes wait for the call under way.
     """
 
     def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
@@ -79,7 +70,7 @@ class LifecycleMixin(service.ServiceMixin):
         self._gpu_at_work = _AtWork()
 
     def init_host(self, host: str) -> None:
-        """Notice each rebuild whose allocation Nova removes.
+        """Wrap the method with which Nova ends a rebuild that failed.
 
         :raises ConfigInvalid: this Nova removes it in another way
         """
@@ -97,10 +88,11 @@ class LifecycleMixin(service.ServiceMixin):
 
     @contextlib.contextmanager
     def _gpu_working(self, instance: nova_types.Instance,
-                     select: Callable[[], roles.Selector] | None = None, *,
+                     select: roles.Select | None = None, *,
                      uses_assigned: bool = True,
-                     was_assigned: bool = False) -> Iterator[None]:
-        """Hold the instance's lock while the driver makes or ends its guest.
+                     was_assigned: bool = False,
+                     claims: bool = False) -> Iterator[None]:
+        """Hold the instance's lock while its guest is created or destroyed.
 
         Calls of spawn and destroy by this thread within the context neither
         claim nor release.
@@ -110,8 +102,10 @@ class LifecycleMixin(service.ServiceMixin):
         :param uses_assigned: whether the guest gets devices that the instance
             has already
         :param was_assigned: whether it had some when the driver was called
+        :param claims: whether the caller claims devices if it has none
         :raises GPUAssignmentsEnded: the devices were released while this
             call waited; nothing was changed
+        :raises GPUsMissing: the guest would have too few of them
         """
         book, selectors = self.gpu_tracker.assignments, (
             self._gpu_at_work.selectors)
@@ -128,8 +122,13 @@ class LifecycleMixin(service.ServiceMixin):
                     instance.uuid):
                 raise virt_exception.GPUAssignmentsEnded(
                     instance=instance.uuid)
-            selectors[instance.uuid] = roles.current(
-                instance, self.gpu_tracker) if select is None else select()
+            if select is None:
+                select = functools.partial(
+                    roles.current, instance, self.gpu_tracker)
+            if uses_assigned:
+                requested_devices.ensure(
+                    self.gpu_tracker, instance, select, claims=claims)
+            selectors[instance.uuid] = select()
             try:
                 yield
             finally:
@@ -163,10 +162,7 @@ class LifecycleMixin(service.ServiceMixin):
                             or not self._gpu_is_allocated(allocations)):
             nova_spawn()
             return
-        fit = numa.GuestFit(
-            virtapi=self.virtapi, instance=instance, image=image_meta,
-            flavor=instance.flavor, node_name=instance.node or '',
-            movable=build is virt_exception.Build.NEW)
+        fit = numa.fit_of(build, self.virtapi, instance, image_meta)
         run = steps.Spawn(
             tracker=self.gpu_tracker, claimed=fit.follow,
             request=fit.extend(self._gpu_claim_request(
@@ -180,7 +176,8 @@ class LifecycleMixin(service.ServiceMixin):
         with (self._gpu_denial(context, instance, build),
               self._gpu_working(instance, functools.partial(
                   roles.spawned, instance, self.gpu_tracker, run.keeps),
-                  uses_assigned=run.keeps, was_assigned=was_assigned)):
+                  uses_assigned=run.keeps, was_assigned=was_assigned,
+                  claims=run.keeps)):
             steps.execute(run)
 
     def _gpu_is_allocated(
@@ -287,8 +284,10 @@ class LifecycleMixin(service.ServiceMixin):
         try:
             roles.release_unused(self.gpu_tracker, instance)
         except Exception:
-            LOG.exception('Cannot release what a failed migration of instance '
-                          '%s left here; reconciliation does', instance.uuid)
+            LOG.exception('Cannot release devices that a failed migration of '
+                          'instance %s left on %s; the next comparison with '
+                          'Nova releases them', instance.uuid,
+                          self.gpu_tracker.host)
             self.gpu_tracker.request_reconcile()
 
     def power_on(self, context: nova_types.Context,
@@ -389,7 +388,7 @@ class LifecycleMixin(service.ServiceMixin):
 
         :raises nova.exception.InstanceFaultRollback: before any work
         """
-        if asks_for_gpus(instance.flavor):
+        if requested_devices.has_gpus(self.gpu_tracker, instance):
             raise nova_exception.InstanceFaultRollback(
                 virt_exception.GPUOperationUnsupported(
                     operation='Suspend', instance=instance.uuid))

@@ -16,7 +16,8 @@ from it. All functions are of values. In doubt an assignment counts as used:
 cleaning a device under a running guest is worse than waiting.
 
 A *claim* is named by the UUID of the migration whose destination it is for;
-None names the claim of the role ``instance``.
+None names the claim of the role ``instance``. The generation of the host at
+the time of the claim says which of two claims came first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Set
 
 from nova.compute import task_states
 
@@ -45,7 +49,8 @@ _ON_SOURCE = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating',
               'post-migrating')
 """Statuses before the guest is on the destination."""
 
-Claims = Collection[str | None]
+Claims = Mapping[str | None, int]
+"""Generations of the host at the time of claims; 0: unknown."""
 
 
 class Domain(enum.StrEnum):
@@ -75,7 +80,10 @@ class Migration:
 class Location:
     """Where Nova says that an instance is.
 
-    :ivar is_deleting: whether Nova deletes it, which nothing takes back
+    :ivar is_deleting: whether Nova is deleting it, which cannot be undone
+    :ivar is_hidden: whether users see its record in another cell instead of
+        this one. During a move to another cell, until it is confirmed or
+        reverted, both cells have a record
     :ivar flavor: id of the instance's flavor
     :ivar migrations: all of the instance, newest first
     """
@@ -83,6 +91,7 @@ class Location:
     host: str | None
     task: str | None = None
     is_deleting: bool = False
+    is_hidden: bool = False
     flavor: int | None = None
     migrations: tuple[Migration, ...] = ()
 
@@ -109,8 +118,8 @@ def unused(assignments: Collection[claim_obj.Assignment],
     abandoned = {
         assignment.uuid for assignment in assignments
         if domain is Domain.ABSENT and _is_abandoned_build(assignment)}
-    claims = {assignment.migration_uuid for assignment in assignments
-              if assignment.uuid not in abandoned}
+    claims = claims_of(assignment for assignment in assignments
+                       if assignment.uuid not in abandoned)
     needed = _needed(claims, location, host, domain)
     return frozenset(
         assignment.uuid for assignment in assignments
@@ -118,19 +127,26 @@ def unused(assignments: Collection[claim_obj.Assignment],
         or assignment.migration_uuid not in needed)
 
 
+def claims_of(assignments: Iterable[claim_obj.Assignment]) -> Claims:
+    """Return the claims that made assignments of one instance on a host."""
+    return {assignment.migration_uuid: assignment.host_generation
+            for assignment in assignments}
+
+
 def unused_before(assignments: Collection[claim_obj.Assignment],
                   location: Location | None, host: str, domain: Domain,
                   migration_uuid: str) -> frozenset[str]:
     """Return the UUIDs of assignments that earlier moves left on a host.
 
-    While Nova prepares a migration of an instance, no other one is under way.
+    While Nova prepares a migration of an instance, no other one is under
+    way, so all other assignments are judged as if this one did not exist.
 
     :param assignments: all of one instance on the host, by the host's book,
         which does not know which builds are over
     :param migration_uuid: the migration that Nova prepares
     """
     if location is None or location.host is None:
-        # Then Nova prepares none.
+        # Nova prepares no migration of such an instance: in doubt all stay.
         return frozenset()
     before = dataclasses.replace(
         location, task=None, migrations=tuple(
@@ -154,8 +170,10 @@ def describe(instance_uuid: str, location: Location | None, host: str,
     migration = '' if newest is None else (
         f', its newest migration from or to {host}, {newest.uuid}, is '
         f'{newest.status}')
+    hidden = ', its record in this cell is hidden' * location.is_hidden
     return (f'instance {instance_uuid} is on {location.host or "no host"} '
-            f'with task {location.task or "none"}{migration}, and {guest}')
+            f'with task {location.task or "none"}{migration}{hidden}, and '
+            f'{guest}')
 
 
 def _is_abandoned_build(assignment: claim_obj.Assignment) -> bool:
@@ -165,30 +183,37 @@ def _is_abandoned_build(assignment: claim_obj.Assignment) -> bool:
 
 
 def _needed(claims: Claims, location: Location, host: str,
-            domain: Domain) -> Claims:
+            domain: Domain) -> Set[str | None]:
     if location.host is None:
-        return claims
+        return claims.keys()
     if location.host == host:
         return _needed_here(claims, location, host)
     if location.is_deleting:
-        # The driver's delete on the instance's host has no part of this one.
-        return ()
+        # Nova destroys the guest on the instance's host alone, which
+        # releases nothing here.
+        return set()
     return {claim for claim in claims
             if _is_needed_while_away(claim, location, host, domain)}
 
 
-def _needed_here(claims: Claims, location: Location, host: str) -> Claims:
+def _needed_here(claims: Claims, location: Location,
+                 host: str) -> Set[str | None]:
     newest = next(location.of_host(host), None)
+    if (location.is_hidden and newest is not None
+            and newest.status in OVER):
+        # The instance stays in the other cell. Nova removes this record,
+        # except if confirming or reverting failed here.
+        return set()
     if newest is not None and newest.status != 'done' and not (
             is_over(newest, location)
             or (newest.status == 'finished' and newest.source != host)):
         # It is decided later which of them stays.
-        return claims
+        return claims.keys()
     return current(claims, location, host)
 
 
 def is_over(migration: Migration, location: Location) -> bool:
-    """Return whether nothing follows a migration of an instance any more.
+    """Return whether Nova does nothing more for a migration.
 
     Nova resets the task of an instance when nova-compute was killed while the
     guest moved, and leaves the status of the migration as it was.
@@ -199,19 +224,38 @@ def is_over(migration: Migration, location: Location) -> bool:
         and location.task not in (*_MOVING, task_states.MIGRATING))
 
 
-def current(claims: Claims, location: Location, host: str) -> Claims:
+def current(claims: Claims, location: Location,
+            host: str) -> Set[str | None]:
     """Return the claim of the guest of an instance that is on a host.
 
-    The newest migration that brought the instance here decides. It is more
-    than one claim if none did, which does not happen to Nova.
+    The newest migration that brought the instance here decides, unless the
+    instance was built here after that, as by unshelve. If none did, several
+    claims may be returned, which does not happen with Nova.
     """
     left = set(claims)
     for migration in location.of_host(host):
         if _brought_here(migration, location, host):
+            if _is_built_after(claims, migration):
+                return {None}
             # The claim of a confirmed migration is the instance's.
             return left & {migration.uuid} or left & {None} or left
         left.discard(migration.uuid)
     return left
+
+
+def _is_built_after(claims: Claims, migration: Migration) -> bool:
+    """Return whether the role ``instance`` was claimed after a migration.
+
+    Nova builds no guest of an instance that a migration is bringing here.
+    """
+    return 0 < claims.get(migration.uuid, 0) < claims.get(None, 0)
+
+
+def brought_by(location: Location, host: str) -> Migration | None:
+    """Return the newest migration that brought the instance to a host."""
+    return next((
+        migration for migration in location.of_host(host)
+        if _brought_here(migration, location, host)), None)
 
 
 def _brought_here(migration: Migration, location: Location,
@@ -246,10 +290,11 @@ def _is_needed_while_away(claim: str | None, location: Location, host: str,
 
 def _has_left(migration: Migration, location: Location,
               domain: Domain) -> bool:
-    """Return whether the source of a migration is not returned to."""
+    """Return whether a guest cannot return to the source of a migration."""
     if (migration.status == 'reverted'
             and location.task == task_states.RESIZE_REVERTING):
-        # The destination has ended its part, the source has not begun.
+        # The destination has done its part of the revert, and the source will
+        # create the guest again.
         return False
     if domain is Domain.ABSENT and (
             migration.status == 'confirming'

@@ -45,13 +45,14 @@ from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import move_claim
 from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
+from gpgpu_plugin.virt import requested_devices
 from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
 
 
 def _nothing() -> None:
-    """End nothing: nothing was claimed."""
+    """Do nothing, as the end of a move without a claim."""
 
 
 def _image_meta(image: object) -> nova_types.ImageMeta:
@@ -66,8 +67,8 @@ def claim(tracker: resource_tracker.ResourceTracker,
           fit: numa.MoveFit) -> move_claim.End:
     """Claim devices for a guest that comes here.
 
-    :param fit: the guest, which follows its devices
-    :returns: ends the claim, if the guest does not come
+    :param fit: moves the guest to NUMA nodes near its devices
+    :returns: function that ends the claim if the guest does not come
     """
     request = fit.extend(request)
     granted = claims.claim(tracker, request)
@@ -97,7 +98,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             return super().migrate_disk_and_power_off(
                 context, instance, dest, flavor, *args, **kwargs)
         except Exception:
-            if lifecycle.asks_for_gpus(flavor):
+            if requested_devices.asks_for_gpus(flavor):
                 self._gpu_unclaim(instance)
             raise
 
@@ -105,9 +106,10 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         try:
             migration = roles.migration_of(instance)
         except Exception:
-            LOG.exception('Cannot end the claim of the failed migration of '
-                          'instance %s; its destination ends it later',
-                          instance.uuid)
+            LOG.exception('Cannot end the claim that the failed migration of '
+                          'instance %s made on its destination; the '
+                          'destination releases it with its next comparison '
+                          'with Nova', instance.uuid)
         else:
             unclaim(self.gpu_tracker, instance.uuid, migration)
 
@@ -127,7 +129,10 @@ class MigrationMixin(lifecycle.LifecycleMixin):
     def _gpu_confirm_with(self, migration: nova_types.Migration,
                           instance: nova_types.Instance,
                           remove: Callable[[], None]) -> None:
-        """Remove the guest on the source, then confirm to the conductor."""
+        """Remove the guest on the source, then confirm the migration.
+
+        :param remove: Nova's own method that removes the guest
+        """
         with self._gpu_working(instance, lambda: roles.any_role,
                                uses_assigned=False):
             try:
@@ -143,9 +148,11 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             assignment.uuid for assignment in filter(
                 roles.source_of(migration),
                 self.gpu_tracker.assignments.of_instance(instance.uuid)))
-        # Across cells the instance has its old flavor here.
-        if source or any(lifecycle.asks_for_gpus(flavor) for flavor in (
-                instance.flavor, instance.new_flavor) if flavor is not None):
+        # Across cells this cell's record still has the old flavor.
+        if source or any(
+                requested_devices.asks_for_gpus(flavor) for flavor in (
+                    instance.flavor, instance.new_flavor)
+                if flavor is not None):
             self.gpu_tracker.confirm_migration(
                 claim_obj.MigrationConfirmation(
                     instance_uuid=instance.uuid,
@@ -172,7 +179,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
         :raises nova.exception.MigrationPreCheckError: before any work
         """
-        if lifecycle.asks_for_gpus(instance.flavor):
+        if requested_devices.has_gpus(self.gpu_tracker, instance):
             raise nova_exception.MigrationPreCheckError(
                 reason=f'instance {instance.uuid} has GPUs, which cannot be '
                        f'live migrated')
@@ -229,7 +236,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             allocations, *args, **kwargs)
         with self._gpu_working(
                 instance, lambda: roles.destination_of(migration)):
-            if lifecycle.asks_for_gpus(instance.flavor):
+            if requested_devices.asks_for_gpus(instance.flavor):
                 finish(self.gpu_tracker, instance.uuid, migration,
                        allocations or {}, nova_finish)
             else:

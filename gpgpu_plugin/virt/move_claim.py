@@ -49,7 +49,7 @@ def claim_with(tracker: nova_types.NovaResourceTracker,
                claim_gpus: ClaimGPUs) -> None:
     """Make Nova's claims for moves claim GPUs as well.
 
-    :param tracker: of this nova-compute
+    :param tracker: the resource tracker of this nova-compute
     :param claim_gpus: called after each of Nova's claims; what it raises
         denies the move on this host
     """

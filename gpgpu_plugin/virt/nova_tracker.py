@@ -30,7 +30,8 @@ _WRAPPED = ('resize_claim', 'delete_allocation_for_evacuated_instance')
 def of(virtapi: object) -> nova_types.NovaResourceTracker:
     """Return the resource tracker of Nova's compute manager.
 
-    :raises ConfigInvalid: this Nova has none, or one with other methods
+    :raises ConfigInvalid: this Nova has none, or its methods have other
+        parameters
     """
     tracker = getattr(getattr(virtapi, '_compute', None), 'rt', None)
     for name in _WRAPPED:
@@ -43,7 +44,8 @@ def of(virtapi: object) -> nova_types.NovaResourceTracker:
                 option='compute_driver',
                 reason=f'method {name} of Nova\'s resource tracker has '
                        f'parameters ({", ".join(found)}), and this version '
-                       f'of gpgpu_plugin works with ({", ".join(expected)})')
+                       f'of gpgpu_plugin works with ({", ".join(expected)}). '
+                       f'Install a version of Nova that it supports')
     return typing.cast('nova_types.NovaResourceTracker', tracker)
 
 

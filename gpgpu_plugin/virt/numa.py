@@ -37,6 +37,7 @@ from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import exception as virt_exception
 
 LOG = logging.getLogger(__name__)
 _F = typing.TypeVar('_F', bound=Callable[..., object])
@@ -46,12 +47,12 @@ _synchronized: Callable[[_F], _F] = utils.synchronized(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GuestFit:
-    """NUMA fit of a guest that is built or moved here.
+    """NUMA fit of a guest that is built, rebuilt or unshelved here.
 
     :ivar flavor: the flavor that Nova claimed for
     :ivar node_name: name of the compute node
-    :ivar movable: whether its nodes may still change, as Nova's claim here is
-        new
+    :ivar movable: whether its nodes may still change; not those of a guest
+        that is rebuilt in place
     """
 
     virtapi: nova_types.VirtAPI
@@ -65,8 +66,9 @@ class GuestFit:
         """Return the guest's topology as Nova claimed it here."""
         return self.instance.numa_topology
 
-    def _set_guest(self, topology: nova_types.NUMATopology) -> None:
+    def _save_guest(self, topology: nova_types.NUMATopology) -> None:
         self.instance.numa_topology = topology
+        self.instance.save()
 
     def _pci_requests(self) -> nova_types.PCIRequests | None:
         return self.instance.pci_requests
@@ -174,8 +176,7 @@ class GuestFit:
         if node is None or fit is None:
             return False
         free = self._without_guest(node)
-        self._set_guest(fit)
-        self.instance.save()
+        self._save_guest(fit)
         node.numa_topology = hardware.numa_usage_from_instance_numa(
             free, fit)._to_json()
         self._tracker()._update(nova_context.get_admin_context(), node)
@@ -183,7 +184,7 @@ class GuestFit:
 
 
 class MoveFit(GuestFit):
-    """Fit of the guest of one resize or cold migration to this host."""
+    """NUMA fit of a guest that is resized or cold migrated to this host."""
 
     def _context(self) -> nova_types.MigrationContext:
         assert self.instance.migration_context is not None
@@ -192,11 +193,60 @@ class MoveFit(GuestFit):
     def _guest(self) -> nova_types.NUMATopology | None:
         return self._context().new_numa_topology
 
-    def _set_guest(self, topology: nova_types.NUMATopology) -> None:
+    def _save_guest(self, topology: nova_types.NUMATopology) -> None:
         self._context().new_numa_topology = topology
+        self.instance.save()
 
     def _pci_requests(self) -> nova_types.PCIRequests | None:
         return self._context().new_pci_requests
+
+
+class EvacuationFit(GuestFit):
+    """NUMA fit of a guest that is evacuated to this host.
+
+    While the driver creates the guest, Nova has applied the migration context
+    to the instance in memory only, and undoes that afterwards. In the database
+    the instance still has the topology of its failed host, so only the
+    migration context is saved.
+    """
+
+    def _save_guest(self, topology: nova_types.NUMATopology) -> None:
+        assert self.instance.migration_context is not None
+        saved: nova_types.Instance = objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(), self.instance.uuid,
+            expected_attrs=['migration_context'])
+        assert saved.migration_context is not None
+        saved.migration_context.new_numa_topology = topology
+        saved.save()
+        self.instance.migration_context.new_numa_topology = topology
+        self.instance.numa_topology = topology
+
+    def _fit(self, node: nova_types.ComputeNode, nodes: tuple[int, ...],
+             ) -> nova_types.NUMATopology | None:
+        """Return the guest's topology on some nodes; None if it cannot be.
+
+        Nova's periodic update does not count the guest of a server that was in
+        ERROR before its evacuation. Then there is no usage to move to other
+        nodes, and the guest stays where Nova placed it.
+        """
+        if self.instance.uuid not in self._tracker().tracked_migrations:
+            return None
+        return super()._fit(node, nodes)
+
+
+def fit_of(build: virt_exception.Build, virtapi: nova_types.VirtAPI,
+           instance: nova_types.Instance,
+           image: nova_types.ImageMeta | None) -> GuestFit:
+    """Return the fit of a guest that is spawned on this host."""
+    is_evacuation = build is virt_exception.Build.EVACUATION
+    # An evacuated instance still has the name of its failed node; this host
+    # has one node.
+    name = (next(iter(virtapi._compute.rt.compute_nodes), None)
+            if is_evacuation else instance.node)
+    return (EvacuationFit if is_evacuation else GuestFit)(
+        virtapi=virtapi, instance=instance, flavor=instance.flavor,
+        image=image, node_name=name or '',
+        movable=build is not virt_exception.Build.REBUILD)
 
 
 def _topology(node: nova_types.ComputeNode) -> nova_types.HostNUMATopology:

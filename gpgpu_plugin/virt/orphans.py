@@ -43,8 +43,8 @@ def find(assignments: Sequence[claim.Assignment],
     :param domain_of: returns the state of an instance's domain on the host
     :param spawning: whether the instance's guest is about to be built here
         with a claim of its own; otherwise nothing is being built
-    :param migration_uuid: the migration to this host that Nova prepares;
-        what is needed without it stays
+    :param migration_uuid: the migration to this host that Nova prepares; its
+        assignments, and those that are needed without it, are not returned
     :raises Exception: Nova or the hypervisor does not answer
     """
     if not assignments:
@@ -76,7 +76,7 @@ def usage(assignments: Sequence[claim.Assignment],
 
     :param assignments: for each instance all that it has on the host
     :param domain_of: returns the state of an instance's domain on the host
-    :param building: UUIDs of instances whose guests are being made here
+    :param building: UUIDs of instances whose guests are being created here
     """
     by_instance: dict[str, list[claim.Assignment]] = {}
     for assignment in assignments:

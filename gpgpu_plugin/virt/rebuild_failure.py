@@ -32,7 +32,7 @@ def notify(tracker: nova_types.NovaResourceTracker,
            removing: Callable[[nova_types.Instance], None]) -> None:
     """Call a function before Nova removes the allocation of a failed rebuild.
 
-    :param tracker: of this nova-compute
+    :param tracker: the resource tracker of this nova-compute
     :param removing: called with the instance; its errors are logged
     """
     nova_delete = tracker.delete_allocation_for_evacuated_instance
@@ -44,8 +44,10 @@ def notify(tracker: nova_types.NovaResourceTracker,
         try:
             removing(instance)
         except Exception:
-            LOG.exception('Cannot note that Nova removes the allocation of '
-                          'instance %s', instance.uuid)
+            LOG.exception('Cannot reserve the GPUs of instance %s in '
+                          'Placement at once, although Nova removes their '
+                          'allocation; the next comparison with Nova does',
+                          instance.uuid)
         nova_delete(context, instance, node, node_type=node_type)
     tracker.delete_allocation_for_evacuated_instance = (  # type: ignore[method-assign]
         delete_allocation_for_evacuated_instance)

@@ -60,9 +60,10 @@ def on_destroy(*, vm_state: str | None, task_state: str | None,
         # migration: the instance lives elsewhere.
         return Release.ALL
     if task_state is None and instance_host == this_host:
-        # A delete, too: one that confirms a resize first loses its task on
-        # the way. Without a task Nova destroys nothing else but the guest of
-        # an evacuation, when its source starts: also before the evacuation
-        # has moved the instance, which stays here if it fails.
+        # A delete that confirms a resize first has no task any more when Nova
+        # destroys the guest. The only other guest without a task is that of an
+        # evacuation, which Nova destroys when the source starts, even before
+        # the evacuation has moved the instance. If the evacuation fails, the
+        # instance stays here and needs its devices.
         return Release.NOTHING if may_be_evacuating() else Release.ALL
     return Release.NOTHING

@@ -19,6 +19,7 @@ destination under the migration's UUID.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 
 from nova import context as nova_context
 from nova import objects
@@ -35,7 +36,10 @@ from gpgpu_plugin.virt import liveness
 LOG = logging.getLogger(__name__)
 
 Selector = Callable[[claim.Assignment], bool]
-"""Whether an assignment of an instance on this host is meant."""
+"""Returns whether it selects an assignment of an instance on this host."""
+
+Select = Callable[[], Selector]
+"""Returns a selector that follows the content of the book at this moment."""
 
 
 def any_role(_assignment: claim.Assignment) -> bool:
@@ -72,15 +76,14 @@ def current(instance: nova_types.Instance,
 
     :param without: a migration that is being reverted to this host
     """
-    claims: set[str | None] = {
-        assignment.migration_uuid for assignment
-        in tracker.assignments.of_instance(instance.uuid)}
-    if without is not None:
-        claims.discard(without.uuid)
-    if len(claims) > 1 or claims - {None}:
-        claims = set(liveness.current(
-            claims, location(instance), tracker.host))
-    return lambda assignment: assignment.migration_uuid in claims
+    claims = liveness.claims_of(
+        assignment for assignment
+        in tracker.assignments.of_instance(instance.uuid)
+        if without is None or assignment.migration_uuid != without.uuid)
+    selected = (
+        liveness.current(claims, location(instance), tracker.host)
+        if claims.keys() - {None} else claims.keys())
+    return lambda assignment: assignment.migration_uuid in selected
 
 
 def spawned(instance: nova_types.Instance,
@@ -131,10 +134,17 @@ def location(instance: nova_types.Instance) -> liveness.Location:
 
     :raises Exception: Nova's database does not answer
     """
+    return _location(instance, _migrations(instance))
+
+
+def _location(instance: nova_types.Instance,
+              migrations: Sequence[nova_types.Migration],
+              ) -> liveness.Location:
     return liveness.Location(
         host=instance.host, task=instance.task_state,
         is_deleting=(instance.task_state == task_states.DELETING
                      or instance.vm_state == vm_states.DELETED),
+        is_hidden=bool(instance.hidden),
         flavor=instance.flavor.id, migrations=tuple(
             liveness.Migration(
                 uuid=migration.uuid, status=migration.status,
@@ -142,14 +152,15 @@ def location(instance: nova_types.Instance) -> liveness.Location:
                 dest=migration.dest_compute,
                 is_evacuation=migration.migration_type == 'evacuation',
                 new_flavor=migration.new_instance_type_id)
-            for migration in _migrations(instance)))
+            for migration in migrations))
 
 
 def may_be_evacuating(instance: nova_types.Instance,
                       tracker: resource_tracker.ResourceTracker) -> bool:
     """Return whether an evacuation from this host may be under way.
 
-    If so, the next comparison releases what the instance does not need.
+    If so, a comparison is made due, which releases what the instance does not
+    need. If Nova does not answer, an evacuation is assumed.
     """
     try:
         found = any(
@@ -167,10 +178,15 @@ def may_be_evacuating(instance: nova_types.Instance,
 
 
 def _migrations(instance: nova_types.Instance) -> list[nova_types.Migration]:
-    """Return all migrations of an instance, newest first."""
+    """Return all migrations of an instance, newest first.
+
+    Nova copies them into the cell to which it moves an instance, in any
+    order: there the ids do not say which is the newest.
+    """
     return sorted(objects.MigrationList.get_by_filters(
         nova_context.get_admin_context(), {'instance_uuid': instance.uuid}),
-        key=lambda migration: -migration.id)
+        key=lambda migration: (migration.created_at, migration.id),
+        reverse=True)
 
 
 def migration_to(instance: nova_types.Instance,
@@ -179,7 +195,7 @@ def migration_to(instance: nova_types.Instance,
 
     Across cells the instance has no migration context.
 
-    :raises NotFound: there is none that is not over
+    :raises NotFound: there is none, or it is over
     """
     return _undecided(instance, lambda migration: bool(
         migration.dest_compute == host))
@@ -189,7 +205,7 @@ def migration_from(instance: nova_types.Instance,
                    host: str) -> nova_types.Migration:
     """Return the migration with which an instance leaves a host.
 
-    :raises NotFound: there is none that is not over
+    :raises NotFound: there is none, or it is over
     """
     return _undecided(instance, lambda migration: bool(
         migration.source_compute == host))
@@ -198,11 +214,23 @@ def migration_from(instance: nova_types.Instance,
 def _undecided(instance: nova_types.Instance,
                of_host: Callable[[nova_types.Migration], bool],
                ) -> nova_types.Migration:
-    for migration in _migrations(instance):
-        if of_host(migration) and migration.status not in liveness.OVER:
+    """Return the newest migration of a host, if it is not over.
+
+    Older ones are not considered: Nova leaves the status of a migration as it
+    was when nova-compute is killed.
+
+    :param of_host: returns whether a migration is one of the host
+    :raises NotFound: there is none, or it is over
+    """
+    migrations = _migrations(instance)
+    where = _location(instance, migrations)
+    for migration, known in zip(migrations, where.migrations, strict=True):
+        if of_host(migration):
+            if liveness.is_over(known, where):
+                break
             return migration
     raise exception.NotFound(
-        kind='migration of instance', name=instance.uuid)
+        kind='unfinished migration of instance', name=instance.uuid)
 
 
 def migration_of(instance: nova_types.Instance) -> nova_types.Migration:

@@ -69,10 +69,13 @@ def check_nova_version(found: str) -> None:
 
 
 class OwnerRecords(typing.Protocol):
-    """Records of GPUs of this host that the plugin did not assign."""
+    """Records of GPUs of this host that others than the plugin assigned."""
 
     def owners(self, scan: scanner.Scan) -> dict[str, str]:
-        """Return the owners of the GPUs in a scan, by address."""
+        """Return the owners of GPUs in a scan, by address.
+
+        :raises Exception: the records cannot be read
+        """
 
     def changed(self) -> bool:
         """Return whether an owner of the last ``owners`` lost its GPU."""
@@ -93,7 +96,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         conf_gpgpu.check(CONF)
         super().__init__(virtapi, *args, **kwargs)
         self._gpu_client = virtapi.reportclient
-        # Kept open until the process ends.
+        # Kept open until the process ends: to close it would unlock the book.
         self._gpu_book_lock: typing.TextIO | None = None
         self._gpu_tracker: resource_tracker.ResourceTracker | None = None
         self._gpu_worker: worker.Worker | None = None
@@ -191,7 +194,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         tracker.exclude(self._gpu_owners)
 
     def _gpu_owner_records(self, node_uuid: str) -> tuple[OwnerRecords, ...]:
-        """Return the records to read; later ones replace earlier ones."""
+        """Return the records to read; of two owners the later one counts."""
         return (nova_pci_records.NovaPCIRecords(node_uuid),)
 
     def _gpu_owners(self, scan: scanner.Scan) -> dict[str, str]:

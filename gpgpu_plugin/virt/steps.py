@@ -101,7 +101,7 @@ def _claim(run: Spawn) -> None:
 
 def _unclaim(run: Spawn) -> None:
     if run.was_assigned and not run.keeps:
-        # An earlier stay of the instance left them, and nobody uses them.
+        # The claim found devices of an earlier stay, which nobody uses.
         run.tracker.request_reconcile()
     if run.was_assigned or not run.assignments:
         return

@@ -63,7 +63,7 @@ class AcquireTest(base.BaseTestCase):
         self.assertEqual('locked\n', process.stdout.readline())
         return process
 
-    def test_second_process_is_refused_by_name(self):
+    def test_second_process_is_refused_with_the_first_one_s_pid(self):
         process = self.start()
         exc = self.assertRaises(
             exception.ConfigInvalid, book_lock.acquire, str(self.book))
@@ -83,7 +83,7 @@ class AcquireTest(base.BaseTestCase):
         self.acquire()
         self.assert_locked()
 
-    def test_killed_process_is_followed_at_once_although_its_child_lives(self):
+    def test_book_of_a_killed_process_is_free_while_its_child_lives(self):
         process = self.start()
         process.kill()
         process.wait()
@@ -91,7 +91,7 @@ class AcquireTest(base.BaseTestCase):
         self.assertEqual(
             f'{os.getpid()}\n', self.book.with_suffix('.lock').read_text())
 
-    def test_file_system_without_locks_is_named(self):
+    def test_file_system_without_locks_is_refused_with_the_reason(self):
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.compute.book_lock.fcntl.lockf',
             side_effect=OSError(errno.ENOLCK, 'No locks available')))
@@ -100,7 +100,7 @@ class AcquireTest(base.BaseTestCase):
         self.assertIn('h1.lock cannot be locked (No locks available)',
                       str(exc))
 
-    def test_book_of_another_host_is_another_one(self):
+    def test_books_of_two_hosts_are_locked_separately(self):
         self.start()
         self.book = self.book.with_name('h2.json')
         self.acquire()
@@ -111,7 +111,7 @@ class AcquireTest(base.BaseTestCase):
         self.assertIsNone(book_lock.acquire(str(self.book)))
         self.assertIn('Cannot open the lock file', log.output)
 
-    def test_full_disk_locks_all_the_same(self):
+    def test_book_on_a_full_disk_is_locked(self):
         self.book.parent.mkdir()
         self.book.with_suffix('.lock').symlink_to('/dev/full')
         log = self.useFixture(fixtures.FakeLogger())

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Builds under way, and those that began during a comparison."""
+"""Tests of builds under way, and of those begun during a comparison."""
 
 from oslotest import base
 

@@ -40,7 +40,7 @@ class ComputeManagerTest(base.BaseTestCase):
             self.assertEqual([getattr(mock.call, name)()],
                              self.calls.mock_calls)
 
-    def test_usage_is_what_its_function_says(self):
+    def test_usage_is_determined_by_the_given_function(self):
         self.calls.usage.return_value = (
             claim.Usage(uuid='a1', used=False, reason='deleted'),)
         answer = self.manager.assignment_usage(

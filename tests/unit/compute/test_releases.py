@@ -60,7 +60,7 @@ class ReleasesTest(base.BaseTestCase):
         self.assertEqual(([], []), (
             self.book.pending(), self.book.confirmations()))
 
-    def test_without_a_conductor_it_is_stored(self):
+    def test_release_without_a_conductor_is_stored(self):
         self.conductor = False
         self.release_and_confirm()
         read = assignments.HostAssignments(self.path)
@@ -80,7 +80,7 @@ class ReleasesTest(base.BaseTestCase):
             self.book.pending(), self.book.confirmations()))
         self.assertEqual({'a1'}, self.book.uuids_of_instance('i1'))
 
-    def test_what_another_change_has_stored_is_sent_later(self):
+    def test_release_that_another_change_stored_stays_pending(self):
         self.conductor = False
 
         full = contextlib.ExitStack()

@@ -67,7 +67,7 @@ class RunOnceTest(base.ComputeTestCase):
         self.assertEqual({'available': 7, 'missing': 1}, self.states())
 
     def test_dirty_device_that_was_away_is_cleaned(self):
-        uuids = self.boot(1)
+        self.boot(1)
         [device] = [device for device in self.api.device_list(
             context.admin()) if device.used_by]
         backend = self.tracker.backend
@@ -80,7 +80,7 @@ class RunOnceTest(base.ComputeTestCase):
                 function for function in found.functions
                 if function.address != device.address))
         backend.scan = without
-        self.tracker.release(uuids)
+        self.tracker.release_instance('i1')
         self.tracker.run_once()
         self.assertEqual({'available': 7, 'missing': 1}, self.states())
         backend.scan = scan
@@ -148,10 +148,10 @@ class RunOnceTest(base.ComputeTestCase):
         self.assertEqual((8, 2), self.placement())
 
     def test_placement_error_is_tried_again_by_the_next_iteration(self):
-        uuids = self.boot(2)
+        self.boot(2)
         self.client.error = nova_exception.ResourceProviderUpdateFailed(
             url='', error='')
-        self.tracker.release(uuids)
+        self.tracker.release_instance('i1')
         self.tracker.inventory.push()
         self.assertEqual((8, 0), self.placement())
         self.client.error = None
@@ -174,7 +174,8 @@ class RunOnceTest(base.ComputeTestCase):
 
     def test_failed_clean_is_quarantine(self):
         self.tracker.backend.kernel.faults['/reset'] = 5
-        self.tracker.release(self.boot(2))
+        self.boot(2)
+        self.tracker.release_instance('i1')
         self.tracker.run_once()
         self.assertEqual({'available': 6, 'quarantined': 2}, self.states())
         self.assertEqual((8, 2), self.placement())
@@ -209,7 +210,7 @@ class OrphanTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 
-    def test_build_beside_no_comparison_needs_none(self):
+    def test_build_without_a_comparison_makes_none_due(self):
         self.boot(2)
         with self.tracker.builds.running('i1'):
             self.tracker.run_once()
@@ -364,13 +365,13 @@ class EndedByOperatorTest(base.ComputeTestCase):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.USAGE_TIMEOUT', 0.2))
 
-    def test_host_that_is_notified_forgets_it_and_cleans(self):
+    def test_notified_host_drops_ended_assignments_and_cleans(self):
         self.end()
         self.tracker.assignments_changed()
         self.tracker.run_once()
         self.assert_ended()
 
-    def test_host_that_returns_forgets_it_and_cleans(self):
+    def test_returning_host_drops_ended_assignments_and_cleans(self):
         self.end()
         self.tracker = self.make_tracker()
         self.assertEqual(2, len(self.tracker.assignments.all()))
@@ -417,7 +418,7 @@ class ReleaseTest(base.ComputeTestCase):
 
     def test_release_that_is_sent_late_leaves_the_next_owner_alone(self):
         old = self.boot(8)
-        self.tracker.release(old)
+        self.tracker.release_instance('i1')
         self.tracker.run_once()
         self.boot(8, 'i2')
         self.tracker.assignments.add_pending(old)

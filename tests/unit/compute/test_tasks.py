@@ -33,6 +33,7 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.virt import claims
 from tests.fixtures import hosts
 from tests.fixtures import patience
 from tests.unit.compute import base
@@ -520,3 +521,27 @@ class ReconcileTest(base.ComputeTestCase):
              for uuid in destination},
             {(assignment.uuid, assignment.role, assignment.migration_uuid)
              for assignment in self.tracker.assignments.of_instance('i1')})
+
+
+class CleanTest(base.ComputeTestCase):
+
+    def test_device_in_the_book_is_cleaned_after_the_comparison(self):
+        uuids = self.boot(2)
+        session = self.tracker.assignments.session()
+        # The conductor ends them, while comparisons wait for Nova.
+        self.tracker.allocation_removal.add('i9')
+        self.client.allocations['i9'] = {
+            self.provider: {'CUSTOM_GPU_H100': 1}}
+        self.tracker.session.call(self.api.release, uuids)
+        self.gone.add('i1')
+        self.tracker.assignments_changed()
+        self.tracker.run_once()
+        self.assertEqual({'dirty': 2, 'available': 6}, self.states())
+
+        del self.client.allocations['i9']
+        self.tracker.run_once()
+        self.assertEqual({'available': 8}, self.states())
+        # The book does not take what was cleaned for unclean.
+        self.assertEqual(8, len(claims.claim(
+            self.tracker, self.request(8, 'i2')).assignments))
+        self.assertEqual(session, self.tracker.assignments.session())

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assignments that Nova's resource tracker does not expect on this host."""
+"""Tests of assignments that Nova's resource tracker does not expect."""
 
 import types
 
@@ -39,7 +39,7 @@ class UnexpectedAssignmentsTest(base.BaseTestCase):
             tracked_instances=set(instances),
             tracked_migrations=dict.fromkeys(migrations)), set(builds))
 
-    def test_what_nova_expects_is_nothing(self):
+    def test_expected_assignments_are_not_found(self):
         for assignments, kwargs in (
                 ([], {}), ([MINE], {'instances': ['i1']}),
                 ([MINE], {'migrations': ['i1']}),
@@ -58,7 +58,15 @@ class UnexpectedAssignmentsTest(base.BaseTestCase):
                 self.find(*assignments, **kwargs) for _ in range(4)])
             self.assertEqual([], self.find())
 
-    def test_difference_for_a_moment_is_nothing(self):
+    def test_difference_that_stays_is_found_again_each_hour(self):
+        # An instance that was moving at the first comparison may have been
+        # deleted since, which changes nothing here.
+        self.find(MINE)
+        self.assertEqual([['i1'], [], ['i1'], [], ['i1']], [
+            self.find(MINE, after=seconds)
+            for seconds in (60.0, 3540.0, 60.0, 3540.0, 60.0)])
+
+    def test_difference_that_does_not_last_is_not_found(self):
         self.assertEqual([], self.find(MINE))
         self.assertEqual([], self.find(MINE, after=1.0))
         self.assertEqual([], self.find(MINE, instances=['i1']))

@@ -14,6 +14,7 @@ import fixtures
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import cleaner
 from gpgpu_plugin.virt import claims
 from tests.fixtures import disk
 from tests.unit.compute import base
@@ -83,6 +84,83 @@ class ClaimsTest(base.ComputeTestCase):
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual(8, len(claims.claim(
             self.tracker, self.request(8, 'i2')).assignments))
+
+    def make_outdated(self, count=2):
+        """End assignments of i1 in the conductor; the book has them still.
+
+        Their devices are cleaned.
+        """
+        uuids = self.boot(count)
+        self.tracker.session.call(self.api.release, uuids)
+        for task in self.api.clean_tasks(context.admin(), 'h1'):
+            cleaner.clean(self.tracker._host(), task)
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_claim_of_a_device_in_an_outdated_book_gets_another(self):
+        self.make_outdated(2)
+        outdated = {assignment.stable_id for assignment
+                    in self.tracker.assignments.of_instance('i1')}
+        granted = claims.claim(self.tracker, self.request(6, 'i2'))
+        self.assertFalse(outdated.intersection(
+            assignment.stable_id for assignment in granted.assignments))
+        self.assertEqual((), self.tracker.assignments.of_instance('i1'))
+        self.assertIn('have ended in gpgpu-conductor', self.log.output)
+
+    def test_outdated_book_does_not_end_the_session(self):
+        self.make_outdated(2)
+        number = self.tracker.assignments.session()
+        # Somebody may have used them since they were cleaned.
+        self.assertRaises(exception.ClaimDenied, claims.claim, self.tracker,
+                          self.request(8, 'i2'))
+        self.tracker.run_once()
+        self.assertEqual(8, len(claims.claim(
+            self.tracker, self.request(8, 'i2')).assignments))
+        self.assertEqual(number, self.tracker.assignments.session())
+
+    def test_instance_s_own_outdated_assignments_are_removed(self):
+        self.make_outdated(2)
+        with self.tracker.builds.running('i1'):
+            claims.claim(self.tracker, self.request(6))
+        self.assertEqual((), self.tracker.assignments.of_instance('i1'))
+        self.assertTrue(self.tracker.session.is_active)
+
+    def doubted(self, instance='i2'):
+        """Claim what the book contradicts.
+
+        :returns: whether the next session doubts the database
+        """
+        self.assertRaises(exception.HostNotReady, claims.claim, self.tracker,
+                          self.request(8, instance))
+        with fixtures.MockPatchObject(
+                self.api, 'begin_session',
+                wraps=self.api.begin_session) as begin:
+            self.tracker.run_once()
+        return [call.args[1].doubted for call in begin.mock.mock_calls]
+
+    def test_database_that_does_not_know_the_user_is_doubted(self):
+        self.make_outdated(1)
+        with fixtures.MockPatchObject(
+                self.api, 'host_assignments',
+                side_effect=exception.SessionLost(
+                    host='h1', session=1, reason='x')):
+            self.assertTrue(self.doubted()[0])
+
+    def test_device_of_a_guest_being_created_stays_in_the_book(self):
+        self.make_outdated(1)
+        with self.tracker.builds.running('i1'):
+            self.assertEqual([True], self.doubted())
+            self.assertTrue(self.tracker.assignments.of_instance('i1'))
+
+    def test_claim_that_cannot_be_ended_is_compared_later(self):
+        self.make_outdated(1)
+        compare = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'request_reconcile')).mock
+        self.useFixture(fixtures.MockPatchObject(
+            self.api, 'abort', side_effect=exception.ConductorUnavailable(
+                method='abort', timeout=60)))
+        self.assertRaises(exception.ConductorUnavailable, claims.claim,
+                          self.tracker, self.request(8, 'i2'))
+        compare.assert_called_once_with()
 
     def test_end_of_an_empty_claim_makes_no_call(self):
         with fixtures.MockPatchObject(

@@ -38,7 +38,7 @@ class CrossCellCase(base.DriverTestCase):
 
     def migrate(self, source, dest, status, number=1):
         migration = types.SimpleNamespace(
-            id=number, uuid=f'm{number}', status=status,
+            id=number, created_at=number, uuid=f'm{number}', status=status,
             source_compute=source, dest_compute=dest,
             migration_type='resize', new_instance_type_id=2)
         self.migrations.insert(0, migration)
@@ -118,7 +118,7 @@ class DestinationTest(CrossCellCase):
         self.driver.destroy(None, self.instance, None)
         self.assertEqual([], self.roles())
 
-    def test_guest_without_gpus_is_just_made(self):
+    def test_guest_without_gpus_is_created_without_a_claim(self):
         self.migrations.clear()
         self.instance.flavor = self.make_instance(0).flavor
         self.driver.spawn(None, self.instance, None, [], None, {})
@@ -146,14 +146,14 @@ class SourceTest(CrossCellCase):
         self.cleanup()
         self.assertEqual([('instance', 'assigned')] * 2, self.roles())
 
-    def test_confirmation_releases_them(self):
+    def test_confirmation_releases_the_devices(self):
         self.instance.hidden = True
         self.cleanup()
         self.assertEqual([], self.roles())
         # Nova removes the migration's allocation next.
         self.assertTrue(self.tracker.allocation_removal)
 
-    def test_confirmation_that_fails_keeps_them(self):
+    def test_confirmation_that_fails_keeps_the_devices(self):
         self.instance.hidden = True
         self.fail_nova('cleanup')
         self.assertRaises(RuntimeError, self.cleanup)

@@ -60,21 +60,21 @@ class OtherDomainsTest(base.BaseTestCase):
             reported.Reported(id='/devices/2', address=OTHER,
                               driver=driver)]))
 
-    def test_gpu_of_a_domain_that_is_not_ours_is_named_with_it(self):
+    def test_gpu_of_a_domain_without_an_instance_is_reported(self):
         self.assertEqual(OWNER, self.owners())
         # It may be stopped.
         self.host.list_guests.assert_called_once_with(only_running=False)
 
-    def test_instance_whose_gpu_nova_binds_is_not_ours(self):
+    def test_gpu_that_libvirt_binds_for_an_instance_is_reported(self):
         self.instances.add('u1')
         self.assertEqual(OWNER, self.owners())
 
-    def test_domain_that_a_failed_move_of_ours_left_owns_nothing(self):
+    def test_gpu_in_a_domain_left_by_a_failed_move_is_not_reported(self):
         self.host.list_guests.return_value = [domain(managed='no')]
         self.instances.add('u1')
         self.assertEqual({}, self.owners())
 
-    def test_domain_by_hand_that_is_not_managed_is_found(self):
+    def test_gpu_of_an_operator_s_unmanaged_hostdev_is_reported(self):
         self.host.list_guests.return_value = [domain(managed='no')]
         self.assertEqual(OWNER, self.owners())
 

@@ -25,7 +25,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
 from tests.fixtures import patience
@@ -230,13 +229,6 @@ class LifecycleTest(base.DriverTestCase):
                 self.assertTrue(self.tracker.allocation_removal)
                 self.seconds += 100
 
-    def test_extra_specs_that_cannot_be_read_may_mean_gpus(self):
-        for specs, asks in (({}, False),
-                            ({'resources:CUSTOM_GPU_H100': '1'}, True),
-                            ({'gpgpu:topology': 'linked'}, True)):
-            self.assertIs(asks, lifecycle.asks_for_gpus(
-                types.SimpleNamespace(extra_specs=specs)))
-
     def test_claim_is_for_the_numa_nodes_of_the_guest(self):
         claim = self.useFixture(fixtures.MockPatchObject(
             self.api, 'claim', wraps=self.api.claim)).mock
@@ -287,6 +279,7 @@ class WorkingTest(base.DriverTestCase):
     def setUp(self):
         super().setUp()
         self.instance = self.spawn(2)
+        self.instance.flavor = self.make_instance(1).flavor
         self.driver._gpu_worker = mock.Mock()
         self.release_unused = self.useFixture(fixtures.MockPatchObject(
             roles, 'release_unused')).mock
@@ -416,7 +409,7 @@ class DestroyTest(base.DriverTestCase):
         :returns: devices of the instance then
         """
         migration = types.SimpleNamespace(**{
-            'id': 1, 'uuid': 'm1', 'status': 'accepted',
+            'id': 1, 'created_at': 1, 'uuid': 'm1', 'status': 'accepted',
             'source_compute': 'h1', 'dest_compute': 'h2',
             'migration_type': 'evacuation', 'new_instance_type_id': 1,
             **kwargs})

@@ -31,11 +31,11 @@ OTHER = make.assignment(uuid='other')
 """Same claim as ``OWN``."""
 
 
-def claimed(migration_uuid='m1', state='assigned'):
+def claimed(migration_uuid='m1', **kwargs):
     """Return an assignment for the destination of a migration."""
     return make.assignment(
         uuid=f'of-{migration_uuid}', role=claim.ClaimRole.DESTINATION,
-        migration_uuid=migration_uuid, state=state)
+        migration_uuid=migration_uuid, **kwargs)
 
 
 def away(status, uuid='m1', **kwargs):
@@ -59,12 +59,12 @@ def on_host(status, uuid='m1'):
 class TableTestCase(base.BaseTestCase):
 
     def dead(self, *assignments, host=HERE, migrations=(), task=None,
-             flavor=1, domain='inactive', deleting=False):
+             flavor=1, domain='inactive', deleting=False, hidden=False):
         """Return the UUIDs of the assignments that nobody uses."""
         return sorted(liveness.unused(
             assignments, liveness.Location(
                 host=host, task=task, flavor=flavor, is_deleting=deleting,
-                migrations=tuple(migrations)),
+                is_hidden=hidden, migrations=tuple(migrations)),
             HERE, liveness.Domain(domain)))
 
 
@@ -175,6 +175,32 @@ class HereTest(TableTestCase):
             claimed(), claimed('m0'),
             migrations=[home('error'), home('error', 'm0')]))
 
+    def test_claim_of_a_build_after_the_migration_lives(self):
+        # Such as unshelve; the failed migration left its devices here.
+        build = make.assignment(uuid='build', host_generation=8)
+        for status in (*OVER, 'finished'):
+            for order, dead in ((7, 'of-m1'), (9, 'build')):
+                if status in ('failed', 'reverted'):
+                    dead = 'of-m1'
+                self.assertEqual([dead], self.dead(
+                    build, claimed(host_generation=order),
+                    migrations=[home(status)]), (status, order))
+
+    def test_migration_decides_while_the_order_is_unknown(self):
+        for build, migration in ((0, 0), (8, 0), (0, 8)):
+            self.assertEqual(['build'], self.dead(
+                make.assignment(uuid='build', host_generation=build),
+                claimed(host_generation=migration),
+                migrations=[home('error')]))
+
+    def test_newer_build_replaces_the_migration_that_brought_it_alone(self):
+        # Built after m0; then m1 brought it here again.
+        self.assertEqual(['build', 'of-m0'], self.dead(
+            make.assignment(uuid='build', host_generation=8),
+            claimed('m0', host_generation=7),
+            claimed('m1', host_generation=9),
+            migrations=[home('error'), home('error', 'm0')]))
+
     def test_undecided_migration_keeps_all(self):
         for status in ('reverting', 'confirming'):
             for migration in (home(status), away(status)):
@@ -207,6 +233,44 @@ class HereTest(TableTestCase):
             self.assertEqual(['of-m0'], self.dead(
                 OWN, claimed('m0'), migrations=[
                     home(status, is_evacuation=True), home('error', 'm0')]))
+
+
+class HiddenTest(TableTestCase):
+    """Tests of a record here that another cell's record replaces."""
+
+    def dead(self, *assignments, **kwargs):
+        return super().dead(*assignments, hidden=True, **kwargs)
+
+    def test_source_lives_until_the_other_cell_has_decided(self):
+        for status in ON_SOURCE:
+            for task in (task_states.RESIZE_MIGRATED, None):
+                self.assertEqual([], self.dead(
+                    OWN, migrations=[away(status)], task=task))
+
+    def test_source_is_dead_after_a_confirmation_that_failed(self):
+        for task in (task_states.RESIZE_MIGRATED, None):
+            for domain in ('inactive', 'absent'):
+                self.assertEqual(['of-m0', 'own'], self.dead(
+                    OWN, claimed('m0'), task=task, domain=domain,
+                    migrations=[away('error'), home('error', 'm0')]))
+
+    def test_destination_lives_while_the_move_is_reverted(self):
+        self.assertEqual([], self.dead(
+            claimed(), migrations=[home('reverting')],
+            task=task_states.RESIZE_REVERTING))
+
+    def test_destination_is_dead_after_a_revert_that_failed(self):
+        self.assertEqual(['of-m1'], self.dead(
+            claimed(), migrations=[home('error')]))
+
+    def test_destination_lives_until_the_guest_has_come(self):
+        for status in ON_SOURCE:
+            for task in MOVING:
+                self.assertEqual([], self.dead(
+                    claimed(), host=ELSEWHERE, migrations=[home(status)],
+                    task=task))
+        self.assertEqual(['of-m1'], self.dead(
+            claimed(), host=ELSEWHERE, migrations=[home('error')]))
 
 
 class OneHostTest(TableTestCase):
@@ -244,11 +308,28 @@ class OneHostTest(TableTestCase):
         self.assertEqual(['of-m1'], self.dead(
             claimed(), migrations=[on_host('error')], flavor=1))
 
+    def test_claim_of_a_build_after_the_resize_lives(self):
+        for status in ('error', 'confirmed'):
+            self.assertEqual(['of-m1'], self.dead(
+                make.assignment(uuid='build', host_generation=8),
+                claimed(host_generation=7), migrations=[on_host(status)],
+                flavor=2))
+
     def test_decided_resize_leaves_one(self):
         self.assertEqual(['own'], self.dead(
             OWN, claimed(), migrations=[on_host('confirmed')], flavor=2))
         self.assertEqual(['of-m1'], self.dead(
             OWN, claimed(), migrations=[on_host('reverted')], flavor=1))
+
+
+class DescribeTest(base.BaseTestCase):
+
+    def test_hidden_record_is_named(self):
+        for hidden in (False, True):
+            described = liveness.describe(
+                'i1', liveness.Location(host=HERE, is_hidden=hidden), HERE,
+                liveness.Domain.ABSENT)
+            self.assertIs(hidden, 'hidden' in described)
 
 
 class ElsewhereTest(TableTestCase):

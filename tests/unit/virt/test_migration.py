@@ -25,6 +25,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import migration
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
@@ -90,7 +91,7 @@ class MigrationTest(MigrationCase):
             2, len(self.tracker.assignments.of_instance('i1')))
 
     def leave(self, count, migration_uuid='m0'):
-        """Leave what an earlier move claimed here, and say it is unused."""
+        """Leave devices of an earlier move here and report them as unused."""
         left = self.tracker.session.call(self.api.claim, dataclasses.replace(
             self.request(count), role=claim_obj.ClaimRole.DESTINATION,
             migration_uuid=migration_uuid)).assignments
@@ -192,7 +193,20 @@ class MigrationTest(MigrationCase):
             5, len(self.tracker.assignments.of_instance('i1')))
 
     def test_destination_without_a_claim_makes_no_guest(self):
-        self.assertRaises(exception.NotFound, self.finish)
+        self.useFixture(fixtures.MockPatchObject(
+            roles, 'location', return_value=liveness.Location(host='h1')))
+        self.assertRaises(virt_exception.GPUsMissing, self.finish)
+
+    def test_destination_s_claim_that_only_the_conductor_has_is_used(self):
+        self.begin(3)
+        self.instance.flavor = self.make_instance(3).flavor
+        self.useFixture(fixtures.MockPatchObject(
+            roles, 'location', return_value=liveness.Location(host='h1')))
+        book = self.tracker.assignments
+        uuids = [assignment.uuid for assignment in book.of_instance('i1')]
+        book.remove('i1', uuids, untouched=uuids)
+        self.finish()
+        self.assertEqual(['assigned'] * 3, self.of_destination())
 
     def test_revert_prepares_the_devices_of_the_source(self):
         self.begin(3)
@@ -207,7 +221,7 @@ class MigrationTest(MigrationCase):
             self.driver.check_can_live_migrate_source, None, self.instance,
             None)
         self.assertEqual('x', self.driver.check_can_live_migrate_source(
-            None, self.make_instance(0), 'x'))
+            None, self.make_instance(0, uuid='i2'), 'x'))
 
     def test_unclaim_never_raises(self):
         self.begin(3)

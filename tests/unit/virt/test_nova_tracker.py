@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Nova's resource tracker, and those of another Nova."""
+"""Tests of the check of the methods of Nova's resource tracker."""
 
 import types
 from unittest import mock

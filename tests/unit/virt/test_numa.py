@@ -14,6 +14,7 @@
 import contextlib
 import types
 
+import fixtures
 from nova import objects
 from oslotest import base
 
@@ -21,6 +22,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import inventory
+from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import numa
 from tests.unit.compute import test_host_numa
 
@@ -45,10 +47,10 @@ class GuestFitTest(base.BaseTestCase):
             'hw:numa_nodes': '1'})
         self.done = []
         self.tracker = types.SimpleNamespace(
-            compute_nodes={'n': self.node},
+            compute_nodes={'n': self.node}, tracked_migrations={},
             _update=lambda context, node: self.done.append('update'))
         self.instance = types.SimpleNamespace(
-            node='n', pci_requests=None,
+            uuid='i', node='n', pci_requests=None,
             flavor=self.flavor,
             numa_topology=objects.InstanceNUMATopology(cells=[
                 objects.InstanceNUMACell(
@@ -170,7 +172,7 @@ class GuestFitTest(base.BaseTestCase):
 
 
 class MoveFitTest(GuestFitTest):
-    """The same guest comes by a resize; elsewhere it has 128 MB on node 1."""
+    """Guest that is resized to here; on its source it has 128 MB on node 1."""
 
     kind = numa.MoveFit
 
@@ -193,9 +195,51 @@ class MoveFitTest(GuestFitTest):
         self.instance.migration_context.new_pci_requests = (
             types.SimpleNamespace(requests=[1]))
 
-    def test_guest_elsewhere_is_left_alone(self):
+    def test_topology_on_the_source_is_not_changed(self):
         self.instance.pci_requests = types.SimpleNamespace(requests=[1])
         self.fit().follow(self.request(), self.granted((1,)))
         self.assertEqual([0, 512], self.used())
         self.assertIs(self.old, self.instance.numa_topology)
         self.assertEqual([1], [cell.id for cell in self.old.cells])
+
+
+class EvacuationFitTest(GuestFitTest):
+    """Guest that is evacuated to here."""
+
+    def setUp(self):
+        super().setUp()
+        self.tracker.tracked_migrations['i'] = object()
+        self.instance.node = 'failed'
+        self.instance.migration_context = types.SimpleNamespace(
+            new_numa_topology=self.instance.numa_topology)
+        # A save of the instance would save it on its failed host.
+        self.instance.save = lambda: self.done.append('instance')
+        self.saved = types.SimpleNamespace(
+            migration_context=types.SimpleNamespace(new_numa_topology=None),
+            save=lambda: self.done.append('save'))
+        self.useFixture(fixtures.MockPatchObject(
+            objects.Instance, 'get_by_uuid', return_value=self.saved))
+
+    def fit(self, movable=True):
+        return numa.fit_of(
+            virt_exception.Build.EVACUATION if movable
+            else virt_exception.Build.REBUILD,
+            types.SimpleNamespace(
+                _compute=types.SimpleNamespace(rt=self.tracker)),
+            self.instance, objects.ImageMeta.from_dict({}))
+
+    def test_guest_that_exists_stays(self):
+        self.instance.node = 'n'
+        super().test_guest_that_exists_stays()
+
+    def test_all_records_follow_the_gpus(self):
+        self.fit().follow(self.request(), self.granted((1,)))
+        for record in (self.saved.migration_context,
+                       self.instance.migration_context):
+            self.assertIs(self.guest(), record.new_numa_topology)
+
+    def test_guest_that_nova_does_not_count_stays(self):
+        with self.only_sockets_are_named():
+            self.tracker.tracked_migrations.clear()
+        self.fit().follow(self.request(), self.granted((1,)))
+        self.assertEqual(([512, 0], []), (self.used(), self.done))

@@ -44,7 +44,7 @@ class FindTest(base.BaseTestCase):
             answer = {'return_value': types.SimpleNamespace(**{
                 'uuid': 'i1', 'deleted': False, 'host': 'h1',
                 'task_state': None, 'vm_state': vm_states.ACTIVE,
-                'flavor': types.SimpleNamespace(id=1),
+                'hidden': False, 'flavor': types.SimpleNamespace(id=1),
                 **instance})}
         with mock.patch.object(objects.Instance, 'get_by_uuid', **answer):
             return orphans.find(
@@ -73,19 +73,21 @@ class FindTest(base.BaseTestCase):
 
     def test_newest_migration_comes_first(self):
         self.migrations = [types.SimpleNamespace(
-            id=number, uuid=f'm{number}', status=status, source_compute='h1',
-            dest_compute='h2', migration_type='migration',
-            new_instance_type_id=1)
+            id=1, created_at=number, uuid=f'm{number}', status=status,
+            source_compute='h1', dest_compute='h2',
+            migration_type='migration', new_instance_type_id=1)
             for number, status in ((1, 'finished'), (2, 'confirmed'))]
         self.assertEqual({'a1'}, self.find({'host': 'h2'}))
         self.migrations[0].id = 3
+        self.assertEqual({'a1'}, self.find({'host': 'h2'}))
+        self.migrations[0].created_at = 3
         self.assertEqual(set(), self.find({'host': 'h2'}))
 
     def test_instance_that_nova_deletes_on_another_host_uses_nothing(self):
         self.migrations = [types.SimpleNamespace(
-            id=1, uuid='m1', status='post-migrating', source_compute='h1',
-            dest_compute='h2', migration_type='migration',
-            new_instance_type_id=1)]
+            id=1, created_at=1, uuid='m1', status='post-migrating',
+            source_compute='h1', dest_compute='h2',
+            migration_type='migration', new_instance_type_id=1)]
         for state, unused in (
                 ({'task_state': task_states.RESIZE_MIGRATED}, set()),
                 ({'task_state': task_states.SOFT_DELETING}, set()),
@@ -93,6 +95,14 @@ class FindTest(base.BaseTestCase):
                 # Nova has called the driver, and removes its record next.
                 ({'vm_state': vm_states.DELETED}, {'a1'})):
             self.assertEqual(unused, self.find({'host': 'h2', **state}))
+
+    def test_instance_that_stays_in_another_cell_uses_nothing(self):
+        self.migrations = [types.SimpleNamespace(
+            id=1, created_at=1, uuid='m1', status='error', source_compute='h1',
+            dest_compute='h2', migration_type='migration',
+            new_instance_type_id=1)]
+        for hidden, unused in ((True, {'a1'}), (False, set())):
+            self.assertEqual(unused, self.find({'hidden': hidden}))
 
     def test_new_build_uses_nothing_of_before(self):
         self.assertEqual({'a1'}, self.find({}, spawning=True))
@@ -102,7 +112,7 @@ class FindTest(base.BaseTestCase):
         instance = types.SimpleNamespace(**{
             'uuid': 'i1', 'deleted': False, 'host': 'h1',
             'task_state': None, 'vm_state': vm_states.ACTIVE,
-            'flavor': types.SimpleNamespace(id=1), **kwargs})
+            'hidden': False, 'flavor': types.SimpleNamespace(id=1), **kwargs})
         with mock.patch.object(objects.Instance, 'get_by_uuid',
                                return_value=instance):
             return orphans.usage(
@@ -128,7 +138,7 @@ class FindTest(base.BaseTestCase):
 
     def test_usage_names_the_newest_migration(self):
         self.migrations = [types.SimpleNamespace(
-            id=1, uuid='m1', status='error', source_compute='h1',
+            id=1, created_at=1, uuid='m1', status='error', source_compute='h1',
             dest_compute='h2', migration_type='migration',
             new_instance_type_id=1)]
         self.assertIn('m1, is error', self.usage(host='h2')[0].reason)
@@ -143,9 +153,9 @@ class FindTest(base.BaseTestCase):
 
     def test_move_uses_nothing_of_earlier_ones(self):
         self.migrations = [types.SimpleNamespace(
-            id=number, uuid=f'm{number}', status=status, source_compute='h2',
-            dest_compute='h1', migration_type='migration',
-            new_instance_type_id=1)
+            id=number, created_at=1, uuid=f'm{number}', status=status,
+            source_compute='h2', dest_compute='h1',
+            migration_type='migration', new_instance_type_id=1)
             for number, status in ((1, 'error'), (2, 'pre-migrating'))]
         moving = {'host': 'h2', 'task_state': task_states.RESIZE_PREP}
         for domain, unused in (('inactive', {'a1'}), ('active', set())):

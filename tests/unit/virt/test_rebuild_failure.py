@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Nova's removal of an allocation is noted before it happens."""
+"""Tests of rebuilds that fail: a call before Nova removes the allocation."""
 
 from unittest import mock
 
@@ -45,7 +45,7 @@ class RebuildFailureTest(base.BaseTestCase):
             mock.call.nova('context', self.instance, 'node', 'destination'),
         ], self.calls.mock_calls)
 
-    def test_nova_removes_whatever_the_plugin_meets(self):
+    def test_nova_removes_although_the_plugin_fails(self):
         log = self.useFixture(fixtures.FakeLogger())
         self.calls.noted.side_effect = RuntimeError('x')
         self.remove()

@@ -16,14 +16,17 @@ from unittest import mock
 
 import fixtures
 from nova import objects
+from nova.compute import task_states
 from oslotest import base
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import roles
 
 INSTANCE, DESTINATION = (
     types.SimpleNamespace(
-        uuid=f'a-{role}', role=role, migration_uuid=migration_uuid)
+        uuid=f'a-{role}', role=role, migration_uuid=migration_uuid,
+        host_generation=0)
     for role, migration_uuid in (
         (claim.ClaimRole.INSTANCE, None),
         (claim.ClaimRole.DESTINATION, 'm1')))
@@ -55,8 +58,9 @@ class LocatedTestCase(base.BaseTestCase):
         self.find = self.useFixture(fixtures.MockPatchObject(
             objects.MigrationList, 'get_by_filters', return_value=[
                 types.SimpleNamespace(
-                    id=1, uuid='m1', status=status, source_compute='h0'
-                    if dest != 'h1' else 'h1', dest_compute=dest,
+                    id=1, created_at=1, uuid='m1', status=status,
+                    source_compute='h0' if dest != 'h1' else 'h1',
+                    dest_compute=dest,
                     migration_type='resize', new_instance_type_id=2)]
             if moved else [])).mock
         self.tracker = mock.Mock()
@@ -64,7 +68,7 @@ class LocatedTestCase(base.BaseTestCase):
         self.tracker.assignments.of_instance.return_value = assigned
         self.instance = types.SimpleNamespace(
             uuid='i1', host=dest, task_state=None, vm_state='error',
-            flavor=types.SimpleNamespace(id=flavor))
+            hidden=False, flavor=types.SimpleNamespace(id=flavor))
 
 
 class CurrentTest(LocatedTestCase):
@@ -99,6 +103,15 @@ class CurrentTest(LocatedTestCase):
 
     def test_instance_without_gpus_has_none_after_a_failed_resize(self):
         self.assertEqual([], self.roles(flavor=1, assigned=(DESTINATION,)))
+
+    def test_unshelved_instance_has_what_was_claimed_last(self):
+        # A failed migration to this host left its devices here before.
+        left, build = (
+            types.SimpleNamespace(**{**vars(assignment),
+                                     'host_generation': order})
+            for assignment, order in ((DESTINATION, 7), (INSTANCE, 8)))
+        self.assertEqual(['instance'], self.roles(
+            dest='h2', assigned=(left, build)))
 
     def test_revert_takes_the_destination_s_away(self):
         self.assertEqual(['instance'], self.roles(
@@ -163,3 +176,55 @@ class ReleaseUnusedTest(LocatedTestCase):
 
     def test_role_instance_alone_releases_nothing(self):
         self.assertIsNone(self.released(dest='h2', assigned=(INSTANCE,)))
+
+
+class UndecidedTest(base.BaseTestCase):
+    """Tests of an instance that is moved to h1 from another cell, again."""
+
+    def setUp(self):
+        super().setUp()
+        self.migrations = []
+        self.useFixture(fixtures.MockPatchObject(
+            objects.MigrationList, 'get_by_filters',
+            side_effect=lambda context, filters: self.migrations))
+        self.instance = types.SimpleNamespace(
+            uuid='i1', host='h9', task_state=task_states.RESIZE_FINISH,
+            vm_state='active', hidden=True, flavor=types.SimpleNamespace(id=1))
+
+    def migrate(self, uuid, status, created_at, number):
+        self.migrations.append(types.SimpleNamespace(
+            id=number, created_at=created_at, uuid=uuid, status=status,
+            source_compute='h9', dest_compute='h1',
+            migration_type='resize', new_instance_type_id=2))
+
+    def found(self):
+        found = {
+            roles.migration_to(self.instance, 'h1').uuid,
+            roles.migration_from(self.instance, 'h9').uuid}
+        self.assertEqual(1, len(found))
+        return found.pop()
+
+    def test_newest_migration_counts_whatever_the_order_of_ids(self):
+        for status in ('reverted', 'migrating'):
+            self.migrations.clear()
+            self.migrate('new', 'post-migrating', created_at=2, number=1)
+            self.migrate('old', status, created_at=1, number=2)
+            self.assertEqual('new', self.found())
+
+    def test_older_migration_left_migrating_does_not_count(self):
+        self.migrate('old', 'migrating', created_at=1, number=1)
+        self.migrate('new', 'error', created_at=2, number=2)
+        self.assertRaises(exception.NotFound, self.found)
+
+    def test_migration_left_migrating_does_not_count(self):
+        self.migrate('old', 'migrating', created_at=1, number=1)
+        self.assertEqual('old', self.found())
+        self.instance.task_state = None
+        self.assertRaises(exception.NotFound, self.found)
+
+    def test_migration_in_the_other_direction_does_not_count(self):
+        self.migrate('new', 'post-migrating', created_at=2, number=1)
+        for find, host in ((roles.migration_to, 'h9'),
+                           (roles.migration_from, 'h1')):
+            self.assertRaises(
+                exception.NotFound, find, self.instance, host)

@@ -1,0 +1,193 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Devices that a guest must have before it is started.
+
+The host's book may lack them: it could not be read when nova-compute started,
+and nothing has filled it since. A guest that was started then would have no
+GPU, and nobody would notice.
+"""
+
+from __future__ import annotations
+
+import collections
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import liveness
+from gpgpu_plugin.virt import roles
+
+LOG = logging.getLogger(__name__)
+
+
+def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
+    """Return whether a flavor may request GPUs."""
+    try:
+        return bool(request_mod.from_extra_specs(flavor.extra_specs))
+    except exception.Invalid:
+        return True
+
+
+def has_gpus(tracker: resource_tracker.ResourceTracker,
+             instance: nova_types.Instance) -> bool:
+    """Return whether an instance has GPUs here, or its flavor requests some.
+
+    Its flavor may request devices of other services under classes of their
+    own, which are no reason to refuse an operation.
+    """
+    if tracker.assignments.of_instance(instance.uuid):
+        return True
+    if tracker.inventory.newest is None:
+        # Which classes are the plugin's is not known yet.
+        return asks_for_gpus(instance.flavor)
+    return bool(_demands(tracker, instance.flavor))
+
+
+def ensure(tracker: resource_tracker.ResourceTracker,
+           instance: nova_types.Instance, select: roles.Select, *,
+           claims: bool = False) -> None:
+    """Ensure that the book has the devices that a guest's flavor requests.
+
+    What the book lacks is fetched from the conductor and prepared. A guest
+    may have more devices than its flavor requests.
+
+    :param select: returns which of the instance's assignments the guest gets
+    :param claims: whether the caller claims devices if the instance has none
+    :raises GPUsMissing: the guest would have too few
+    """
+    if not _lacking(tracker, instance, instance.flavor, select):
+        return
+    flavor = _flavor_of_devices(tracker, instance)
+    if flavor is not None and not _lacking(
+            tracker, instance, flavor, select):
+        return
+    try:
+        _fetch(tracker, instance, _lacking(
+            tracker, instance, flavor or instance.flavor, select))
+    except virt_exception.GPUsMissing:
+        if _lacking(tracker, instance, flavor, select):
+            raise
+    lacking = flavor is not None and (
+        _lacking(tracker, instance, instance.flavor, select)
+        and _lacking(tracker, instance, flavor, select))
+    if lacking and not (
+            claims and not tracker.assignments.of_instance(instance.uuid)):
+        raise virt_exception.GPUsMissing(
+            instance=instance.uuid, host=tracker.host, lacking=lacking,
+            reason='gpgpu-conductor has no other assignments of it there. '
+                   'Shelve and unshelve the instance, which claims GPUs anew')
+
+
+def _lacking(tracker: resource_tracker.ResourceTracker,
+             instance: nova_types.Instance, flavor: nova_types.Flavor | None,
+             select: roles.Select) -> str:
+    """Return what a guest with a flavor lacks, in words; '' for nothing.
+
+    :param flavor: None: unknown, so that any device is enough
+    """
+    demands = () if flavor is None else _demands(tracker, flavor)
+    if flavor is not None and not demands:
+        return ''
+    assigned = collections.Counter(
+        assignment.resource_class for assignment in filter(
+            select(), tracker.assignments.of_instance(instance.uuid)))
+    if flavor is None:
+        return '' if assigned else 'its GPUs'
+    return ', '.join(
+        f'{demand.count - assigned[demand.resource_class]} of '
+        f'{demand.resource_class}' for demand in demands
+        if demand.count > assigned[demand.resource_class])
+
+
+def _demands(tracker: resource_tracker.ResourceTracker,
+             flavor: nova_types.Flavor) -> tuple[request_mod.Demand, ...]:
+    """Return a flavor's demands for classes of the plugin.
+
+    A class whose name has no prefix of the plugin counts only if the host
+    offers it: it may belong to another service, whose guests must start while
+    no conductor answers.
+    """
+    try:
+        request = request_mod.from_extra_specs(flavor.extra_specs)
+    except exception.Invalid:
+        # An older version of the plugin has granted a claim for it.
+        return ()
+    offered = tracker.inventory.resource_classes()
+    return tuple(
+        demand for demand in request.demands
+        if demand.resource_class in offered
+        or naming.is_reserved_class(demand.resource_class))
+
+
+def _flavor_of_devices(tracker: resource_tracker.ResourceTracker,
+                       instance: nova_types.Instance,
+                       ) -> nova_types.Flavor | None:
+    """Return the flavor for which the devices were claimed; None: unknown.
+
+    If a resize fails on its destination, Nova gives the instance its old
+    flavor back. The guest keeps what was claimed for the new one.
+    """
+    brought = liveness.brought_by(roles.location(instance), tracker.host)
+    if brought is None or brought.new_flavor in (None, instance.flavor.id):
+        return instance.flavor
+    new = instance.new_flavor
+    return new if new is not None and new.id == brought.new_flavor else None
+
+
+def _fetch(tracker: resource_tracker.ResourceTracker,
+           instance: nova_types.Instance, lacking: str) -> None:
+    """Fetch an instance's assignments into the book, and prepare the devices.
+
+    :raises GPUsMissing: the conductor does not answer, or contradicts the book
+    """
+    book = tracker.assignments
+    try:
+        listed = [
+            assignment for assignment in tracker.session.call(
+                tracker.api.host_assignments, [
+                    assignment.uuid for assignment
+                    in book.of_instance(instance.uuid)])
+            if assignment.instance_uuid == instance.uuid]
+    except exception.GPUPluginException as exc:
+        raise virt_exception.GPUsMissing(
+            instance=instance.uuid, host=tracker.host, lacking=lacking,
+            reason=f'{book.path} does not have them, and gpgpu-conductor '
+                   f'cannot be asked: {virt_exception.reason(exc)}. Make '
+                   f'gpgpu-conductor answer, then start the guest again',
+        ) from exc
+    if found := book.contradictions(listed):
+        tracker.session.lose(doubted=True)
+        raise virt_exception.GPUsMissing(
+            instance=instance.uuid, host=tracker.host, lacking=lacking,
+            reason=f'gpgpu-conductor has devices for it that this host knows '
+                   f'to be used: {"; ".join(found)}. Its database may have '
+                   f'been restored from a backup. {tracker.host} reports '
+                   f'anew what it has; then start the guest again')
+    _add(tracker, instance.uuid, listed)
+
+
+def _add(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
+         listed: list[claim_obj.Assignment]) -> None:
+    added = tracker.assignments.add_listed(instance_uuid, listed)
+    if added:
+        LOG.warning(
+            'The book of %s lacked devices of instance %s, which is about to '
+            'be started. They were fetched from gpgpu-conductor: %s',
+            tracker.host, instance_uuid, ', '.join(
+                assignment.address for assignment in added))
+        tracker.restore(added)
