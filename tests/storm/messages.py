@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Messages to gpgpu-conductor that are repeated, late, slow or unanswered."""
+"""Calls of gpgpu-conductor that are duplicated, delayed or unanswered."""
 
 from __future__ import annotations
 
@@ -26,48 +26,51 @@ import oslo_messaging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.rpc import transport as rpc_transport
-from tests.storm import truth as truth_mod
+from tests.storm import ground_truth
 
 
-class Fate(enum.StrEnum):
-    """Fate of one call; the value is its name in the report."""
+class MessageFault(enum.StrEnum):
+    """Fault of one call; the value is its name in the report."""
 
-    USUAL = 'usual'
-    TWICE = 'twice'
+    NONE = 'none'
+    DUPLICATED = 'duplicated'
     REPEATED = 'repeated later'
-    LATE = 'late'
+    DELAYED = 'delayed'
     UNANSWERED = 'unanswered'
     SLOW = 'slow'
 
 
-_WEIGHTS = {Fate.USUAL: 90, Fate.TWICE: 3, Fate.REPEATED: 3, Fate.LATE: 2,
-            Fate.UNANSWERED: 2, Fate.SLOW: 2}
+_WEIGHTS = {
+    MessageFault.NONE: 90, MessageFault.DUPLICATED: 3,
+    MessageFault.REPEATED: 3, MessageFault.DELAYED: 2,
+    MessageFault.UNANSWERED: 2, MessageFault.SLOW: 2}
 
-# A verdict that is late meets the next cleaning of the same GPU.
-_OF_CLEANING = {**_WEIGHTS, Fate.REPEATED: 10, Fate.LATE: 15}
+# A delayed result of a cleaning meets the next cleaning of the same GPU.
+_CLEANING_WEIGHTS = {
+    **_WEIGHTS, MessageFault.REPEATED: 10, MessageFault.DELAYED: 15}
 
 _DELAY = 1.0
-"""Seconds, on average, after which a late message is sent."""
+"""Mean delay of a delayed message in seconds."""
 
 
-class Mail:
-    """Messages of one host that are still on their way.
+class DelayedMessages:
+    """Messages of one host that are still to be sent.
 
-    They are in a file, and are delivered although their sender was killed.
+    They are stored in a file, and are sent although their sender was killed.
 
-    :param folder: of the host
-    :param client: delivers them; nobody waits for an answer
+    :param folder: folder of the host
+    :param client: client that sends them; nobody waits for an answer
     """
 
     def __init__(self, folder: pathlib.Path, client: rpc_transport.RPCClient,
-                 rng: random.Random, truth: truth_mod.Truth) -> None:
-        self._path = folder / 'mail'
+                 rng: random.Random, truth: ground_truth.GroundTruth) -> None:
+        self._path = folder / 'messages'
         self._client = client
         self._rng = rng
         self._truth = truth
         self._changed = threading.Condition()
         self._due: list[tuple[float, str, str, dict[str, object]]] = []
-        self.is_calm = False
+        self.faults_ended = False
         self._load()
         threading.Thread(target=self._send_late, daemon=True).start()
 
@@ -87,27 +90,28 @@ class Mail:
     def _when(self) -> float:
         return time.monotonic() + self._rng.expovariate(1 / _DELAY)
 
-    def fate(self, method: str) -> Fate:
-        """Return the fate of the next call of a method."""
-        if self.is_calm:
-            return Fate.USUAL
-        weights = _OF_CLEANING if method == 'clean_finished' else _WEIGHTS
-        [fate] = self._rng.choices(
+    def draw_fault(self, method: str) -> MessageFault:
+        """Return the fault of the next call of a method."""
+        if self.faults_ended:
+            return MessageFault.NONE
+        weights = (
+            _CLEANING_WEIGHTS if method == 'clean_finished' else _WEIGHTS)
+        [fault] = self._rng.choices(
             list(weights), weights=list(weights.values()))
-        if fate is not Fate.USUAL:
-            self._truth.count(fate)
-        return fate
+        if fault is not MessageFault.NONE:
+            self._truth.count(fault)
+        return fault
 
     def send_later(self, method: str, arguments: dict[str, object]) -> None:
-        """Send a message after the sender has given up, or got its answer."""
+        """Store a message and send it after a delay."""
         number = str(uuid.uuid4())
-        self._note(number, method, arguments)
+        self._append(number, method, arguments)
         with self._changed:
             heapq.heappush(
                 self._due, (self._when(), number, method, arguments))
             self._changed.notify()
 
-    def _note(self, number: str, method: str | None,
+    def _append(self, number: str, method: str | None,
               arguments: dict[str, object]) -> None:
         with self._path.open('a', encoding='utf-8') as file:
             file.write(f'{json.dumps((number, method, arguments))}\n')
@@ -116,7 +120,7 @@ class Mail:
         while True:
             with self._changed:
                 while not self._due or (
-                        not self.is_calm
+                        not self.faults_ended
                         and self._due[0][0] > time.monotonic()):
                     self._changed.wait(
                         self._due[0][0] - time.monotonic() if self._due
@@ -126,37 +130,37 @@ class Mail:
                 self._client.cast(
                     gpgpu_context.admin(), method, **arguments)
             except oslo_messaging.MessagingException:
-                # The broker is away.
+                # The broker does not answer.
                 time.sleep(0.1)
                 continue
             with self._changed:
                 self._due = [item for item in self._due if item[1] != number]
                 heapq.heapify(self._due)
-                self._note(number, None, {})
+                self._append(number, None, {})
                 self._changed.notify_all()
 
     def flush(self) -> None:
-        """Send all now, and let all further calls pass as usual."""
+        """Send all messages now, and inject no fault any more."""
         with self._changed:
-            self.is_calm = True
+            self.faults_ended = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._due)
 
 
 class UnreliableClient:
-    """RPC client whose calls meet their fate."""
+    """RPC client whose calls are subject to faults."""
 
-    def __init__(self, client: rpc_transport.RPCClient, mail: Mail,
-                 rng: random.Random) -> None:
+    def __init__(self, client: rpc_transport.RPCClient,
+                 messages: DelayedMessages, rng: random.Random) -> None:
         self._client = client
-        self._mail = mail
+        self._messages = messages
         self._rng = rng
 
     def prepare(self, **properties: object) -> UnreliableClient:
         """Return a client with other properties for its calls."""
         return UnreliableClient(
             self._client.prepare(**properties),
-            self._mail, self._rng)
+            self._messages, self._rng)
 
     def cast(self, ctxt: gpgpu_context.RequestContext, method: str,
              **arguments: object) -> None:
@@ -169,18 +173,18 @@ class UnreliableClient:
 
         :raises oslo_messaging.MessagingTimeout: no answer came
         """
-        fate = self._mail.fate(method)
-        if fate is Fate.LATE:
-            self._mail.send_later(method, arguments)
-            raise oslo_messaging.MessagingTimeout('it is late')
-        if fate is Fate.REPEATED:
-            self._mail.send_later(method, arguments)
-        if fate is Fate.TWICE:
-            # Another conductor gets it at the same time.
+        fault = self._messages.draw_fault(method)
+        if fault is MessageFault.DELAYED:
+            self._messages.send_later(method, arguments)
+            raise oslo_messaging.MessagingTimeout('the call is delayed')
+        if fault is MessageFault.REPEATED:
+            self._messages.send_later(method, arguments)
+        if fault is MessageFault.DUPLICATED:
+            # Another conductor receives it at the same time.
             self._client.cast(ctxt, method, **arguments)
-        if fate is Fate.SLOW:
+        if fault is MessageFault.SLOW:
             time.sleep(self._rng.uniform(0, 1))
         answer = self._client.call(ctxt, method, **arguments)
-        if fate is Fate.UNANSWERED:
-            raise oslo_messaging.MessagingTimeout('its answer was lost')
+        if fault is MessageFault.UNANSWERED:
+            raise oslo_messaging.MessagingTimeout('the answer was lost')
         return answer

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Processes of a storm: gpgpu-conductors, and hosts that outlive kills."""
+"""Processes of a run: gpgpu-conductors and hosts, which can be killed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,34 @@ import signal
 import subprocess
 import sys
 import time
+import typing
+from collections.abc import Sequence
 
 from tests.fixtures import patience
+from tests.storm import child
+from tests.storm import ground_truth
 from tests.storm import host as host_mod
+from tests.storm import second_start
 
 TOP = pathlib.Path(__file__).parents[2]
 
 
 class ProcessDied(Exception):
-    """A process ended that nobody killed."""
+    """A process ended that was not killed."""
+
+
+def spawn(command: Sequence[str],
+          output: typing.IO[str]) -> subprocess.Popen[bytes]:
+    """Start a program that ends with this process, also on SIGKILL.
+
+    Call it in the main thread: the program ends with the thread that called.
+
+    :param output: receives what the program writes
+    """
+    return subprocess.Popen(
+        [sys.executable, '-m', child.__name__, str(os.getpid()), *command],
+        stdout=output, stderr=output, cwd=TOP, start_new_session=True,
+        env={**os.environ, 'PYTHONPATH': str(TOP)})
 
 
 class Conductor:
@@ -40,42 +59,49 @@ class Conductor:
         self.name = f'conductor-{number}'
         self._conf = conf
         self._log = conf.with_name(f'{self.name}.log')
+        self._start_of_log = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.is_stopped = False
 
     def start(self) -> None:
-        """Start it."""
+        """Start the program."""
         program = shutil.which(
             'gpgpu-conductor', path=pathlib.Path(sys.executable).parent)
         assert program is not None, 'gpgpu-conductor is not installed'
         with self._log.open('a') as output:
-            self._process = subprocess.Popen(
-                [program, '--config-file', str(self._conf)], stdout=output,
-                stderr=output, cwd=TOP, start_new_session=True,
-                env={**os.environ, 'PYTHONPATH': str(TOP)})
+            self._start_of_log = output.tell()
+            self._process = spawn(
+                [program, '--config-file', str(self._conf)], output)
 
     @property
     def is_up(self) -> bool:
-        """Return whether it was started and neither killed nor stopped."""
+        """Return whether the program was started and not killed or stopped."""
         return self._process is not None and not self.is_stopped
 
     def wait_until_it_serves(self) -> None:
-        """Wait for the line that it logs then."""
+        """Wait until the program logs that it serves."""
         assert patience.wait_until(lambda: (
             self.check(), ' serves' in self._log.read_text())[1])
 
     def check(self) -> None:
-        """Raise if it has ended by itself.
+        """Check that the program did not end by itself.
 
-        :raises ProcessDied: it has
+        If a connection to the database was cut while it started, it is started
+        again, as systemd does.
+
+        :raises ProcessDied: it did
         """
         if self._process is not None and self._process.poll() is not None:
+            log = self._log.read_text()[self._start_of_log:]
+            if ' serves' not in log and 'DBConnectionError' in log:
+                self.start()
+                return
             raise ProcessDied(
                 f'{self.name} ended with {self._process.returncode}:\n'
                 f'{self._log.read_text()[-3000:]}')
 
     def kill(self) -> None:
-        """End it at once, with all its children."""
+        """Kill the program and its children."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -84,20 +110,46 @@ class Conductor:
             self.is_stopped = False
 
     def stop(self) -> None:
-        """Let it do nothing until ``go_on``."""
+        """Stop the program until ``resume``."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGSTOP)
         self.is_stopped = True
 
-    def go_on(self) -> None:
-        """Let it go on."""
+    def resume(self) -> None:
+        """Continue a stopped program."""
         if self._process is not None and self.is_stopped:
             os.killpg(self._process.pid, signal.SIGCONT)
         self.is_stopped = False
 
 
+class SecondStart:
+    """The process of a second nova-compute for a host, on another machine."""
+
+    def __init__(self, setting: host_mod.Setting) -> None:
+        self._name = setting.name
+        self._process = multiprocessing.get_context('forkserver').Process(
+            target=second_start.run, args=(setting,), daemon=True)
+        self._process.start()
+
+    def is_fenced(self) -> bool:
+        """Return whether it was fenced; False if no conductor answered.
+
+        :raises ProcessDied: it was accepted, or failed
+        """
+        self._process.join(patience.LONG)
+        code = self._process.exitcode
+        if code not in (second_start.FENCED, second_start.UNANSWERED):
+            raise ProcessDied(
+                f'a second start of {self._name} was not fenced: {code}')
+        return code == second_start.FENCED
+
+    def kill(self) -> None:
+        """Kill the process, if it runs."""
+        self._process.kill()
+
+
 class Host:
-    """A process that is a host, started again after each kill."""
+    """The process of a host, which is started again after each kill."""
 
     def __init__(self, setting: host_mod.Setting) -> None:
         self.setting = setting
@@ -107,38 +159,38 @@ class Host:
         self._process: multiprocessing.process.BaseProcess | None = None
 
     def start(self) -> None:
-        """Start it; what it kept in its folder is all that it knows."""
+        """Start the process; its folder is all that it has of earlier ones."""
         self.starts += 1
-        near, far = self._context.Pipe()
+        own_end, other_end = self._context.Pipe()
         setting = host_mod.dataclasses.replace(
             self.setting, seed=f'{self.setting.seed}/{self.starts}')
         self._process = self._context.Process(
-            target=host_mod.run, args=(setting, far), daemon=True)
+            target=host_mod.run, args=(setting, other_end), daemon=True)
         self._process.start()
-        far.close()
-        self._pipe = near
+        other_end.close()
+        self._pipe = own_end
 
     def check(self) -> None:
-        """Raise if it has ended by itself, or has used a GPU twice.
+        """Check that no GPU was used twice and the process did not end.
 
-        :raises ProcessDied: it has ended
-        :raises Doubled: with the history of the GPU
+        :raises ProcessDied: the process ended by itself
+        :raises DoubleUse: a GPU was used twice
         """
-        alarm = self.setting.folder / 'doubled'
-        if alarm.exists():
-            raise host_mod.truth_mod.Doubled(alarm.read_text())
+        found = self.setting.folder / ground_truth.DOUBLE_USE_FILE
+        if found.exists():
+            raise ground_truth.DoubleUse(found.read_text())
         if self._process is not None and not self._process.is_alive():
             raise ProcessDied(
                 f'{self.setting.name} ended with {self._process.exitcode}:\n'
                 f'{self.log()[-3000:]}')
 
     def log(self) -> str:
-        """Return what it has logged."""
+        """Return the log of all processes of the host."""
         path = self.setting.folder / 'log'
         return path.read_text() if path.exists() else ''
 
     def kill(self) -> None:
-        """End it at once, but not in the middle of a system call."""
+        """Kill the process, but not in the middle of a system call."""
         if self._process is not None:
             with host_mod.kernel_busy(self.setting.folder):
                 self._process.kill()
@@ -146,15 +198,16 @@ class Host:
             self._pipe.close()
             self._process = None
 
-    def order(self, command: str) -> None:
-        """Begin a command."""
+    def send_command(self, command: str) -> None:
+        """Let the process run a command, and do not wait."""
         self._pipe.send(command)
 
-    def wait(self, command: str) -> None:
+    def wait_for_command(self, command: str) -> None:
         """Wait until a command is done."""
         deadline = time.monotonic() + patience.LONG
         while not self._pipe.poll(0.1):
             self.check()
             if time.monotonic() > deadline:
-                raise ProcessDied(f'{self.setting.name} does not {command}')
+                raise ProcessDied(
+                    f'{self.setting.name} has not done {command}')
         assert self._pipe.recv() == command

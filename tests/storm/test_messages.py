@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Messages that are on their way arrive, although their sender died."""
+"""Tests of faults of messages, and of messages whose sender was killed."""
 
 import pathlib
 import random
@@ -19,12 +19,12 @@ import oslo_messaging
 from oslotest import base
 
 from gpgpu_plugin import context
+from tests.storm import ground_truth
 from tests.storm import messages
-from tests.storm import truth
 
 
 class Client:
-    """RPC client that only notes."""
+    """RPC client that only records what is sent."""
 
     def __init__(self):
         self.sent = []
@@ -41,42 +41,44 @@ class Client:
     call = cast
 
 
-class MailTest(base.BaseTestCase):
+class DelayedMessagesTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.client = Client()
 
-    def mail(self):
-        return messages.Mail(self.folder, self.client, random.Random(1),
-                             truth.Truth(self.folder))
+    def messages(self):
+        return messages.DelayedMessages(
+            self.folder, self.client, random.Random(1),
+            ground_truth.GroundTruth(self.folder))
 
-    def test_message_of_a_dead_sender_is_sent_once(self):
+    def test_message_of_killed_sender_is_sent_once(self):
         self.client.is_away = True
-        self.mail().send_later('claim', {'number': 1})
+        self.messages().send_later('claim', {'number': 1})
         self.client = Client()
-        self.mail().flush()
+        self.messages().flush()
         self.assertEqual([('claim', {'number': 1})], self.client.sent)
-        self.mail().flush()
+        self.messages().flush()
         self.assertEqual([('claim', {'number': 1})], self.client.sent)
 
-    def test_each_fate(self):
-        for fate, sent, is_answered in (
-                (messages.Fate.USUAL, 1, True), (messages.Fate.TWICE, 2, True),
-                (messages.Fate.REPEATED, 2, True),
-                (messages.Fate.LATE, 1, False),
-                (messages.Fate.UNANSWERED, 1, False)):
-            mail = self.mail()
-            mail.fate = lambda method, fate=fate: fate
+    def test_each_fault(self):
+        for fault, sent, is_answered in (
+                (messages.MessageFault.NONE, 1, True),
+                (messages.MessageFault.DUPLICATED, 2, True),
+                (messages.MessageFault.REPEATED, 2, True),
+                (messages.MessageFault.DELAYED, 1, False),
+                (messages.MessageFault.UNANSWERED, 1, False)):
+            delayed = self.messages()
+            delayed.draw_fault = lambda method, fault=fault: fault
             self.client.sent.clear()
-            self.assertEqual(is_answered, self.is_answered(mail), fate)
-            mail.flush()
-            self.assertEqual([('claim', {})] * sent, self.client.sent, fate)
+            self.assertEqual(is_answered, self.is_answered(delayed), fault)
+            delayed.flush()
+            self.assertEqual([('claim', {})] * sent, self.client.sent, fault)
 
-    def is_answered(self, mail):
+    def is_answered(self, delayed):
         client = messages.UnreliableClient(
-            self.client, mail, random.Random(1))
+            self.client, delayed, random.Random(1))
         try:
             client.call(context.admin(), 'claim')
         except oslo_messaging.MessagingTimeout:

@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""A ledger that contradicts itself is found."""
+"""Tests of contradictions in the events of a device."""
 
 from oslotest import base
 
-from tests.storm import verdict
+from tests.storm import event_history
 
 CLEANED = [('clean_started', None), ('clean_passed', None)]
 
@@ -25,26 +25,27 @@ def used(assignment):
 
 class ContradictionTest(base.BaseTestCase):
 
-    def test_one_user_after_the_other(self):
-        self.assertIsNone(verdict.contradiction([
+    def test_consecutive_users(self):
+        self.assertIsNone(event_history.contradiction([
             *used('a1'), ('claim', 'a2'), ('abort', 'a2'), ('claim', 'a3'),
             ('abort', 'a3'), ('clean_started', None),
             ('clean_interrupted', None), *CLEANED]))
 
-    def test_two_users_at_a_time(self):
-        self.assertIn('is not possible', verdict.contradiction([
+    def test_two_users_at_once(self):
+        self.assertIn('is not possible', event_history.contradiction([
             ('claim', 'a1'), *used('a2')]))
 
-    def test_user_after_one_that_was_not_cleaned(self):
-        self.assertIn('is not possible', verdict.contradiction([
+    def test_second_user_without_cleaning(self):
+        self.assertIn('is not possible', event_history.contradiction([
             *used('a1')[:3], *used('a2')]))
 
     def test_end_of_another_assignment(self):
-        self.assertIn('a2 ends in a1', verdict.contradiction([
+        self.assertIn('a2 ends in a1', event_history.contradiction([
             ('claim', 'a1'), ('release', 'a2')]))
 
-    def test_user_that_never_ended(self):
-        self.assertIn('assignment a1', verdict.contradiction(used('a1')[:2]))
+    def test_assignment_without_end(self):
+        self.assertIn(
+            'assignment a1', event_history.contradiction(used('a1')[:2]))
 
-    def test_device_that_stays_dirty(self):
-        self.assertIn('dirty', verdict.contradiction(used('a1')[:3]))
+    def test_device_without_cleaning_at_the_end(self):
+        self.assertIn('dirty', event_history.contradiction(used('a1')[:3]))

@@ -1,0 +1,45 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Run a program that ends with its parent: tests.storm.child PID COMMAND...
+
+The kernel kills the program when the thread that started it ends, also if
+that thread is killed with SIGKILL, and also if the program is stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends.
+
+    The setting survives execve, and children do not inherit it.
+
+    :param parent: PID of the parent; if it has ended already, this process
+        ends at once
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+        raise OSError(ctypes.get_errno(), 'prctl(PR_SET_PDEATHSIG)')
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == '__main__':
+    end_with_parent(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])

@@ -1,0 +1,89 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Host backend that records its work in the ground truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.host import base
+from gpgpu_plugin.host.discovery import scanner
+from tests.storm import ground_truth
+
+
+class ObservedHost(base.Host):
+    """Host backend that records in the ground truth what it does.
+
+    :param owner: returns the instance of an assignment
+    :param pause: called in the middle of each cleaning
+    """
+
+    def __init__(self, host: base.Host, truth: ground_truth.GroundTruth,
+                 owner: Callable[[str], str],
+                 pause: Callable[[], None] = lambda: None) -> None:
+        self._host = host
+        self._truth = truth
+        self._owner = owner
+        self._pause = pause
+
+    @classmethod
+    def for_host(cls, conf: object, host: str) -> base.Host:
+        """Refuse: it is created around another host."""
+        raise NotImplementedError
+
+    def prepare(self, device: base.HostDevice) -> None:
+        self._truth.prepare(
+            device.stable_id, self._owner(device.assignment_uuid))
+        self._host.prepare(device)
+
+    def release(self, device: base.HostDevice) -> None:
+        self._host.release(device)
+
+    def clean(self, device: base.HostDevice) -> base.CleanVerdict:
+        try:
+            with self._truth.cleaning(device.stable_id) as cleaned:
+                self._pause()
+                result = self._host.clean(device)
+                if result.passed:
+                    cleaned()
+                return result
+        except ground_truth.DoubleUse as exc:
+            raise exception.HostError(
+                path=device.address, reason='a guest runs with it') from exc
+
+    def attachment(self, device: base.HostDevice) -> base.Attachment:
+        return self._host.attachment(device)
+
+    def make_vfs(self, busy: Collection[str]) -> None:
+        self._host.make_vfs(busy)
+
+    def driver_capacity(self, devices: Iterable[base.HostDevice],
+                        ) -> dict[str, driver_capacity.DriverCapacity]:
+        return self._host.driver_capacity(devices)
+
+    def scan(self) -> scanner.Scan:
+        return self._host.scan()
+
+    def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
+        return self._host.discover(scan)
+
+    def identity(self, scan: scanner.Scan) -> machine.MachineIdentity:
+        return self._host.identity(scan)
+
+    def changed(self) -> bool:
+        return self._host.changed()
