@@ -9,3 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
+"""The plugin beside its peers: ``python -m bench``."""
+
+import logging
+import warnings
+
+# What other libraries say is no result. Each process of a benchmark imports
+# this first.
+warnings.simplefilter('ignore')
+logging.getLogger('amqp').setLevel(logging.ERROR)

@@ -18,10 +18,14 @@ import pathlib
 import sys
 
 from bench import claims
+from bench import feed
+from bench import lists
 from bench import report
 from bench import scan
+from bench import variants
 
-BENCHMARKS = {'claims': claims.run, 'scan': scan.run}
+BENCHMARKS = {'claims': claims.run, 'feed': feed.run, 'lists': lists.run,
+              'scan': scan.run, 'variants': variants.run}
 
 
 def main() -> int:

@@ -31,7 +31,8 @@ from tests.fixtures import services
 
 
 @contextlib.contextmanager
-def _database(server: str) -> Iterator[str]:
+def database(server: str) -> Iterator[str]:
+    """Return the context of an empty database, as its URL."""
     name = f'gpgpu_bench_{uuid.uuid4().hex[:8]}'
     engine = sa.create_engine(server, isolation_level='AUTOCOMMIT')
     with engine.connect() as connection:
@@ -53,10 +54,10 @@ def _at(latencies: tuple[float, ...], part: float) -> float:
 
 def run() -> report.Result:
     """Run both races; a double or a lost claim of ours is wrong."""
-    with _database(services.POSTGRESQL) as url:
+    with database(services.POSTGRESQL) as url:
         ours = race.run(race.Setting(
             database=url, transport=services.RABBITMQ))
-    with _database(services.POSTGRESQL) as url:
+    with database(services.POSTGRESQL) as url:
         peer = placement_peer.run(url)
     wrong = [*ours.errors[:3]]
     if ours.doubles or ours.lost or ours.granted != 200:
@@ -65,12 +66,12 @@ def run() -> report.Result:
     rows = [report.Row(
         what='claims, 64 clients, PostgreSQL', unit='1/s',
         ours=ours.granted / ours.seconds, peer=peer.accepted / peer.seconds,
-        limit='goal >= 10 x',
-        note=f'devices with two owners: ours {ours.doubles}, Placement '
-             f'{peer.doubles}')]
+        goal=report.Goal(at_least=10, ratio=True),
+        note=f'peer: Placement; devices with two owners: ours '
+             f'{ours.doubles}, peer {peer.doubles}')]
     for name, part in (('p50', 0.5), ('p99', 0.99)):
         rows.append(report.Row(
             what=f'claim {name}', unit='ms', ours=_at(ours.latencies, part),
             peer=_at(peer.latencies, part),
-            limit='goal <= 1000 ms' if name == 'p99' else ''))
+            goal=report.Goal(at_most=1000) if name == 'p99' else None))
     return report.Result(name='claims', rows=tuple(rows), wrong=tuple(wrong))

@@ -128,7 +128,7 @@ def set_up(setting: Setting) -> api.Database:
     for number in range(setting.hosts):
         hosts.store(db, report_obj.HostReport(
             host=f'h{number}', node=f'h{number}',
-            node_uuid=_node_uuid(f'h{number}'),
+            node_uuid=node_uuid(f'h{number}'),
             functions=functions,
             vgpu_capabilities=_capabilities(setting, functions)))
     variant_admin.create(db, admin.VariantInfo(
@@ -141,7 +141,7 @@ def set_up(setting: Setting) -> api.Database:
     return db
 
 
-def _node_uuid(host: str) -> str:
+def node_uuid(host: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
 
 
@@ -172,21 +172,23 @@ def _lock_nothing(session: orm.Session, name: str) -> models.Host | None:
     return host_db.find(session, name)
 
 
-def _swap_anyway(session: orm.Session, device: models.Device,
-                 event: object) -> None:
-    """Change a state without checking the state before."""
+def _swap_anyway(
+    session: orm.Session,
+    changes: Sequence[tuple[device_db.DeviceRow, device_db.DeviceRow]],
+) -> None:
+    """Change states without checking the states before."""
     # A window that is wide enough for a second claimer on any machine.
     time.sleep(0.01)
-    session.execute(sa.update(models.Device).where(
-        models.Device.id == device.id).values(state='provisioning'))
+    session.execute(sa.update(models.Device).where(models.Device.id.in_(
+        [before.id for before, _ in changes])).values(state='provisioning'))
 
 
-def _conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
+def conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
              end: multiprocessing.connection.Connection) -> None:
     if setting.unsafe:
         host_db.lock = _lock_nothing
         # All three guards: lock, unique key, compare-and-swap.
-        device_db.transition = _swap_anyway
+        device_db.swap = _swap_anyway
     conf = configuration(setting)
     conductor = service.ConductorService(
         conf,
@@ -194,6 +196,7 @@ def _conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
         api.Database(conf, setting.database),
     )
     conductor.start()
+    service.freeze_loaded()
     ready.set()
     # Wait until the other end is closed, which also happens if the parent was
     # killed. The setter of an Event would hang after a waiter had died.
@@ -225,7 +228,7 @@ def _claim_all(
         try:
             host = f'h{hosts_left[0]}'
             granted = calls.claim(
-                gpgpu_context.admin(), hosts.origin(host, _node_uuid(host)),
+                gpgpu_context.admin(), hosts.origin(host, node_uuid(host)),
                 claim_obj.ClaimRequest(
                     instance_uuid=f'{claimer}-{number}',
                     host=host,
@@ -320,7 +323,7 @@ def _run_processes(setting: Setting) -> tuple[float, list[outcome.Answer]]:
     barrier = context.Barrier(setting.processes + 1)
     results = context.Queue()
     conductors = [context.Process(
-        target=_conduct, args=(setting, event, end)) for event in ready]
+        target=conduct, args=(setting, event, end)) for event in ready]
     claimers = [context.Process(
         target=_compete, args=(setting, f'p{number}', barrier, results))
         for number in range(setting.processes)]

@@ -1,0 +1,71 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the table and the JSON of benchmarks."""
+
+import json
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from bench import report
+
+SLOW = report.Row(what='claims', unit='1/s', ours=50.0, peer=10.0,
+                  goal=report.Goal(at_least=10, ratio=True), note='peer: x')
+FAST = report.Row(what='p99', unit='ms', ours=1234.5, limit=1000.0,
+                  goal=report.Goal(at_most=2000))
+BARE = report.Row(what='bytes', unit='B', ours=7.0)
+
+
+class GoalTest(base.BaseTestCase):
+
+    def test_goal_is_of_the_figure_or_of_its_ratio(self):
+        self.assertEqual((5, False), (SLOW.ratio, SLOW.met))
+        self.assertEqual((1.2345, True), (FAST.ratio, FAST.met))
+        self.assertEqual((None, None), (BARE.ratio, BARE.met))
+
+    def test_limit_itself_meets_the_goal(self):
+        for goal in (report.Goal(at_most=7), report.Goal(at_least=7)):
+            self.assertTrue(goal.is_met(BARE))
+
+    def test_ratio_without_a_peer_is_not_judged(self):
+        self.assertIsNone(report.Goal(at_most=1, ratio=True).is_met(BARE))
+
+
+class OutputTest(base.BaseTestCase):
+
+    results = (report.Result(name='race', rows=(SLOW, FAST)),
+               report.Result(name='size', rows=(BARE,)))
+
+    def test_table_has_a_line_for_each_row(self):
+        self.assertEqual([
+            ['benchmark', 'what', 'unit', 'peer', 'ours', 'ratio', 'limit',
+             'goal', 'met', 'note'],
+            ['race', 'claims', '1/s', '10', '50', '5', '-', '>=', '10', 'x',
+             'NO', 'peer:', 'x'],
+            ['race', 'p99', 'ms', '-', '1234', '1.23', '1000', '<=', '2000',
+             'yes'],
+            ['size', 'bytes', 'B', '-', '7', '-', '-', '-', '-']],
+            [line.split() for line in report.table(
+                self.results).splitlines()])
+
+    def test_json_is_a_list_of_rows(self):
+        path = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'bench.json')
+        report.write_json(self.results, path)
+        slow, fast, bare = json.loads(path.read_text())
+        self.assertEqual(
+            {'benchmark': 'race', 'what': 'claims', 'unit': '1/s',
+             'peer': 10, 'ours': 50, 'ratio': 5, 'limit': None,
+             'goal': '>= 10 x', 'met': False, 'note': 'peer: x'}, slow)
+        self.assertEqual((1000, True), (fast['limit'], fast['met']))
+        self.assertEqual((None, None), (bare['goal'], bare['met']))
