@@ -13,40 +13,26 @@
 
 from __future__ import annotations
 
-import collections
-
 from tests.fixtures import cloud
 
 
 class BootTest(cloud.GpuCloud):
     """One HGX server with eight H100."""
 
-    def _boot_and_delete(self, count: int) -> None:
-        server = self.boot(self.flavor(H100=count))
+    def test_boot_and_delete_with_one_to_eight_gpus(self) -> None:
+        for count in (1, 2, 4, 8):
+            server = self.boot(self.flavor(H100=count))
 
-        self.assertEqual(count, len(self.devices_of(server)))
-        self.wait_for(
-            lambda: collections.Counter(self.states()) == collections.Counter(
-                assigned=count, available=8 - count), f'{count} assigned')
-        self.assertEqual(count, self.usage())
-        self.wait_inventory(8, 0)
+            self.assertEqual(count, len(self.devices_of(server)))
+            self.wait_states(**{state: devices for state, devices in (
+                ('assigned', count), ('available', 8 - count)) if devices})
+            self.assertEqual(count, self.usage())
+            self.wait_inventory(8, 0)
 
-        self.delete(server)
-        self.wait_states(available=8)
-        self.assertEqual(0, self.usage())
-        self.wait_inventory(8, 0)
-
-    def test_boot_and_delete_with_one_gpu(self) -> None:
-        self._boot_and_delete(1)
-
-    def test_boot_and_delete_with_two_gpus(self) -> None:
-        self._boot_and_delete(2)
-
-    def test_boot_and_delete_with_four_gpus(self) -> None:
-        self._boot_and_delete(4)
-
-    def test_boot_and_delete_with_eight_gpus(self) -> None:
-        self._boot_and_delete(8)
+            self.delete(server)
+            self.wait_states(available=8)
+            self.assertEqual(0, self.usage())
+            self.wait_inventory(8, 0)
 
     def test_four_servers_get_different_gpus(self) -> None:
         flavor = self.flavor(H100=2)

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import typing
+from unittest import mock
 
 from nova.policies import base as base_policies
 from nova.policies import servers as servers_policies
@@ -88,6 +89,20 @@ class CrossCellTest(cloud.GpuCloud):
         self.assertEqual({('gpu2', 'instance', 3)}, self.assigned())
         self.delete(self.server)
         self.wait_states('gpu2', 'L40S', available=4)
+
+    def test_source_is_free_after_a_confirmation_that_failed(self) -> None:
+        self.resize()
+        with mock.patch.object(self.driver('gpu1'), 'cleanup',
+                               side_effect=RuntimeError('x')):
+            self.api.post_server_action(
+                self.server['id'], {'confirmResize': None})
+            self.wait_status(self.server['id'], 'ERROR')
+        self.compare()
+        self.assertEqual({('gpu2', 'destination', 3)}, self.assigned())
+        # Nova keeps its record of the instance in the first cell for ever.
+        self.delete(self.server)
+        for host in self.machines:
+            self.wait_states(host, 'L40S', available=4)
 
     def test_resize_denied_by_the_other_cell_leaves_guest(self) -> None:
         self.restart_scheduler('ComputeFilter')

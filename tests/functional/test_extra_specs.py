@@ -20,8 +20,10 @@ from nova.tests.functional.api import client as api_client
 from tests.fixtures import cloud
 
 
-class ExtraSpecTest(cloud.GpuCloud):
-    """One HGX server with four GPUs per NUMA node."""
+class FlavorTest(cloud.GpuCloud):
+    """Flavors that Nova's API refuses or accepts; no host is needed."""
+
+    machines: typing.ClassVar[dict[str, str]] = {}
 
     def _refused(self, **extra_specs: str) -> str:
         specs = {key.replace('__', ':'): value
@@ -50,6 +52,10 @@ class ExtraSpecTest(cloud.GpuCloud):
             self.assertEqual(400, error.response.status_code)
             self.assertIn(key, str(error.response.text))
         self.flavor_of({'resources1:CUSTOM_FPGA': '1'})
+
+
+class ExtraSpecTest(cloud.GpuCloud):
+    """One HGX server with four GPUs per NUMA node."""
 
     def test_valid_extra_specs_are_accepted_and_enforced(self) -> None:
         fits = self.flavor_of({'resources:CUSTOM_GPU_H100': '4',

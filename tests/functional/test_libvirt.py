@@ -76,6 +76,24 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
         self.run_periodics('gpu1')
         self._same()
 
+    def test_guest_whose_devices_are_not_known_is_not_started(self) -> None:
+        self.conductor.stop()
+        pathlib.Path(self.state_path, 'gpu1.json').write_text('damaged')
+        self.restart_compute()
+        self.api.post_server_action(self.server['id'], {
+            'reboot': {'type': 'HARD'}})
+        self.wait_for(lambda: 'Reboot failed but instance is running'
+                      in self.stdlog.logger.output, 'the refusal')
+        self.wait_status(self.server['id'], 'ACTIVE')
+        # Nova has not touched the guest.
+        self.assertEqual(self.before, self.hostdevs(self.server))
+        self.conductor.start()
+        self.run_once('gpu1')
+        self.api.post_server_action(self.server['id'], {
+            'reboot': {'type': 'HARD'}})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self._same()
+
     def _reboot_host(self, bus_step: int = 1) -> None:
         """Reboot a host: afterwards no device is bound, and no domain runs.
 

@@ -196,6 +196,29 @@ class TwoHostsTest(GpuNUMACloud):
         self.delete(server)
         self.assertEqual({0: 0, 1: 0}, self.used_memory('gpu2'))
 
+    def test_required_guest_is_evacuated_to_the_node_that_has_free_gpus(
+            self) -> None:
+        server = self.boot(self.numa_flavor(2, 'required'))
+        self.assertEqual('gpu1', server['OS-EXT-SRV-ATTR:host'])
+        self.take_node(0, 'gpu2')
+        [service] = self.api.get_services(binary='nova-compute', host='gpu1')
+        self.computes['gpu1'].stop()
+        self.api.put_service_force_down(service['id'], True)
+        self.api.post_server_action(server['id'], {'evacuate': {}})
+        self.wait_for(lambda: [
+            migration['status'] for migration in self.api.get_migrations()
+            ] in (['done'], ['failed']), 'end of the migration')
+        self.assertEqual({1}, self.guest_nodes(server))
+        self.assertEqual({0: 0, 1: 64}, self.used_memory('gpu2'))
+        # Nova computes it anew from its instances.
+        self.run_periodics('gpu2')
+        self.assertEqual({0: 0, 1: 64}, self.used_memory('gpu2'))
+        # The host that returns releases what the server had there.
+        self._start_compute('gpu1')
+        self.api.put_service_force_down(service['id'], False)
+        self.delete(server)
+        self.assertEqual({0: 0, 1: 0}, self.used_memory('gpu2'))
+
     def test_host_with_gpus_and_memory_on_different_nodes_is_left_out(
             self) -> None:
         self.flags(max_attempts=1, group='scheduler')

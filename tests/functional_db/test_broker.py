@@ -14,6 +14,8 @@
 import time
 import uuid
 
+import amqp
+import fixtures
 import sqlalchemy as sa
 from oslotest import base
 
@@ -23,6 +25,7 @@ from gpgpu_plugin.compute import manager
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
@@ -38,10 +41,10 @@ class BrokerTest(base.BaseTestCase):
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.conf.set_override(
             'topic_prefix', f'test-{uuid.uuid4().hex[:8]}', 'gpgpu')
-        db = self.useFixture(database.Database(self.conf)).db
+        self.db = self.useFixture(database.Database(self.conf)).db
         # The conductor's own way to the broker stays.
         conductor = service.ConductorService(
-            self.conf, self._transport(services.RABBITMQ), db)
+            self.conf, self._transport(services.RABBITMQ), self.db)
         conductor.start()
         self.addCleanup(conductor.stop)
         url = sa.make_url(services.RABBITMQ)
@@ -54,6 +57,31 @@ class BrokerTest(base.BaseTestCase):
     def _transport(self, url):
         self.conf.set_override('transport_url', url, 'gpgpu')
         return rpc_transport.get_transport(self.conf)
+
+    def test_starts_and_pings_leave_no_new_queues(self):
+        declared = set()
+        declare = amqp.Channel.queue_declare
+
+        def queue_declare(channel, queue='', *args, **kwargs):
+            if 'x-expires' not in (kwargs.get('arguments') or {}):
+                declared.add(queue)
+            return declare(channel, queue, *args, **kwargs)
+        self.useFixture(fixtures.MonkeyPatch(
+            'amqp.Channel.queue_declare', queue_declare))
+
+        def queues_of_one_start():
+            declared.clear()
+            transport = self._transport(services.RABBITMQ)
+            conductor = service.ConductorService(
+                self.conf, transport, self.db)
+            conductor.start()
+            ping.ping(self.conf, transport, wait=0.1)
+            conductor.stop()
+            transport.cleanup()
+            return set(declared)
+        first = queues_of_one_start()
+        self.assertTrue(first)
+        self.assertEqual(first, queues_of_one_start())
 
     def _call_fails_in_time(self, api):
         began = time.monotonic()

@@ -11,20 +11,28 @@
 #    under the License.
 """The conductor's rules and schema on PostgreSQL and MariaDB."""
 
+import contextlib
+import dataclasses
 import threading
+from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.objects import admin
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import database
 from tests.fixtures import hosts
 from tests.fixtures import services
@@ -38,15 +46,20 @@ from tests.unit.conductor import test_releases
 from tests.unit.conductor import test_reports
 from tests.unit.conductor import test_scheduler_feed
 from tests.unit.conductor import test_sessions
+from tests.unit.conductor import test_variant_changes as changes
 from tests.unit.conductor import test_vgpu_capacity
 from tests.unit.conductor import test_vgpu_claims
 from tests.unit.conductor.admin import test_device
 from tests.unit.conductor.admin import test_group
 from tests.unit.conductor.admin import test_host
+from tests.unit.conductor.admin import test_pages
 from tests.unit.conductor.admin import test_variant
 from tests.unit.conductor.admin import test_vgpu_type
 from tests.unit.db import test_assignment
+from tests.unit.db import test_device_list
 from tests.unit.db import test_migration
+from tests.unit.db import test_purge
+from tests.unit.db import test_usage
 
 
 class PostgreSQLMixin:
@@ -69,32 +82,122 @@ class MariaDBMixin(PostgreSQLMixin):
 class LateCommit(base.ConductorTestCase):
     """A change that commits after a later one was read is not skipped."""
 
-    def test_late_commit_is_not_skipped(self):
-        second = '22222222-2222-2222-2222-222222222222'
-        base.hosts.store(
-            self.db, base.scan((), host='h2', node_uuid=second))
-        known = scheduler_feed.changes_since(self.db, 0).generation
+    def setUp(self):
+        super().setUp()
+        self.report_second_host()
+        self.feed = scheduler_feed.SchedulerFeed(self.db)
+        api = mock.Mock()
+        api.changes_since = lambda _, *args: self.feed.changes_since(*args)
+        self.cache = scheduler_view.SchedulerViewCache(api)
+
+    def seen(self):
+        """Return the generations that a scheduler sees."""
+        return {host.host: host.version.generation
+                for host in self.cache.refresh().hosts.values()}
+
+    @contextlib.contextmanager
+    def uncommitted(self, name):
+        """Change a host; the change is committed when the block ends."""
         begun, commit = threading.Event(), threading.Event()
 
         def late():
             with self.db.writer() as session:
-                host_db.changed(host_db.lock(session, 'h1'))
+                host_db.changed(host_db.lock(session, name))
                 session.flush()
                 begun.set()
                 commit.wait(300)
         writer = threading.Thread(target=late)
         writer.start()
-        self.addCleanup(writer.join)
-        self.addCleanup(commit.set)
-        self.assertTrue(begun.wait(300))
-        with self.db.writer() as session:
-            host_db.changed(host_db.lock(session, 'h2'))
-        first = scheduler_feed.changes_since(self.db, known)
-        self.assertEqual(['h2'], [host.host for host in first.hosts])
-        commit.set()
-        writer.join(300)
-        after = scheduler_feed.changes_since(self.db, first.generation)
-        self.assertEqual(['h1'], [host.host for host in after.hosts])
+        try:
+            self.assertTrue(begun.wait(300))
+            yield
+        finally:
+            commit.set()
+            writer.join()
+
+    def test_late_commit_is_not_skipped(self):
+        first = self.seen()
+        with self.uncommitted('h1'):
+            with self.db.writer() as session:
+                host_db.changed(host_db.lock(session, 'h2'))
+            self.assertEqual({'h1': first['h1'], 'h2': first['h2'] + 1},
+                             self.seen())
+        self.assertEqual({'h1': first['h1'] + 1, 'h2': first['h2'] + 1},
+                         self.seen())
+
+    def test_host_whose_row_is_locked_is_seen(self):
+        with self.uncommitted('h2'):
+            # A new scheduler, and one that knows the host.
+            for _ in range(2):
+                self.assertEqual({'h1', 'h2'}, set(self.seen()))
+
+    def test_time_is_kept_to_the_last_digit(self):
+        with self.db.reader() as session:
+            [known] = [version for version in host_db.changed_since(
+                session, 0) if version.id == 1]
+            self.assertEqual(known.changed_at, session.scalar(
+                sa.select(models.Host.changed_at).where(
+                    models.Host.changed_at == known.changed_at)))
+
+
+class BusyHost(base.ConductorTestCase):
+    """A host on which eight threads claim and abort all the time."""
+
+    def setUp(self):
+        super().setUp()
+        self.transport = rpc_transport.get_transport(self.conf)
+        for _ in range(2):
+            conductor = service.ConductorService(
+                self.conf, self.transport, self.db)
+            conductor.start()
+            self.addCleanup(conductor.stop)
+        self.calls = conductor_api.ConductorAPI(self.conf, self.transport)
+        self.ended = threading.Event()
+        self.claimed = threading.Barrier(9)
+        self.errors = []
+
+    def claim_and_abort(self, number):
+        context = gpgpu_context.admin()
+        origin = hosts.origin('h1', base.NODE)
+        first = True
+        while not self.ended.is_set():
+            try:
+                granted = self.calls.claim(
+                    context, origin, self.request(1, f'i{number}'))
+                self.calls.abort(context, origin, base.uuids(granted),
+                                 touched=False, fault=None,
+                                 driver_capacities=None)
+            except exception.GPUPluginException as exc:
+                self.errors.append(exc)
+                self.ended.set()
+            if first:
+                self.claimed.wait(300)
+                first = False
+
+    def committed(self):
+        with self.db.reader() as session:
+            return host_db.get(session, 'h1').generation
+
+    def test_each_call_sees_what_was_committed_before_it(self):
+        cache = scheduler_view.SchedulerViewCache(self.calls)
+        threads = [
+            threading.Thread(target=self.claim_and_abort, args=(number,))
+            for number in range(8)]
+        for thread in threads:
+            thread.start()
+        self.claimed.wait(300)
+        try:
+            before = self.committed()
+            for _ in range(20):
+                committed = self.committed()
+                seen = cache.refresh().hosts[base.NODE].version.generation
+                self.assertGreaterEqual(seen, committed)
+        finally:
+            self.ended.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual([], self.errors)
+        self.assertGreater(self.committed(), before)
 
 
 class FirstReport(base.ConductorTestCase):
@@ -104,37 +207,26 @@ class FirstReport(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
-        self.locked, self.asked = threading.Event(), threading.Event()
-        lock_row, lock_all = host_db.lock_row, host_db.lock_all
+        self.planning, self.go_on = threading.Event(), threading.Event()
+        plan = variant_matching.plan
 
-        def lock_variants(session, name):
+        def wait(variants, *args):
+            # It has read the variants.
             if threading.current_thread() is self.reporter:
-                self.asked.set()
-            return lock_row(session, name)
-
-        def lock_hosts(session):
-            hosts = lock_all(session)
-            self.locked.set()
-            self.asked.wait(300)
-            return hosts
-        self.reporter = threading.Thread(target=self.report_h2)
+                self.planning.set()
+                self.go_on.wait(300)
+            return plan(variants, *args)
+        self.reporter = threading.Thread(target=self.report_second_host)
         self.addCleanup(self.reporter.join)
-        self.addCleanup(self.asked.set)
-        for name, replacement in (('lock_row', lock_variants),
-                                  ('lock_all', lock_hosts)):
-            self.useFixture(fixtures.MonkeyPatch(
-                f'gpgpu_plugin.db.host.{name}', replacement))
-
-    def report_h2(self):
-        self.locked.wait(300)
-        try:
-            self.report_second_host()
-        finally:
-            self.asked.set()
+        self.addCleanup(self.go_on.set)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.variant_matching.plan', wait))
 
     def meanwhile(self, change, *args):
         self.reporter.start()
+        self.planning.wait(300)
         change(self.db, *args)
+        self.go_on.set()
         self.reporter.join(300)
 
     def variants_of_h2(self):
@@ -142,18 +234,66 @@ class FirstReport(base.ConductorTestCase):
                 for device in device_admin.list_all(self.db, 'h2')}
 
     def test_variant_that_is_created_meanwhile_is_the_hosts_too(self):
-        self.meanwhile(variant_admin.create, admin.VariantInfo(
-            name='H100', vendor='10de', device='2330'))
+        self.meanwhile(variant_admin.create, changes.H100)
+        self.assertEqual('ready', variant_admin.show(
+            self.db, 'H100').status)
         self.assertEqual({'H100'}, self.variants_of_h2())
 
     def test_variant_that_is_deleted_meanwhile_is_not_the_hosts(self):
-        self.asked.set()
-        variant_admin.create(self.db, admin.VariantInfo(
-            name='H100', vendor='10de', device='2330'))
-        self.asked.clear()
-        self.locked.clear()
-        self.meanwhile(variant_admin.delete, 'H100')
+        variant_admin.create(self.db, changes.H100)
+        self.meanwhile(variant_admin.delete, 'H100', changes.LATE)
         self.assertEqual({None}, self.variants_of_h2())
+
+
+class BesideClaims(changes.ChangeCase):
+    """A variant that is created beside claims and other transactions."""
+
+    count = 3
+    SPECIAL = dataclasses.replace(
+        changes.H100, name='S', subsystem_vendor='10de', subsystem='16c1')
+
+    def setUp(self):
+        super().setUp()
+        variant_admin.create(self.db, changes.H100)
+        variant_admin.create(self.db, self.SPECIAL, changes.LATE)
+
+    def test_host_that_is_locked_delays_neither_others_nor_their_claims(self):
+        with self.db.writer() as session:
+            host_db.lock(session, 'h1')
+            self.assertEqual(['h2'], self.advance())
+            self.claim(1, 'i2', host='h2', variant='S')
+            self.claim(1, 'i3', host='h3')
+            self.assertEqual([], self.advance())
+            self.assertEqual(('applying', 1), self.shown('S'))
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown('S'))
+        self.assertEqual(['S', 'S', 'H100'], self.variants())
+
+    def test_chunk_under_way_delays_neither_other_hosts_nor_calls(self):
+        planning, go_on = threading.Event(), threading.Event()
+        plan = variant_matching.plan
+
+        def wait(*args):
+            planning.set()
+            go_on.wait(300)
+            return plan(*args)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.variant_matching.plan', wait))
+        chunk = threading.Thread(target=self.advance)
+        chunk.start()
+        self.addCleanup(chunk.join)
+        self.addCleanup(go_on.set)
+        self.assertTrue(planning.wait(300))
+        self.claim(1, 'i3', host='h3')
+        # Another conductor leaves the change to the one that works on it.
+        self.assertIsNone(self.advance())
+        variant_admin.create(self.db, changes.A100)
+        self.assertRaises(exception.Conflict, variant_admin.delete, self.db,
+                          'S')
+        go_on.set()
+        chunk.join(300)
+        self.run_all()
+        self.assertEqual(['S', 'S', 'H100'], self.variants())
 
 
 class Migration(test_migration.MigrationMixin, base.ConductorTestCase):
@@ -176,30 +316,24 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_sessions.ReportOrderTest, test_sessions.RestoreTest,
         test_adoption.AdoptionTest, test_claims.ClaimTest,
         test_releases.EndTest,
-        test_assignment.UniqueKeyTest,
+        test_assignment.UniqueKeyTest, test_device_list.ShownStateTest,
+        test_device_list.PageTest, test_pages.PagesTest,
+        test_purge.PurgeTest, test_usage.UsageTest,
         test_cleaning.TasksTest, test_cleaning.StartedTest,
         test_cleaning.FinishedTest, test_cleaning.OperatorReleaseTest,
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
-        test_variant.VariantTest,
+        test_variant.VariantTest, test_variant.PendingTest,
+        changes.ChunkTest, changes.ReportTest, changes.ClaimTest,
+        changes.CrashTest, changes.TwoConductorsTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
         test_host.VGPUHostTest,
-        test_scheduler_feed.ChangesTest,
+        test_scheduler_feed.ChangesTest, test_scheduler_feed.PageTest,
         test_vgpu_type.ListTest, test_vgpu_type.EnableTest,
         test_vgpu_capacity.MdevCapacityTest,
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
-        test_driver_capacity.DriverCapacityTest, LateCommit, FirstReport,
-        Migration))
-del FirstReport, LateCommit, Migration, _mixin
-
-
-class SkipLockedTest(PostgreSQLMixin, base.ConductorTestCase):
-
-    def test_concurrent_readers_number_a_change_once(self):
-        scheduler_feed.changes_since(self.db, 0)
-        with self.db.reader() as session:
-            numbers = list(session.scalars(sa.select(
-                models.Host.change_number)))
-        self.assertEqual([1], numbers)
+        test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
+        FirstReport, BesideClaims, Migration))
+del BesideClaims, BusyHost, FirstReport, LateCommit, Migration, _mixin
 
 
 class NameTest(MariaDBMixin, base.ConductorTestCase):

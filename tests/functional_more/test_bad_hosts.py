@@ -25,16 +25,19 @@ import typing
 import fixtures
 
 from gpgpu_plugin import privsep
-from tests.functional import test_operations
+from tests.fixtures import libvirt_cloud
 
 
-class BadHostTest(test_operations.OperationCase):
+class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
     """The first of two servers is broken, without any guest on it."""
+
+    machines: typing.ClassVar[dict[str, str]] = {
+        'gpu1': 'pcie-l40s-4', 'gpu2': 'pcie-l40s-4'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('L40S', '--vendor', '10de', '--device', '26b9'),)
 
     def setUp(self) -> None:
         super().setUp()
-        self.delete(self.server)
-        self.wait_facts(self.server, self.nothing_assigned)
         self.backend = self.driver().gpu_tracker.backend
 
     def _builds_elsewhere(self, *words: str, **states: int) -> None:
@@ -43,9 +46,9 @@ class BadHostTest(test_operations.OperationCase):
         :param words: words that the log has
         :param states: states of the first host's devices
         """
-        self.server = self.boot(self.flavor(L40S=2))
-        self.assertEqual('gpu2', self.server['OS-EXT-SRV-ATTR:host'])
-        self.assertEqual(2, len(self.hostdevs(self.server, 'gpu2')))
+        server = self.boot(self.flavor(L40S=2))
+        self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
+        self.assertEqual(2, len(self.hostdevs(server, 'gpu2')))
         for word in words:
             self.assertIn(word, self.stdlog.logger.output)
         self.wait_states('gpu1', 'L40S', **states)
@@ -129,14 +132,14 @@ class BadHostTest(test_operations.OperationCase):
                           available=4)
         self._first_host_works()
 
-    def test_gpu_that_does_not_answer_is_unmanaged(self) -> None:
+    def test_gpu_that_does_not_answer_is_quarantined(self) -> None:
         first = min(self.devices('--host', 'gpu1', '--variant', 'L40S'),
                     key=lambda device: device['address'])
         (self.sysfs('gpu1') / 'bus/pci/devices' / first['address'] / 'config'
          ).write_bytes(b'\xff' * 4096)
-        self._builds_elsewhere('the device does not answer', available=3)
-        self.assertEqual('unmanaged', self.listing(
-            'device', 'show', first['uuid'])['shown_state'])
+        self._builds_elsewhere(
+            'the device does not answer', quarantined=1, available=3)
+        self.assertIn('does not answer', self._reason())
 
     def test_build_that_fails_on_all_hosts_is_in_error(self) -> None:
         for host in self.machines:
