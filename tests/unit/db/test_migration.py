@@ -43,6 +43,18 @@ def _compare(context, inspected_column, column, inspected, default, wanted):
     return False if same else None
 
 
+def _content(engine):
+    """Return the columns, indexes and rows of all tables as text."""
+    found = sa.MetaData()
+    found.reflect(engine)
+    with engine.connect() as connection:
+        return str([
+            (name, [repr(column) for column in table.columns],
+             sorted(repr(index) for index in table.indexes),
+             connection.execute(sa.select(table)).all())
+            for name, table in sorted(found.tables.items())])
+
+
 class MigrationMixin:
     """Tests that run on every kind of database."""
 
@@ -70,12 +82,17 @@ class MigrationMixin:
         with database.cut_after(engine, None) as statements:
             migration.sync(engine)
         left = []
+        repaired = set()
         for count in range(1, len(statements) + 1):
             database.empty(engine)
             with database.cut_after(engine, count) as done:
                 migration.sync(engine)
             self.assertEqual(statements[:count], done)
             left.append(len(sa.inspect(engine).get_table_names()))
+            remains = _content(engine)
+            if remains in repaired:
+                continue
+            repaired.add(remains)
             self.assertTrue(migration.sync(engine), statements[count - 1])
             self.assertTrue(migration.is_current(engine))
             self.test_models_are_what_migrations_make()
