@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The conductor's rules and schema on PostgreSQL and MariaDB."""
+"""The conductor's rules on PostgreSQL and MariaDB."""
 
 import contextlib
 import dataclasses
@@ -57,7 +57,6 @@ from tests.unit.conductor.admin import test_variant
 from tests.unit.conductor.admin import test_vgpu_type
 from tests.unit.db import test_assignment
 from tests.unit.db import test_device_list
-from tests.unit.db import test_migration
 from tests.unit.db import test_purge
 from tests.unit.db import test_usage
 
@@ -296,12 +295,6 @@ class BesideClaims(changes.ChangeCase):
         self.assertEqual(['S', 'S', 'H100'], self.variants())
 
 
-class Migration(test_migration.MigrationMixin, base.ConductorTestCase):
-
-    functions = ()
-    variant = False
-
-
 def _on(mixin, *cases):
     """Derive each test case for the server of the mixin."""
     prefix = mixin.__name__.removesuffix('Mixin')
@@ -332,8 +325,8 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.MdevCapacityTest,
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
-        FirstReport, BesideClaims, Migration))
-del BesideClaims, BusyHost, FirstReport, LateCommit, Migration, _mixin
+        FirstReport, BesideClaims))
+del BesideClaims, BusyHost, FirstReport, LateCommit, _mixin
 
 
 class NameTest(MariaDBMixin, base.ConductorTestCase):

@@ -37,9 +37,10 @@ class RaceMixin:
             **kwargs))
 
     def test_64_claimers_of_two_conductors_get_different_gpus(self):
-        outcome = self.race(hosts=25)
+        # The benchmark runs the same race for 25 hosts.
+        outcome = self.race(hosts=8)
         self.assertEqual((), outcome.errors)
-        self.assertEqual((200, 0, 0), (
+        self.assertEqual((64, 0, 0), (
             outcome.granted, outcome.doubles, outcome.lost))
 
     def test_64_claimers_of_whole_gpus_and_vgpus_get_what_fits(self):
