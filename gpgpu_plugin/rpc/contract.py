@@ -70,8 +70,8 @@ class Client:
         answer = self._client.call(
             ctxt.wanted_for(self._timeout), method.__name__,
             **_encoded(kwargs))
-        kind = typing.get_type_hints(method)['return']
-        return typing.cast('_Result', codec.from_primitive(kind, answer))
+        return typing.cast('_Result', codec.from_primitive(
+            _hints(method)['return'], answer))
 
     def cast(
         self,
@@ -84,6 +84,10 @@ class Client:
         """Send a message and do not wait until a server handles it."""
         self._client.cast(
             ctxt.wanted_for(None), method.__name__, **_encoded(kwargs))
+
+
+# Evaluates annotations that are text, which took longer than encoding.
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _encoded(arguments: Mapping[str, object]) -> dict[str, object]:
@@ -108,7 +112,7 @@ def serve(contract: type[object]) -> Callable[
     def decorate(endpoint: type[_Endpoint]) -> type[_Endpoint]:
         for name, method in methods(contract).items():
             setattr(endpoint, name, _served(
-                getattr(endpoint, name), typing.get_type_hints(method)))
+                getattr(endpoint, name), _hints(method)))
         return endpoint
     return decorate
 
@@ -122,10 +126,15 @@ def _served(implementation: Callable[..., object],
     """
     def answer(endpoint: object, ctxt: _Context,
                **primitives: object) -> object:
-        return codec.to_primitive(implementation(endpoint, ctxt, **{
-            name: codec.from_primitive(kinds[name], value)
-            if name in kinds else value
-            for name, value in primitives.items()}))
+        try:
+            return codec.to_primitive(implementation(endpoint, ctxt, **{
+                name: codec.from_primitive(kinds[name], value)
+                if name in kinds else value
+                for name, value in primitives.items()}))
+        except exception.GPUPluginException as exc:
+            # Formatting the traceback, which nobody shows, would take longer
+            # than most refusals.
+            raise exc.with_traceback(None) from None
     served: Callable[..., object] = oslo_messaging.expected_exceptions(
         exception.GPUPluginException)(answer)
     return functools.wraps(implementation)(served)

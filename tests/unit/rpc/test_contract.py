@@ -12,8 +12,10 @@
 """Tests of RPC contracts: both ends use the same arguments."""
 
 import inspect
+import traceback
 import typing
 from collections.abc import Callable
+from unittest import mock
 
 import oslo_messaging
 from oslotest import base
@@ -132,3 +134,22 @@ class ServeTest(base.BaseTestCase):
             oslo_messaging.ExpectedException, self.serve, request={
                 'instance_uuid': 'i1', 'host': 'unknown', 'request': {}})
         self.assertIsInstance(refusal.exc_info[1], exception.NotFound)
+
+    def test_traceback_of_our_error_is_not_sent(self):
+        refusal = self.assertRaises(
+            oslo_messaging.ExpectedException, self.serve, request={
+                'instance_uuid': 'i1', 'host': 'unknown', 'request': {}})
+        _, error, frames = refusal.exc_info
+        self.assertNotIn('repeat', [
+            frame.name for frame in traceback.extract_tb(frames)])
+        self.assertIsNone(error.__context__)
+
+    def test_annotations_are_evaluated_once(self):
+        class Direct:
+            def call(self, ctxt, method, **arguments):
+                return getattr(_EchoEndpoint(), method)(ctxt, **arguments)
+        client = contract.Client(Direct())
+        client.call(_Echo.repeat, context.admin(), request=self.REQUEST)
+        with mock.patch.object(typing, '_eval_type') as evaluate:
+            client.call(_Echo.repeat, context.admin(), request=self.REQUEST)
+        evaluate.assert_not_called()
