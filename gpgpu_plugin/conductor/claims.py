@@ -35,6 +35,7 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import refusals as refusals_mod
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
@@ -62,13 +63,18 @@ _Reason = request_mod.Reason
 
 def claim(db: api.Database, request: objects.ClaimRequest,
           lease: float, origin: session_obj.Origin | None = None,
-          is_wanted: Callable[[], None] = lambda: None) -> objects.Claim:
+          is_wanted: Callable[[], None] = lambda: None,
+          refusals: refusals_mod.Refusals | None = None) -> objects.Claim:
     """Assign devices to an instance, all or none (ConductorAPI.claim).
 
     :param lease: seconds until a claim that nobody activated may be aborted
     :param is_wanted: raises if the caller has given up
+    :param refusals: those of the process
     :raises ClaimDenied: with the reason's name
+    :raises Invalid: another host asks
     """
+    known = refusals or refusals_mod.Refusals()
+
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
         loaded = _end_orphans(
@@ -78,7 +84,11 @@ def claim(db: api.Database, request: objects.ClaimRequest,
             offers = _offers(loaded.groups)
             demands = _own_demands(session, request, offers)
             _check_allocation(request, loaded.groups)
-            selected = _choose(request, demands, offers)
+            try:
+                selected = _choose(request, demands, offers)
+            except exception.ClaimDenied as exc:
+                known.remember(request, host.generation, exc)
+                raise
             assigned = _assign(
                 session, host, request, selected, offers, lease)
             if assigned:
@@ -96,6 +106,11 @@ def claim(db: api.Database, request: objects.ClaimRequest,
         # Last of all: the transaction may have waited for the lock.
         is_wanted()
         return granted
+    if origin is not None and origin.host != request.host:
+        raise exception.Invalid(
+            field='host', value=request.host,
+            expected=f'{origin.host}, since a host claims its own devices')
+    known.repeat(db, request, origin)
     return db.write(work)
 
 
@@ -103,13 +118,8 @@ def _lock_host(session: orm.Session, request: objects.ClaimRequest,
                origin: session_obj.Origin | None) -> models.Host:
     """Return the host, locked.
 
-    :raises Invalid: another host asks
     :raises ClaimDenied: it has not reported its devices
     """
-    if origin is not None and origin.host != request.host:
-        raise exception.Invalid(
-            field='host', value=request.host,
-            expected=f'{origin.host}, since a host claims its own devices')
     host = host_db.lock(session, request.host)
     sessions.check(host, origin, reported=False)
     if host is None or (origin is not None and not host.report_number):

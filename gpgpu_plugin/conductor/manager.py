@@ -37,6 +37,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import refusals
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
@@ -85,6 +86,7 @@ class ConductorManager(conductor_contract.Conductor):
         self._wake = wake
         self._compute_api = compute_api
         self._feed = scheduler_feed.SchedulerFeed(db)
+        self._refusals = refusals.Refusals()
 
     def _refresh(self, ctxt: _Context, hosts: Iterable[str]) -> None:
         for host in hosts:
@@ -132,7 +134,8 @@ class ConductorManager(conductor_contract.Conductor):
                 self._db, request, self._conf.gpgpu.claim_lease, origin,
                 functools.partial(
                     arrival.check_wanted, 'claim',
-                    f'instance {request.instance_uuid}', ctxt.wanted))
+                    f'instance {request.instance_uuid}', ctxt.wanted),
+                self._refusals)
         except (exception.ClaimDenied, exception.RequestExpired) as exc:
             LOG.info('%s', exc)
             raise

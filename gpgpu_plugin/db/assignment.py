@@ -91,6 +91,13 @@ _ACTIVATE = (sa.update(_TABLE)
              .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
              .values(lease_expires_at=None))
 
+_ON_HOST = (
+    sa.select(_TABLE.c.id)
+    .where(_TABLE.c.host_id == sa.bindparam('host_id'),
+           _TABLE.c.instance_uuid == sa.bindparam('instance_uuid'),
+           _TABLE.c.active == 1)
+    .limit(1))
+
 
 def with_devices(
     session: orm.Session, host_ids: Collection[int],
@@ -208,6 +215,13 @@ def of_device(session: orm.Session,
     """Return the active assignment of a device."""
     found = _active(session, models.Assignment.device_id == device_id)
     return found[0] if found else None
+
+
+def is_on(session: orm.Session, host_id: int, instance_uuid: str) -> bool:
+    """Return whether an instance has assignments on a host."""
+    found = session.execute(_ON_HOST, {
+        'host_id': host_id, 'instance_uuid': instance_uuid})
+    return found.first() is not None
 
 
 def instance_of_variant(session: orm.Session, variant_id: int,

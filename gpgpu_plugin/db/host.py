@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -28,10 +29,14 @@ _CHANGED_AT = 'changed_at'
 the UPDATE, which would need a statement for each host."""
 
 
+# Made once: SQLAlchemy takes longer to make them than to run them.
+_LIVE = (models.Host.name == sa.bindparam('name'), models.Host.deleted == 0)
+_FIND = sa.select(models.Host).where(*_LIVE)
+
+
 def find(session: orm.Session, name: str) -> models.Host | None:
     """Return the live host of a name, not locked."""
-    return _exact(session.scalar(sa.select(models.Host).where(
-        models.Host.name == name, models.Host.deleted == 0)), name)
+    return _exact(session.scalar(_FIND, {'name': name}), name)
 
 
 def _exact(host: models.Host | None, name: str) -> models.Host | None:
@@ -68,9 +73,8 @@ def lock(session: orm.Session, name: str) -> models.Host | None:
 
     Must be the transaction's first statement (see db.api).
     """
-    return _exact(next(iter(_locked(
-        session, models.Host.name == name, models.Host.deleted == 0)),
-        None), name)
+    found = _lock(session, _LOCK, {'name': name})
+    return _exact(found[0] if found else None, name)
 
 
 def lock_ids(session: orm.Session, ids: Sequence[int], *,
@@ -80,23 +84,32 @@ def lock_ids(session: orm.Session, ids: Sequence[int], *,
     :param skip_locked: leave out hosts that another transaction has locked
         instead of waiting for them
     """
-    return _locked(
-        session, models.Host.id.in_(ids), skip_locked=skip_locked)
+    return _lock(
+        session, _locking(models.Host.id.in_(ids), skip_locked=skip_locked))
 
 
 def lock_all(session: orm.Session) -> list[models.Host]:
     """Return all live hosts, locked in the order that all writers keep."""
-    return _locked(session, models.Host.deleted == 0)
+    return _lock(session, _locking(models.Host.deleted == 0))
 
 
-def _locked(session: orm.Session,
-            *conditions: sa.ColumnElement[bool],
-            skip_locked: bool = False) -> list[models.Host]:
+_Locking = sa.Select[models.Host, float]
+
+
+def _locking(*conditions: sa.ColumnElement[bool],
+             skip_locked: bool = False) -> _Locking:
+    return (sa.select(models.Host, clock.now()).where(*conditions)
+            .order_by(models.Host.id).with_for_update(skip_locked=skip_locked)
+            .execution_options(populate_existing=True))
+
+
+_LOCK = _locking(*_LIVE)
+
+
+def _lock(session: orm.Session, statement: _Locking,
+          values: Mapping[str, object] | None = None) -> list[models.Host]:
     """Lock hosts, and note the time of their changes."""
-    rows = session.execute(
-        sa.select(models.Host, clock.now()).where(*conditions)
-        .order_by(models.Host.id).with_for_update(skip_locked=skip_locked)
-        .execution_options(populate_existing=True)).all()
+    rows = session.execute(statement, values).all()
     if rows:
         session.info[_CHANGED_AT] = rows[0][1]
     return [host for host, _ in rows]
