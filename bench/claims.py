@@ -11,23 +11,31 @@
 #    under the License.
 """Claims per second through our whole path, beside Placement's.
 
-In both, 64 clients in 8 processes claim 200 devices of 25 hosts one by one,
-on PostgreSQL. Ours goes over RabbitMQ to two conductors; Placement's WSGI
-application runs inside each client process, without a network.
+64 clients in 8 processes claim 200 devices of 25 hosts one by one. Ours go
+over RabbitMQ to two conductors. Placement's WSGI application runs inside each
+client process, without a network. What RabbitMQ and oslo.messaging alone cost
+is shown by conductors that refuse each claim without looking at it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import tempfile
 import uuid
 from collections.abc import Iterator
 
 import sqlalchemy as sa
 
+from bench import outcome
 from bench import placement_peer
 from bench import race
 from bench import report
 from tests.fixtures import services
+
+_CLAIMERS = 64
+_HOSTS = 25
+_DEVICES = 200
 
 
 @contextlib.contextmanager
@@ -41,10 +49,16 @@ def database(server: str) -> Iterator[str]:
         yield sa.make_url(server).set(database=name).render_as_string(
             hide_password=False)
     finally:
+        force = ' WITH (FORCE)' if engine.dialect.name == 'postgresql' else ''
         with engine.connect() as connection:
-            connection.execute(sa.text(
-                f'DROP DATABASE {name} WITH (FORCE)'))
+            connection.execute(sa.text(f'DROP DATABASE {name}{force}'))
         engine.dispose()
+
+
+@contextlib.contextmanager
+def _sqlite() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield f'sqlite:///{pathlib.Path(folder, "gpgpu.sqlite")}'
 
 
 def _at(latencies: tuple[float, ...], part: float) -> float:
@@ -52,20 +66,42 @@ def _at(latencies: tuple[float, ...], part: float) -> float:
         len(latencies) - 1, int(len(latencies) * part))]
 
 
+def _rate(ours: outcome.Outcome) -> float:
+    return ours.granted / ours.seconds
+
+
+def _wrong(name: str, ours: outcome.Outcome) -> list[str]:
+    """Return what was not exact; a double or a lost claim is."""
+    wrong = [f'{name}: {error}' for error in ours.errors[:3]]
+    if ours.doubles or ours.lost or ours.granted != _DEVICES:
+        wrong.append(
+            f'{name}: {ours.granted} of {_DEVICES} granted, {ours.doubles} '
+            f'devices with two owners, {ours.lost} claims lost')
+    return wrong
+
+
+def _race(url: str, conductors: int = 2, *,
+          refuse: bool = False) -> outcome.Outcome:
+    return race.run(race.Setting(
+        database=url, transport=services.RABBITMQ, hosts=_HOSTS,
+        conductors=conductors, refuse=refuse))
+
+
 def run() -> report.Result:
-    """Run both races; a double or a lost claim of ours is wrong."""
+    """Run all races."""
     with database(services.POSTGRESQL) as url:
-        ours = race.run(race.Setting(
-            database=url, transport=services.RABBITMQ))
+        ours = _race(url)
     with database(services.POSTGRESQL) as url:
         peer = placement_peer.run(url)
-    wrong = [*ours.errors[:3]]
-    if ours.doubles or ours.lost or ours.granted != 200:
-        wrong.append(f'{ours.granted} of 200 granted, {ours.doubles} '
-                     f'devices with two owners, {ours.lost} claims lost')
+    with database(services.POSTGRESQL) as url:
+        refused = _race(url, refuse=True)
+    with database(services.MARIADB) as url:
+        mariadb = _race(url)
+    with _sqlite() as url:
+        sqlite = _race(url, conductors=1)
     rows = [report.Row(
-        what='claims, 64 clients, PostgreSQL', unit='1/s',
-        ours=ours.granted / ours.seconds, peer=peer.accepted / peer.seconds,
+        what='claims, 64 clients, PostgreSQL', unit='1/s', ours=_rate(ours),
+        peer=peer.accepted / peer.seconds,
         goal=report.Goal(at_least=10, ratio=True),
         note=f'peer: Placement; devices with two owners: ours '
              f'{ours.doubles}, peer {peer.doubles}')]
@@ -74,4 +110,16 @@ def run() -> report.Result:
             what=f'claim {name}', unit='ms', ours=_at(ours.latencies, part),
             peer=_at(peer.latencies, part),
             goal=report.Goal(at_most=1000) if name == 'p99' else None))
-    return report.Result(name='claims', rows=tuple(rows), wrong=tuple(wrong))
+    calls = _DEVICES + _CLAIMERS * _HOSTS
+    rows += [
+        report.Row(
+            what='calls, granted or refused', unit='1/s',
+            ours=calls / ours.all_seconds,
+            limit=_CLAIMERS * _HOSTS / refused.all_seconds,
+            note='limit: the same messages, refused without a look'),
+        report.Row(what='claims, MariaDB', unit='1/s', ours=_rate(mariadb)),
+        report.Row(what='claims, SQLite, 1 conductor', unit='1/s',
+                   ours=_rate(sqlite))]
+    return report.Result(name='claims', rows=tuple(rows), wrong=(
+        *_wrong('PostgreSQL', ours), *_wrong('MariaDB', mariadb),
+        *_wrong('SQLite', sqlite), *refused.errors[:3]))

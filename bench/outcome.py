@@ -38,8 +38,8 @@ class Grant:
     at: float
 
 
-# Grants and errors of one process of claimers.
-Answer = tuple[list[Grant], list[str]]
+# Grants and errors of one process of claimers, and when it ended.
+Answer = tuple[list[Grant], list[str], float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,7 @@ class Outcome:
     """What claimers were granted, and what the database has afterwards.
 
     :ivar seconds: from the start to the last grant
+    :ivar all_seconds: from the start to the last refusal
     :ivar doubles: devices that were granted twice, or that have two active
         assignments
     :ivar lost: claims that were granted but are not in the database
@@ -57,6 +58,7 @@ class Outcome:
 
     granted: int
     seconds: float
+    all_seconds: float
     latencies: tuple[float, ...]
     doubles: int
     lost: int
@@ -69,7 +71,7 @@ class Outcome:
 def judge(db: api.Database, began: float,
           answers: Sequence[Answer]) -> Outcome:
     """Compare the grants of all claimers with the database."""
-    grants = [grant for part, _ in answers for grant in part]
+    grants = [grant for part, _, _ in answers for grant in part]
     active = _active(db)
     left: collections.Counter[str] = collections.Counter()
     for info in vgpu_type_admin.list_all(db):
@@ -83,10 +85,11 @@ def judge(db: api.Database, began: float,
     return Outcome(
         granted=len(grants),
         seconds=max((grant.at for grant in grants), default=began) - began,
+        all_seconds=max(ended for _, _, ended in answers) - began,
         latencies=tuple(sorted(grant.seconds for grant in grants)),
         doubles=len(doubles),
         lost=sum(grant.assignment not in known for grant in grants),
-        errors=tuple(error for _, part in answers for error in part),
+        errors=tuple(error for _, part, _ in answers for error in part),
         assigned=_assigned(db), left=dict(left))
 
 

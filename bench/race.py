@@ -19,6 +19,7 @@ every host has refused it.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
@@ -27,6 +28,7 @@ import queue
 import random
 import threading
 import time
+import typing
 import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -40,6 +42,7 @@ from bench import crowd
 from bench import outcome
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -76,6 +79,8 @@ class Setting:
     :ivar mixed: claimers request whole GPUs and vGPUs of three types,
         sometimes two of these at once
     :ivar mix_policy: a domain.vgpu.capacity.VGPUMixPolicy
+    :ivar refuse: conductors refuse all claims without a look at the database,
+        to show what messages alone cost
     :ivar unsafe: without the host's lock, the unique key and the
         compare-and-swap, to show that the race finds what they prevent
     """
@@ -89,6 +94,7 @@ class Setting:
     threads: int = 8
     mixed: bool = False
     mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
+    refuse: bool = False
     unsafe: bool = False
 
     @property
@@ -172,6 +178,13 @@ def _lock_nothing(session: orm.Session, name: str) -> models.Host | None:
     return host_db.find(session, name)
 
 
+def _refuse(db: api.Database, asked: claim_obj.ClaimRequest,
+            *_: object) -> typing.NoReturn:
+    raise exception.ClaimDenied(
+        instance=asked.instance_uuid, host=asked.host,
+        reason=request.Reason.NOT_ENOUGH_AVAILABLE, detail='nothing is')
+
+
 def _swap_anyway(
     session: orm.Session,
     changes: Sequence[tuple[device_db.DeviceRow, device_db.DeviceRow]],
@@ -189,6 +202,11 @@ def conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
         host_db.lock = _lock_nothing
         # All three guards: lock, unique key, compare-and-swap.
         device_db.swap = _swap_anyway
+    if setting.refuse:
+        claims.claim = _refuse
+        # All threads answer at once, as those of no real conductor do.
+        logging.getLogger('oslo_messaging._drivers.pool').setLevel(
+            logging.ERROR)
     conf = configuration(setting)
     conductor = service.ConductorService(
         conf,
@@ -280,7 +298,7 @@ def _compete(setting: Setting, name: str, barrier: crowd.Barrier,
         lambda: calls.variant_list(gpgpu_context.admin()),
         lambda number: _claim_all(
             setting, f'{name}-{number}', calls, grants, errors))
-    results.put((grants, errors))
+    results.put((grants, errors, time.perf_counter()))
 
 
 def run(setting: Setting) -> outcome.Outcome:
