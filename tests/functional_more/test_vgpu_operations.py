@@ -22,6 +22,7 @@ import typing
 from tests.fixtures import vgpu_cloud
 from tests.functional import test_moves
 from tests.functional import test_operations
+from tests.functional_more import test_failed_moves
 from tests.functional_more import test_killed
 
 
@@ -43,19 +44,27 @@ class ReleaseTest(vgpu_cloud.Mdevs, test_operations.ReleaseTest):
 
 @vgpu_cloud.only(
     'test_confirmed_resize_leaves_devices_of_destination',
-    'test_reverted_resize_leaves_devices_of_source',
-    'test_restarts_before_confirmation_keep_both_sets',
-    'test_source_that_fails_after_the_claim_keeps_server',
-    'test_destination_that_fails_is_repaired_by_hard_reboot')
+    'test_reverted_resize_leaves_devices_of_source')
 class TwoHostsTest(vgpu_cloud.Mdevs, test_moves.TwoHostsTest):
     """Resize and cold migration to another host."""
 
 
 @vgpu_cloud.only(
-    'test_returned_host_releases_devices_of_evacuated_server',
-    'test_evacuation_that_fails_can_be_repeated')
+    'test_restarts_before_confirmation_keep_both_sets',
+    'test_source_that_fails_after_the_claim_keeps_server',
+    'test_destination_that_fails_is_repaired_by_hard_reboot')
+class FailedTwoHostsTest(vgpu_cloud.Mdevs, test_failed_moves.TwoHostsTest):
+    """Moves to another host that fail in the middle."""
+
+
+@vgpu_cloud.only('test_returned_host_releases_devices_of_evacuated_server')
 class EvacuateTest(vgpu_cloud.Mdevs, test_moves.EvacuateTest):
     """The first of two hosts dies."""
+
+
+@vgpu_cloud.only('test_evacuation_that_fails_can_be_repeated')
+class FailedEvacuateTest(vgpu_cloud.Mdevs, test_failed_moves.EvacuateTest):
+    """The first of two hosts dies, and the evacuation fails."""
 
 
 class OneHostTest(vgpu_cloud.Mdevs, test_moves.OneHostTest):
@@ -87,10 +96,15 @@ class TypedVFsReleaseTest(vgpu_cloud.TypedVFs, test_operations.ReleaseTest):
 
 @vgpu_cloud.only(
     'test_confirmed_resize_leaves_devices_of_destination',
-    'test_reverted_resize_leaves_devices_of_source',
-    'test_destination_that_fails_is_repaired_by_hard_reboot')
+    'test_reverted_resize_leaves_devices_of_source')
 class TypedVFsTwoHostsTest(vgpu_cloud.TypedVFs, test_moves.TwoHostsTest):
     """Resize and cold migration of a server with VFs that have types."""
+
+
+@vgpu_cloud.only('test_destination_that_fails_is_repaired_by_hard_reboot')
+class TypedVFsFailedTwoHostsTest(vgpu_cloud.TypedVFs,
+                                 test_failed_moves.TwoHostsTest):
+    """Moves of a server with VFs that have types, failing in the middle."""
 
 
 @vgpu_cloud.only('test_shelve_frees_devices_and_unshelve_claims_again')
