@@ -42,6 +42,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
@@ -90,10 +91,10 @@ class ConductorManager(conductor_contract.Conductor):
 
     def _refresh(self, ctxt: _Context, hosts: Iterable[str]) -> None:
         for host in hosts:
-            casts.tell(self._compute_api.refresh, ctxt, host)
+            casts.notify(self._compute_api.refresh, ctxt, host)
 
     def _tell(self, ctxt: _Context, host: str) -> None:
-        casts.tell(self._compute_api.assignments_changed, ctxt, host)
+        casts.notify(self._compute_api.assignments_changed, ctxt, host)
 
     # -- compute hosts ------------------------------------------------------
 
@@ -108,10 +109,11 @@ class ConductorManager(conductor_contract.Conductor):
         limit = self._conf.gpgpu.rpc_timeout
         if ctxt.wanted is not None and ctxt.wanted < limit:
             LOG.warning(
-                '[gpgpu] rpc_timeout of nova-compute on %(host)s is %(wanted)s'
-                ' s, and of this conductor %(limit)s s: calls of the host '
-                'give up while they still wait in the database. Set the same '
-                'value', {'host': host, 'wanted': ctxt.wanted,
+                '[gpgpu] rpc_timeout is %(wanted)s s in nova-compute on '
+                '%(host)s, but %(limit)s s in this gpgpu-conductor: '
+                'nova-compute stops waiting while its calls still wait for '
+                'the database. Set the same value in nova.conf and '
+                'gpgpu.conf', {'host': host, 'wanted': ctxt.wanted,
                           'limit': limit})
 
     def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
@@ -230,11 +232,11 @@ class ConductorManager(conductor_contract.Conductor):
 
     @contextlib.contextmanager
     def _variant_caller(self, ctxt: _Context, method: str,
-                        name: str) -> Iterator[variant_admin.Caller]:
+                        name: str) -> Iterator[variant_changes.Caller]:
         """Return the context of a call that changes a variant."""
         wanted = ctxt.wanted or self._conf.gpgpu.rpc_timeout
         try:
-            yield variant_admin.Caller(
+            yield variant_changes.Caller(
                 check_wanted=functools.partial(
                     arrival.check_wanted, method, f'variant {name}', wanted),
                 is_over=lambda: arrival.seconds() > wanted * _PART,
@@ -274,10 +276,10 @@ class ConductorManager(conductor_contract.Conductor):
     def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
                       host: str | None, enabled: bool,
                       ) -> tuple[admin.VGPUTypeInfo, ...]:
-        types, hosts = vgpu_type_admin.set_enabled(
-            self._db, variant, vgpu_type, host, enabled=enabled)
-        self._refresh(ctxt, hosts)
-        return types
+        with self._variant_caller(ctxt, 'vgpu_type_set', variant) as caller:
+            return vgpu_type_admin.set_enabled(
+                self._db, variant, vgpu_type, host, enabled=enabled,
+                caller=caller)
 
     def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
                   ) -> tuple[admin.HostInfo, ...]:

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -35,17 +37,20 @@ def sync(session: orm.Session, host_ids: Sequence[int]) -> None:
     A type that no GPU has any more stays as long as Placement may know it.
     """
     rows = {row.id: row for row in group_db.of_hosts(session, host_ids)}
+    enabled = functools.cache(functools.partial(
+        variant_db.keep_enabled_types, session))
     for groups in capacity.load(session, host_ids).values():
         for group in groups:
-            _sync(rows[group.rows.id], group.value)
+            _sync(rows[group.rows.id], group.value, enabled)
     session.flush()
 
 
-def _sync(row: models.Group, group: group_rules.GroupCapacity) -> None:
+def _sync(row: models.Group, group: group_rules.GroupCapacity,
+          enabled_of: Callable[[int], set[str]]) -> None:
     found = group.found_types()
     rows = {known.vgpu_type: known for known in row.types}
     if found.keys() - rows.keys():
-        enabled = variant_db.enabled_types(row.variant)
+        enabled = enabled_of(row.variant_id)
         for name in sorted(found.keys() - rows.keys()):
             rows[name] = models.VGPUType(
                 vgpu_type=name, enabled=name in enabled,

@@ -19,8 +19,8 @@ locked is not waited for but done later, alone: only claims on the hosts of one
 chunk wait for it.
 
 A report matches by the variants that it reads, and once more if they changed
-meanwhile (``reports``). So a host that reports between two chunks is right,
-and one whose devices no chunk saw, too.
+meanwhile (``reports``). So a host that reports between two chunks, or whose
+devices no chunk saw, is matched correctly.
 """
 
 from __future__ import annotations
@@ -57,6 +57,27 @@ _ATTEMPTS = 3
 """Locked hosts that are waited for before the rest is left for later."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Whoever waits until a variant is changed.
+
+    :ivar check_wanted: raises if the caller has given up; then nothing is
+        changed
+    :ivar is_over: returns whether the part of the caller's time is over in
+        which the change is applied to hosts; the rest is left to
+        ``variant_worker``
+    :ivar tell: takes the names of hosts that changed
+    """
+
+    check_wanted: Callable[[], None] = lambda: None
+    is_over: Callable[[], bool] = lambda: False
+    tell: Callable[[Sequence[str]], None] = lambda hosts: None
+
+
+PATIENT = Caller()
+"""A caller who waits until all hosts have the change."""
+
+
 class _InUse(Exception):
     """An instance got a device of the variant before the change began."""
 
@@ -89,6 +110,36 @@ class _Part:
                     self.last_host_id, self.skipped):
             return None
         return change
+
+
+def check_settled(session: orm.Session, row: models.Variant) -> None:
+    """Refuse to change a variant of which some hosts lack the last change.
+
+    :raises Conflict: it says how many hosts
+    """
+    change = change_db.of_variant(session, row.id)
+    if change is not None:
+        raise exception.Conflict(
+            kind='variant', name=row.name,
+            reason=f'its last change has yet to reach '
+                   f'{change_db.hosts_pending(session, change)} hosts; wait '
+                   f'until "gpgpu-manage variant show {row.name}" shows '
+                   f'none, and try again')
+
+
+def apply(db: api.Database, change_id: int, caller: Caller) -> None:
+    """Apply a change to as many hosts as the caller's time allows.
+
+    :raises Conflict: see run()
+    """
+    try:
+        run(db, change_id, caller.tell, caller.is_over)
+    except exception.Conflict:
+        raise
+    except Exception:
+        # The change itself is made, and the worker applies it.
+        LOG.exception('Cannot apply the change of a variant to all hosts now; '
+                      'gpgpu-conductor tries again')
 
 
 def run(db: api.Database, change_id: int,
@@ -168,7 +219,8 @@ def _apply(session: orm.Session, part: _Part) -> list[str] | None:
         return None
     hosts = host_db.lock_ids(
         session, part.host_ids, skip_locked=not part.waits)
-    changed = _match(session, change, [
+    change_hosts = _match if change.vgpu_type is None else _enable
+    changed = change_hosts(session, change, [
         host for host in hosts if not host.deleted])
     if part.waits:
         skipped = part.skipped[1:]
@@ -207,6 +259,37 @@ def _match(session: orm.Session, change: models.VariantChange,
     type_sync.sync(session, [host.id for host in changed])
     inventory.refresh_all(session, [host.id for host in changed])
     return [host.name for host in changed]
+
+
+def _enable(session: orm.Session, change: models.VariantChange,
+            hosts: Sequence[models.Host]) -> list[str]:
+    """Enable or disable a type of a variant on (locked) hosts.
+
+    :returns: names of the hosts that changed
+    """
+    return [host.name for host in enable(
+        session, hosts, change.variant_id, str(change.vgpu_type),
+        enabled=bool(change.enabled))]
+
+
+def enable(session: orm.Session, hosts: Sequence[models.Host],
+           variant_id: int, vgpu_type: str, *,
+           enabled: bool) -> list[models.Host]:
+    """Enable or disable a type of a variant on (locked) hosts.
+
+    :returns: the hosts that changed
+    """
+    by_id = {host.id: host for host in hosts}
+    changed = []
+    for group in group_db.of_hosts(session, by_id):
+        for row in group.types if group.variant_id == variant_id else ():
+            if row.vgpu_type == vgpu_type and row.enabled != enabled:
+                row.enabled = enabled
+                row.listed = row.listed or enabled
+                host_db.changed(by_id[group.host_id])
+                changed.append(by_id[group.host_id])
+    inventory.refresh_all(session, [host.id for host in changed])
+    return changed
 
 
 def _postpone(session: orm.Session, part: _Part) -> None:

@@ -17,7 +17,10 @@ The number of queries does not depend on the number of hosts.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import uuid
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -132,9 +135,16 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     devices: dict[int, list[models.Device]] = {host.id: [] for host in hosts}
     for device in device_db.of_hosts(session, list(devices)):
         devices[device.host_id].append(device)
+    enabled = functools.cache(functools.partial(
+        variant_db.keep_enabled_types, session))
+
+    def create(host: models.Host, variant: str) -> models.Group:
+        group = _group(host, variants[variant], enabled(variants[variant].id))
+        session.add(group)
+        return group
     used = {
-        host.id: _apply(session, host, values, variants, groups[host.id],
-                        devices[host.id])
+        host.id: _apply(host, values, functools.partial(create, host),
+                        groups[host.id], devices[host.id])
         for host in hosts}
     session.flush()
     for host in hosts:
@@ -145,13 +155,13 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     session.flush()
 
 
-def _apply(session: orm.Session, host: models.Host,
-           values: Sequence[rules.Variant],
-           variants: Mapping[str, models.Variant],
+def _apply(host: models.Host, values: Sequence[rules.Variant],
+           create: Callable[[str], models.Group],
            groups: dict[str, models.Group],
            devices: Sequence[models.Device]) -> set[str | None]:
     """Move the devices of a host into their groups.
 
+    :param create: creates the group of a variant
     :param groups: groups by variant; created ones are added
     :returns: variants whose groups have a device
     """
@@ -164,8 +174,8 @@ def _apply(session: orm.Session, host: models.Host,
     for device in devices:
         place = places[device.stable_id]
         if place.variant is not None and place.variant not in groups:
-            groups[place.variant] = _create(
-                session, host, variants[place.variant])
+            groups[place.variant] = create(place.variant)
+            host_db.changed(host)
         _move(host, device, names.get(device.group_id or 0), place, groups)
     return {place.variant for place in places.values()}
 
@@ -190,15 +200,12 @@ def _move(host: models.Host, device: models.Device, before: str | None,
         host_db.changed(host)
 
 
-def _create(session: orm.Session, host: models.Host,
-            variant: models.Variant) -> models.Group:
-    group = models.Group(
+def _group(host: models.Host, variant: models.Variant,
+           enabled: Collection[str]) -> models.Group:
+    return models.Group(
         host_id=host.id, variant=variant,
         provider_uuid=naming.provider_uuid(host.node_uuid, variant.name),
         allocation_policy=str(request.AllocationPolicy.DEPTH_FIRST),
         types=[models.VGPUType(
             vgpu_type=naming.PASSTHROUGH, listed=True,
-            enabled=naming.PASSTHROUGH in variant_db.enabled_types(variant))])
-    session.add(group)
-    host_db.changed(host)
-    return group
+            enabled=naming.PASSTHROUGH in enabled)])

@@ -126,20 +126,6 @@ def host_ids_of_variant(session: orm.Session, variant_id: int, after: int,
         .order_by(models.Group.host_id).limit(limit)))
 
 
-def with_host_names(session: orm.Session, host: str | None,
-                    variant: str | None) -> list[tuple[str, models.Group]]:
-    """Return groups of live hosts by the hosts' names.
-
-    :param host: name of the only host
-    :param variant: name of the only variant
-    """
-    return list(session.execute(
-        _of_live_hosts(sa.select(models.Host.name, models.Group), host,
-                       variant)
-        .options(orm.selectinload(models.Group.types))
-        .order_by(*_ORDER)).tuples())
-
-
 def listed(session: orm.Session, limit: int, host: str | None = None,
            variant: str | None = None, marker: str | None = None,
            ) -> list[tuple[models.Host, models.Group]]:
@@ -158,18 +144,22 @@ def listed(session: orm.Session, limit: int, host: str | None = None,
 
 def types_listed(session: orm.Session, limit: int, host: str | None = None,
                  variant: str | None = None, marker: str | None = None,
+                 vgpu_type: str | None = None,
                  ) -> list[tuple[str, models.Group, models.VGPUType]]:
     """Return types of groups of live hosts, with the hosts' names.
 
     :param host: name of the only host
     :param variant: name of the only variant
     :param marker: ``host:variant:type`` before the first one
+    :param vgpu_type: name of the only type
     :raises NotFound: no such marker
     """
     query = _of_live_hosts(
         sa.select(models.Host.name, models.Group, models.VGPUType),
         host, variant).join(
             models.VGPUType, models.VGPUType.gpu_group_id == models.Group.id)
+    if vgpu_type is not None:
+        query = query.where(models.VGPUType.vgpu_type == vgpu_type)
     return list(session.execute(_page(
         session, query, limit, (*_ORDER, models.VGPUType.id), marker,
         (*_NAMES, models.VGPUType.vgpu_type))).tuples())

@@ -186,9 +186,11 @@ class VariantChange(Base):
     ``variant_id``: the variant, which has its new values already. ``ids``:
     JSON list of pairs of vendor and product id; hosts with such devices are
     concerned. ``before``: JSON of the values to which the variant returns if
-    the change is undone, NULL if it was created. ``last_host_id``: hosts up
-    to this id are done, but for ``skipped_hosts``: JSON list of the ids of
-    hosts that were locked, to be done one by one.
+    the change is undone, NULL if it was created. ``vgpu_type``, ``enabled``:
+    the type that is being enabled or disabled, NULL if that is not the change.
+    ``last_host_id``: hosts up to this id are done, but for
+    ``skipped_hosts``: JSON list of the ids of hosts that were locked, to be
+    done one by one.
 
     Unique key: a variant has one change at a time.
     """
@@ -201,6 +203,8 @@ class VariantChange(Base):
     ids: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='[]', server_default=EMPTY_LIST)
     before: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    vgpu_type: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    enabled: orm.Mapped[bool | None]
     last_host_id: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
     skipped_hosts: orm.Mapped[str] = orm.mapped_column(

@@ -106,3 +106,15 @@ def has_class(session: orm.Session, resource_class: str) -> bool:
 def enabled_types(row: models.Variant) -> set[str]:
     """Return the types that new groups offer, ``passthrough`` among them."""
     return set(json.loads(row.enabled_types))
+
+
+def keep_enabled_types(session: orm.Session, variant_id: int) -> set[str]:
+    """Return the types that new groups offer until the transaction ends.
+
+    Who changes them meanwhile waits, and then finds the groups that this
+    transaction adds.
+    """
+    return set(json.loads(session.scalars(
+        sa.select(models.Variant.enabled_types)
+        .where(models.Variant.id == variant_id)
+        .with_for_update(read=True)).one()))

@@ -47,6 +47,14 @@ def add(session: orm.Session, row: models.Variant, status: rules.Status,
     return change
 
 
+def add_type(session: orm.Session, row: models.Variant, vgpu_type: str, *,
+             enabled: bool) -> models.VariantChange:
+    """Add the enabling or disabling of a type on all hosts of a variant."""
+    change = add(session, row, rules.Status.APPLYING, [], None)
+    change.vgpu_type, change.enabled = vgpu_type, enabled
+    return change
+
+
 def before(change: models.VariantChange) -> rules.Variant | None:
     """Return to what the variant returns if the change is undone."""
     if change.before is None:
@@ -90,11 +98,12 @@ def next_hosts(session: orm.Session, change: models.VariantChange,
                limit: int | None = None) -> list[int]:
     """Return the ids of the next hosts that a change concerns, in order.
 
-    Those are hosts with devices of its ids, or of which the ids are unknown,
-    and hosts that have a group of the variant.
+    Those are hosts that have a group of the variant and, unless only a type
+    changes, hosts with devices of its ids, or of which the ids are unknown.
     """
-    pairs: list[tuple[str | None, str | None]] = [
-        (None, None), *map(tuple, json.loads(change.ids))]
+    pairs: list[tuple[str | None, str | None]] = (
+        [(None, None), *map(tuple, json.loads(change.ids))]
+        if change.vgpu_type is None else [])
     found = set(group_db.host_ids_of_variant(
         session, change.variant_id, change.last_host_id, limit))
     for vendor, product in pairs:

@@ -73,3 +73,21 @@ def listed(session: orm.Session) -> list[tuple[str, str]]:
         .join(models.VGPUType,
               models.VGPUType.gpu_group_id == models.Group.id)
         .where(models.VGPUType.listed).distinct())]
+
+
+def of_variant(session: orm.Session, variant_id: int,
+               host: str | None = None) -> list[str]:
+    """Return the names of the types that GPUs of a variant have.
+
+    :param host: name of the only live host
+    """
+    query = (sa.select(models.VGPUType.vgpu_type).distinct()
+             .join(models.Group,
+                   models.VGPUType.gpu_group_id == models.Group.id)
+             .where(models.Group.variant_id == variant_id))
+    if host is not None:
+        query = query.join(
+            models.Host, models.Group.host_id == models.Host.id).where(
+                models.Host.name == host, models.Host.deleted == 0)
+    # Not by the database, which may order by a language.
+    return sorted(session.scalars(query))

@@ -268,18 +268,19 @@ class Conductor(typing.Protocol):
         Until all hosts have the new fields, its devices cannot be claimed.
 
         :raises NotFound: no variant has this name
-        :raises Conflict: one of its devices is assigned, its last change is
-            not applied to all hosts, or as for variant_create
+        :raises Conflict: as for variant_delete or variant_create
         """
 
     def variant_delete(self, ctxt: _Context, *, name: str) -> None:
         """Delete a variant; its devices become unmanaged.
 
-        It exists, and its devices cannot be claimed, until all have.
+        The variant remains, and its devices cannot be claimed, until every
+        host has applied the deletion.
 
         :raises NotFound: no variant has this name
-        :raises Conflict: one of its devices is assigned, or its last change
-            is not applied to all hosts
+        :raises Conflict: one of its devices is assigned, its last change is
+            not applied to all hosts, or an instance got one of its devices
+            meanwhile, and the change was undone
         """
 
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
@@ -299,9 +300,14 @@ class Conductor(typing.Protocol):
                       ) -> tuple[admin.VGPUTypeInfo, ...]:
         """Enable or disable a vGPU type; assigned vGPUs stay assigned.
 
+        Without a host this is a change of the variant, which may reach hosts
+        after the answer.
+
         :param host: None for all hosts, including those that report later
+        :returns: the type on the first hosts, at most one page
         :raises NotFound: no GPU of the variant has such a type
-        :raises Conflict: another type has the same resource class
+        :raises Conflict: another type has the same resource class, or the
+            last change of the variant is not applied to all hosts
         """
 
     def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,

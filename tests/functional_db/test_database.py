@@ -23,11 +23,13 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.rpc import conductor_api
@@ -244,6 +246,41 @@ class FirstReport(base.ConductorTestCase):
         self.assertEqual({None}, self.variants_of_h2())
 
 
+class FirstTypes(base.ConductorTestCase):
+    """A host that reports first while an operator disables a type."""
+
+    def test_type_that_is_disabled_meanwhile_is_disabled_there_too(self):
+        stored, go_on = threading.Event(), threading.Event()
+        sync = type_sync.sync
+
+        def wait(*args):
+            sync(*args)
+            if threading.current_thread() is reporter:
+                stored.set()
+                go_on.wait(300)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.type_sync.sync', wait))
+        reporter = threading.Thread(target=self.report_second_host)
+        operator = threading.Thread(
+            target=vgpu_type_admin.set_enabled,
+            args=(self.db, 'H100', 'passthrough', None),
+            kwargs={'enabled': False})
+        reporter.start()
+        self.addCleanup(reporter.join)
+        self.addCleanup(go_on.set)
+        self.assertTrue(stored.wait(300))
+        operator.start()
+        self.addCleanup(operator.join)
+        # It would be done by then if it did not wait.
+        operator.join(1)
+        go_on.set()
+        operator.join(300)
+        reporter.join(300)
+        self.assertEqual({'h1': False, 'h2': False}, {
+            info.host: info.enabled
+            for info in vgpu_type_admin.list_all(self.db)})
+
+
 class BesideClaims(changes.ChangeCase):
     """A variant that is created beside claims and other transactions."""
 
@@ -317,7 +354,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
         test_variant.VariantTest, test_variant.PendingTest,
         changes.ChunkTest, changes.ReportTest, changes.ClaimTest,
-        changes.CrashTest, changes.TwoConductorsTest,
+        changes.TypeTest, changes.CrashTest, changes.TwoConductorsTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
         test_host.VGPUHostTest,
         test_scheduler_feed.ChangesTest, test_scheduler_feed.PageTest,
@@ -325,8 +362,8 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.MdevCapacityTest,
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
-        FirstReport, BesideClaims))
-del BesideClaims, BusyHost, FirstReport, LateCommit, _mixin
+        FirstReport, FirstTypes, BesideClaims))
+del BesideClaims, BusyHost, FirstReport, FirstTypes, LateCommit, _mixin
 
 
 class NameTest(MariaDBMixin, base.ConductorTestCase):

@@ -40,6 +40,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0006_usages.py': _MIGRATION,
     'db/migrations/versions/v0007_changes_of_variants.py': _MIGRATION,
     'db/migrations/versions/v0008_time_of_changes.py': _MIGRATION,
+    'db/migrations/versions/v0009_enabling_of_types.py': _MIGRATION,
     'objects/admin.py': _VALUES,
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,

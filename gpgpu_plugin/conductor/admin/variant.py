@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from collections.abc import Sequence
 
-from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
@@ -36,28 +33,6 @@ from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
-
-LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Caller:
-    """Whoever waits until a variant is changed.
-
-    :ivar check_wanted: raises if the caller has given up; then nothing is
-        changed
-    :ivar is_over: returns whether the part of the caller's time is over in
-        which the change is applied to hosts; the rest is left to
-        ``variant_worker``
-    :ivar tell: takes the names of hosts that changed
-    """
-
-    check_wanted: Callable[[], None] = lambda: None
-    is_over: Callable[[], bool] = lambda: False
-    tell: Callable[[Sequence[str]], None] = lambda hosts: None
-
-
-_PATIENT = Caller()
 
 
 def _infos(session: orm.Session,
@@ -89,7 +64,8 @@ def show(db: api.Database, name: str) -> objects.VariantInfo:
 
 
 def create(db: api.Database, view: objects.VariantInfo,
-           caller: Caller = _PATIENT) -> objects.VariantInfo:
+           caller: variant_changes.Caller = variant_changes.PATIENT,
+           ) -> objects.VariantInfo:
     """Create a variant (ConductorAPI.variant_create)."""
     value = rules.check(view.without_devices())
 
@@ -104,12 +80,13 @@ def create(db: api.Database, view: objects.VariantInfo,
             session, row, rules.Status.APPLYING, [value], None)
         caller.check_wanted()
         return change.id
-    _apply(db, db.write(work), caller)
+    variant_changes.apply(db, db.write(work), caller)
     return show(db, value.name)
 
 
 def set_(db: api.Database, view: objects.VariantInfo,
-         caller: Caller = _PATIENT) -> objects.VariantInfo:
+         caller: variant_changes.Caller = variant_changes.PATIENT,
+         ) -> objects.VariantInfo:
     """Replace a variant's fields (ConductorAPI.variant_set)."""
     value = rules.check(view.without_devices())
 
@@ -117,7 +94,7 @@ def set_(db: api.Database, view: objects.VariantInfo,
         variant_db.lock(session)
         row = variant_db.get(session, value.name)
         before = variant_db.to_domain(row)
-        _check_settled(session, row)
+        variant_changes.check_settled(session, row)
         _check_unused(session, row)
         rules.check_beside(value, [
             other for other in _others(session)
@@ -129,16 +106,17 @@ def set_(db: api.Database, view: objects.VariantInfo,
             session, row, rules.Status.CHANGING, [before, value], before)
         caller.check_wanted()
         return change.id
-    _apply(db, db.write(work), caller)
+    variant_changes.apply(db, db.write(work), caller)
     return show(db, value.name)
 
 
-def delete(db: api.Database, name: str, caller: Caller = _PATIENT) -> None:
+def delete(db: api.Database, name: str,
+           caller: variant_changes.Caller = variant_changes.PATIENT) -> None:
     """Delete a variant (ConductorAPI.variant_delete)."""
     def work(session: orm.Session) -> int:
         variant_db.lock(session)
         row = variant_db.get(session, name)
-        _check_settled(session, row)
+        variant_changes.check_settled(session, row)
         _check_unused(session, row)
         value = variant_db.to_domain(row)
         event_db.add(session, 'variant_delete', detail=name)
@@ -146,19 +124,7 @@ def delete(db: api.Database, name: str, caller: Caller = _PATIENT) -> None:
             session, row, rules.Status.DELETING, [value], value)
         caller.check_wanted()
         return change.id
-    _apply(db, db.write(work), caller)
-
-
-def _apply(db: api.Database, change_id: int, caller: Caller) -> None:
-    """Apply a change to as many hosts as the caller's time allows."""
-    try:
-        variant_changes.run(db, change_id, caller.tell, caller.is_over)
-    except exception.Conflict:
-        raise
-    except Exception:
-        # The change itself is made, and the worker applies it.
-        LOG.exception('Cannot apply a change of a variant to all hosts now; '
-                      'gpgpu-conductor tries again')
+    variant_changes.apply(db, db.write(work), caller)
 
 
 def _others(session: orm.Session) -> list[rules.Variant]:
@@ -170,17 +136,6 @@ def _others(session: orm.Session) -> list[rules.Variant]:
     return [
         *map(variant_db.to_domain, variant_db.all(session)),
         *(value for value in changes if value is not None)]
-
-
-def _check_settled(session: orm.Session, row: models.Variant) -> None:
-    change = change_db.of_variant(session, row.id)
-    if change is not None:
-        raise exception.Conflict(
-            kind='variant', name=row.name,
-            reason=f'its last change has yet to reach '
-                   f'{change_db.hosts_pending(session, change)} hosts; wait '
-                   f'until "gpgpu-manage variant show {row.name}" shows '
-                   f'none, and try again')
 
 
 def _check_unused(session: orm.Session, row: models.Variant) -> None:

@@ -13,15 +13,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -30,6 +30,7 @@ from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import admin as objects
@@ -74,70 +75,93 @@ def _info(host: str, group: models.Group, row: models.VGPUType,
 
 def set_enabled(db: api.Database, variant: str, vgpu_type: str,
                 host: str | None, *, enabled: bool,
-                ) -> tuple[tuple[objects.VGPUTypeInfo, ...], list[str]]:
+                caller: variant_changes.Caller = variant_changes.PATIENT,
+                ) -> tuple[objects.VGPUTypeInfo, ...]:
     """Enable or disable claims of a type (ConductorAPI.vgpu_type_set).
 
+    On all hosts this is a change of the variant, which locks a chunk of them
+    at a time (``variant_changes``).
+
     :param host: None for all hosts, including those that report later
-    :returns: the types concerned, and the hosts that changed
+    :returns: the type on the first hosts, those without the change too
     """
-    def work(session: orm.Session,
-             ) -> tuple[tuple[objects.VGPUTypeInfo, ...], list[str]]:
-        host_db.lock_row(session, 'variants')
-        hosts = {row.id: row for row in host_db.lock_all(session)}
-        row = variant_db.get(session, variant)
-        if host is not None:
-            host_db.get(session, host)
-        groups = [group for _, group in group_db.with_host_names(
-            session, host, variant)]
-        rows = [(hosts[group.host_id], known) for group in groups
-                for known in group.types if known.vgpu_type == vgpu_type]
-        if not rows:
-            raise _unknown(variant, vgpu_type, host, groups)
-        if enabled:
-            _check_class(session, row, vgpu_type)
-        if host is None:
-            _set_for_new_groups(row, vgpu_type, enabled=enabled)
-        changed = _set(rows, enabled=enabled)
-        event_db.add(
-            session, 'type_enable' if enabled else 'type_disable', host,
-            detail=f'{vgpu_type} of {variant}')
-        inventory.refresh_all(session, [row.id for row in changed])
-        return (_infos(session, [
-                    (hosts[group.host_id].name, group, known)
-                    for group in groups for known in group.types
-                    if known.vgpu_type == vgpu_type]),
-                sorted(row.name for row in changed))
-    return db.write(work)
+    if host is None:
+        change_id = db.write(functools.partial(
+            _set_everywhere, variant=variant, vgpu_type=vgpu_type,
+            enabled=enabled, caller=caller))
+        variant_changes.apply(db, change_id, caller)
+    else:
+        caller.tell(db.write(functools.partial(
+            _set_on, name=host, variant=variant, vgpu_type=vgpu_type,
+            enabled=enabled, caller=caller)))
+    with db.reader() as session:
+        return _infos(session, group_db.types_listed(
+            session, objects.PAGE_SIZE, host, variant, vgpu_type=vgpu_type))
 
 
-def _set_for_new_groups(row: models.Variant, vgpu_type: str, *,
-                        enabled: bool) -> None:
+def _set_everywhere(session: orm.Session, variant: str, vgpu_type: str, *,
+                    enabled: bool, caller: variant_changes.Caller) -> int:
+    """Enable or disable a type on hosts that report later.
+
+    :returns: id of the change that does it on the others
+    """
+    host_db.lock_row(session, 'variants')
+    row = _settable(session, variant, vgpu_type, None, enabled=enabled)
     names = variant_db.enabled_types(row) - {vgpu_type}
     row.enabled_types = json.dumps(
         sorted(names | {vgpu_type} if enabled else names))
+    change = change_db.add_type(session, row, vgpu_type, enabled=enabled)
+    _record(session, variant, vgpu_type, None, enabled=enabled)
+    caller.check_wanted()
+    return change.id
 
 
-def _set(rows: Iterable[tuple[models.Host, models.VGPUType]], *,
-         enabled: bool) -> list[models.Host]:
-    """Enable or disable types. :returns: the hosts that changed"""
-    changed = []
-    for host, row in rows:
-        if row.enabled != enabled:
-            row.enabled = enabled
-            row.listed = row.listed or enabled
-            host_db.changed(host)
-            changed.append(host)
-    return changed
+def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
+            enabled: bool, caller: variant_changes.Caller) -> list[str]:
+    """Enable or disable a type on one host.
+
+    :returns: the host's name if the host changed
+    """
+    host = host_db.lock(session, name)
+    if host is None:
+        raise exception.NotFound(kind='host', name=name)
+    # After the host, in the order of reports. Two types with one class must
+    # not be enabled at the same time.
+    host_db.lock_row(session, 'variants')
+    row = _settable(session, variant, vgpu_type, name, enabled=enabled)
+    changed = variant_changes.enable(
+        session, [host], row.id, vgpu_type, enabled=enabled)
+    _record(session, variant, vgpu_type, name, enabled=enabled)
+    caller.check_wanted()
+    return [host.name for host in changed]
 
 
-def _unknown(variant: str, vgpu_type: str, host: str | None,
-             groups: Iterable[models.Group]) -> exception.NotFound:
-    known = sorted({row.vgpu_type for group in groups for row in group.types})
-    where = f' on {host}' if host is not None else ''
-    return exception.NotFound(
-        kind='vGPU type',
-        name=f'{vgpu_type} of {variant}{where} (known: '
-             f'{", ".join(known) or "none; no host has such a GPU"})')
+def _settable(session: orm.Session, variant: str, vgpu_type: str,
+              host: str | None, *, enabled: bool) -> models.Variant:
+    """Return the variant if its type can be enabled or disabled.
+
+    :raises NotFound: no GPU of the variant (on the host) has such a type
+    :raises Conflict: another change is not on all hosts yet, or another type
+        has the resource class
+    """
+    row = variant_db.get(session, variant)
+    known = vgpu_type_db.of_variant(session, row.id, host)
+    if vgpu_type not in known:
+        where = f' on {host}' if host is not None else ''
+        raise exception.NotFound(
+            kind='vGPU type',
+            name=f'{vgpu_type} of {variant}{where} (known: '
+                 f'{", ".join(known) or "none; no host has such a GPU"})')
+    variant_changes.check_settled(session, row)
+    if enabled:
+        _check_class(session, row, vgpu_type)
+    return row
+
+
+def _record(session: orm.Session, variant: str, vgpu_type: str,
+            host: str | None, *, enabled: bool) -> None:
+    event_db.add(session, 'type_enable' if enabled else 'type_disable', host,
+                 detail=f'{vgpu_type} of {variant}')
 
 
 def _check_class(session: orm.Session, row: models.Variant,

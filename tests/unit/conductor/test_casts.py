@@ -23,7 +23,7 @@ class TellTest(base.BaseTestCase):
 
     def test_message_is_sent_to_the_host(self):
         sent = []
-        casts.tell(lambda ctxt, host: sent.append(host), context.admin(),
+        casts.notify(lambda ctxt, host: sent.append(host), context.admin(),
                    'h1')
         self.assertEqual(['h1'], sent)
 
@@ -32,5 +32,5 @@ class TellTest(base.BaseTestCase):
             raise oslo_messaging.MessageDeliveryFailure(host)
         log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.conductor.casts'))
-        casts.tell(fail, context.admin(), 'h1')
-        self.assertIn('Cannot tell h1', log.output)
+        casts.notify(fail, context.admin(), 'h1')
+        self.assertIn('Cannot notify h1', log.output)

@@ -62,7 +62,7 @@ class LeaseWatchTest(base.ConductorTestCase):
             'gpgpu_plugin.conductor.leases'))
         self.assertEqual(['h1', 'h2'], self.watch.run_once())
         self.assertEqual(['h2'], notified)
-        self.assertIn('Cannot tell h1', log.output)
+        self.assertIn('Cannot notify h1', log.output)
 
     def test_database_that_is_away_ends_nothing(self):
         self.useFixture(fixtures.MockPatch(

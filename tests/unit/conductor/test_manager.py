@@ -204,7 +204,7 @@ class CastTest(ManagerCase):
             'gpgpu_plugin.conductor.casts'))
         self.call(CONTRACT.variant_delete, name='H100')
         self.assertEqual(['h2'], notified)
-        self.assertIn('Cannot tell h1', log.output)
+        self.assertIn('Cannot notify h1', log.output)
 
 
 class ConfirmTest(ManagerCase):
@@ -361,8 +361,8 @@ class SessionTest(ManagerCase):
     def test_host_with_a_shorter_timeout_is_named_with_both_values(self):
         self.conf.set_override('rpc_timeout', 10, 'gpgpu')
         self.assertIn(
-            'rpc_timeout of nova-compute on h1 is 5 s, and of this conductor '
-            '10 s', self.begin(5))
+            'rpc_timeout is 5 s in nova-compute on h1, but 10 s in this '
+            'gpgpu-conductor', self.begin(5))
 
     def test_host_with_the_same_timeout_is_not_named(self):
         self.conf.set_override('rpc_timeout', 10, 'gpgpu')

@@ -25,6 +25,7 @@ from gpgpu_plugin.conductor import variant_worker
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import admin
@@ -33,7 +34,7 @@ from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import test_manager
 
-LATE = variant_admin.Caller(is_over=lambda: True)
+LATE = variant_changes.Caller(is_over=lambda: True)
 H100 = admin.VariantInfo(name='H100', vendor='10de', device='2330')
 A100 = admin.VariantInfo(name='A100', vendor='10de', device='20b0')
 
@@ -108,7 +109,7 @@ class ChunkTest(ChangeCase):
         self.assertEqual([], self.advance())
         self.assertEqual(('ready', 0), self.shown())
         self.assertFalse(self.has_change())
-        variant_admin.delete(self.db, 'H100', variant_admin.Caller(
+        variant_admin.delete(self.db, 'H100', variant_changes.Caller(
             tell=refreshed.append))
         self.assertEqual([['h1', 'h2'], ['h3', 'h4'], ['h5'], []], refreshed)
 
@@ -319,6 +320,80 @@ class BusyTest(ChangeCase):
         self.assertEqual(['H100', None, *['H100'] * 3], self.variants())
 
 
+class TypeTest(ChangeCase):
+    """A type that is enabled or disabled on all hosts."""
+
+    def setUp(self):
+        super().setUp()
+        variant_admin.create(self.db, H100)
+
+    def disable(self, host=None, caller=LATE):
+        return vgpu_type_admin.set_enabled(
+            self.db, 'H100', 'passthrough', host, enabled=False,
+            caller=caller)
+
+    def enabled(self):
+        return [info.enabled for info in vgpu_type_admin.list_all(self.db)]
+
+    def test_type_is_disabled_chunk_by_chunk(self):
+        self.assertEqual([True] * 5, [
+            info.enabled for info in self.disable()])
+        self.assertEqual(('applying', 5), self.shown())
+        self.assertEqual(['h1', 'h2'], self.advance())
+        self.assertEqual([False] * 2 + [True] * 3, self.enabled())
+        self.claim(1, host='h5')
+        exc = self.assertRaises(
+            exception.ClaimDenied, self.claim, 1, 'i2', host='h1')
+        self.assertEqual('type_disabled', exc.reason)
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown())
+        self.assertEqual([False] * 5, self.enabled())
+
+    def test_host_that_reports_meanwhile_is_right_at_once(self):
+        self.disable()
+        self.report('h6')
+        self.assertEqual([True] * 5 + [False], self.enabled())
+        self.run_all()
+        self.assertEqual([False] * 6, self.enabled())
+
+    def test_only_hosts_with_a_group_are_locked(self):
+        self.report('h2', '1111')
+        with self.db.engine.begin() as connection:
+            # Nor those of which the ids are unknown.
+            connection.execute(sa.update(models.Device).values(
+                vendor_id=None, product_id=None))
+        self.disable()
+        self.assertEqual(('applying', 4), self.shown())
+
+    def test_other_changes_of_the_variant_wait(self):
+        self.disable()
+        for change in (
+                self.disable, lambda: self.disable('h1'),
+                lambda: variant_admin.set_(self.db, H100)):
+            exc = self.assertRaises(exception.Conflict, change)
+            self.assertIn('has yet to reach 5 hosts', str(exc))
+        self.run_all()
+        self.disable('h1')
+
+    def test_type_on_one_host_is_set_although_others_are_locked(self):
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.db.host.lock_ids', lambda *args: self.fail()):
+            self.disable('h2')
+        self.assertEqual([True, False, True, True, True], self.enabled())
+
+    def test_caller_who_has_given_up_changes_nothing(self):
+        def give_up():
+            raise exception.RequestExpired(
+                method='vgpu_type_set', subject='H100', wanted=1, waited=2)
+        caller = variant_changes.Caller(check_wanted=give_up)
+        for host in (None, 'h1'):
+            self.assertRaises(
+                exception.RequestExpired, self.disable, host, caller)
+        self.assertFalse(self.has_change())
+        self.report('h6')
+        self.assertEqual([True] * 6, self.enabled())
+
+
 class CrashTest(ChangeCase):
     """A conductor that dies after any statement of a change."""
 
@@ -379,6 +454,28 @@ class CrashTest(ChangeCase):
                 lambda: variant_admin.set_(self.db, dataclasses.replace(
                     H100, device='20b0')),
                 lambda: variant_admin.set_(self.db, H100)))
+
+
+    def test_type_is_disabled_everywhere_or_nowhere(self):
+        def set_(enabled):
+            vgpu_type_admin.set_enabled(
+                self.db, 'H100', 'passthrough', None, enabled=enabled)
+        variant_admin.create(self.db, H100)
+        found = []
+        with database.cut_after(self.db.engine, None) as statements:
+            set_(False)
+        for count in range(1, len(statements) + 1):
+            set_(True)
+            with database.cut_after(self.db.engine, count):
+                set_(False)
+            self.worker.run_once()
+            self.assertEqual(('ready', 0), self.shown())
+            self.report('h9')
+            found.append({info.enabled for info in
+                          vgpu_type_admin.list_all(self.db)})
+            host_admin.delete(self.db, 'h9')
+        self.assertEqual({frozenset([True]), frozenset([False])},
+                         set(map(frozenset, found)))
 
 
 class TwoConductorsTest(ChangeCase):

@@ -60,7 +60,7 @@ class VariantWorkerTest(changes.ChangeCase):
         with fixtures.MonkeyPatch(
                 'gpgpu_plugin.conductor.variant_changes.run', fail):
             self.worker.run_once()
-        self.assertIn('tried again in 60 s', log.output)
+        self.assertIn('trying again in 60 s', log.output)
         self.assertEqual(('applying', 5), self.shown())
         self.assertEqual(('ready', 0), self.shown('A100'))
 

@@ -17,6 +17,7 @@ from hypothesis import settings
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import naming
@@ -82,9 +83,10 @@ class VGPUTestCase(base.ConductorTestCase):
         for name in ('T4-1Q', 'T4-4Q', 'T4-16Q'):
             self.enable(name)
 
-    def enable(self, name, host=None, *, enabled=True):
+    def enable(self, name, host=None, *, enabled=True,
+               caller=variant_changes.PATIENT):
         return vgpu_type_admin.set_enabled(
-            self.db, 'T4', name, host, enabled=enabled)
+            self.db, 'T4', name, host, enabled=enabled, caller=caller)
 
     def ask(self, instance='i1', **counts):
         """Claim; ``Q4=2`` are two of T4-4Q, ``whole=1`` is a whole GPU."""

@@ -57,20 +57,6 @@ class FindTest(base.DatabaseTestCase):
             self.assertEqual([], group_db.host_ids_of_variant(
                 session, self.variants[0].id, third))
 
-    def test_groups_of_live_hosts_are_listed_by_name(self):
-        for host, variant, expected in (
-                (None, None, ['h1-A', 'h2-B', 'h2-A']),
-                ('h2', None, ['h2-B', 'h2-A']), (None, 'B', ['h2-B']),
-                ('h2', 'A', ['h2-A']), ('h0', None, []), ('h1', 'B', [])):
-            with self.subTest(host=host, variant=variant):
-                with self.db.reader() as session:
-                    found = group_db.with_host_names(session, host, variant)
-                    self.assertEqual(expected, [
-                        group.provider_uuid for _, group in found])
-                    for name, group in found:
-                        self.assertEqual(
-                            name, group.provider_uuid.partition('-')[0])
-
 
 class LoadCase(vgpu_base.VGPUTestCase):
 

@@ -73,3 +73,19 @@ class VariantChangeTest(base.ConductorTestCase):
             change.skipped_hosts = '[7]'
             self.assertEqual(2, change_db.hosts_pending(session, change))
             self.assertEqual([7], change_db.skipped(change))
+
+    def test_change_of_a_type_is_for_hosts_with_a_group(self):
+        with self.db.writer() as session:
+            row = variant_db.fill(models.Variant(), VALUE)
+            session.add(row)
+            session.flush()
+            change = change_db.add_type(session, row, 'A-1', enabled=False)
+            self.assertEqual(('A-1', False, 'applying'), (
+                change.vgpu_type, change.enabled, row.status))
+            first, _ = (host.id for host in host_db.lock_all(session))
+            # The second has the ids of the variant.
+            self.assertEqual([], change_db.next_hosts(session, change))
+            session.add(models.Group(
+                host_id=first, variant_id=row.id, provider_uuid='p'))
+            session.flush()
+            self.assertEqual([first], change_db.next_hosts(session, change))

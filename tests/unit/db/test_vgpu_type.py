@@ -45,6 +45,24 @@ class ListedTest(base.DatabaseTestCase):
         self.assertEqual([('T4', 'A'), ('T4-B', 'B')], self.listed())
 
 
+class OfVariantTest(base.DatabaseTestCase):
+
+    def test_types_of_all_hosts_or_of_a_live_one(self):
+        hosts = [base.host('h1', id=1), base.host('h2', id=2),
+                 base.host('h3', id=3, deleted=3)]
+        first, second = base.variant('T4'), base.variant('T4-B')
+        self.add(*hosts, first, second,
+                 base.group(hosts[0], first, B=True, A=False),
+                 base.group(hosts[1], first, A=True, C=True),
+                 base.group(hosts[2], first, A=True),
+                 base.group(hosts[1], second, D=True))
+        with self.db.reader() as session:
+            for host, expected in ((None, ['A', 'B', 'C']),
+                                   ('h1', ['A', 'B']), ('h3', [])):
+                self.assertEqual(expected, vgpu_type_db.of_variant(
+                    session, first.id, host))
+
+
 class StoreCapacitiesTest(base.DatabaseTestCase):
 
     def test_capacities_are_stored_and_seen_by_the_session(self):

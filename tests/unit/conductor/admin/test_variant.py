@@ -18,6 +18,7 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -37,7 +38,7 @@ class VariantTest(base.ConductorTestCase):
 
     def caller(self):
         self.refreshed = []
-        return variant_admin.Caller(tell=self.refreshed.extend)
+        return variant_changes.Caller(tell=self.refreshed.extend)
 
     def inventory(self):
         with self.db.reader() as session:
@@ -164,7 +165,7 @@ class PendingTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.report_second_host()
-        self.late = variant_admin.Caller(is_over=lambda: True)
+        self.late = variant_changes.Caller(is_over=lambda: True)
 
     def shown(self, name='H100'):
         info = variant_admin.show(self.db, name)
@@ -200,7 +201,7 @@ class PendingTest(base.ConductorTestCase):
         def given_up():
             raise exception.RequestExpired(
                 method='variant_delete', subject='H100', wanted=1, waited=2)
-        caller = variant_admin.Caller(check_wanted=given_up)
+        caller = variant_changes.Caller(check_wanted=given_up)
         for change in (
                 lambda: variant_admin.create(self.db, dataclasses.replace(
                     self.H100, name='X', device='1111'), caller),

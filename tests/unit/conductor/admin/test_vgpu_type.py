@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
@@ -84,12 +85,17 @@ class ListTest(vgpu_base.VGPUTestCase):
 
 class EnableTest(vgpu_base.VGPUTestCase):
 
+    def changed_by(self, *args, **kwargs):
+        """Enable or disable a type, and return the hosts that changed."""
+        changed = []
+        self.enable(*args, caller=variant_changes.Caller(
+            tell=changed.extend), **kwargs)
+        return changed
+
     def test_type_enabled_on_one_host_stays_disabled_on_the_others(self):
         other = str(uuid.uuid4())
         hosts.store(self.db, base.scan(GPUS, 'h2', other))
-        types, changed = self.enable('T4-2Q', 'h2')
-        self.assertEqual((['h2'], ['h2']), (
-            [info.host for info in types], changed))
+        self.assertEqual(['h2'], self.changed_by('T4-2Q', 'h2'))
         self.assertEqual([False, True], [
             info.enabled for info in vgpu_type_admin.list_all(self.db)
             if info.vgpu_type == 'T4-2Q'])
@@ -142,10 +148,12 @@ class EnableTest(vgpu_base.VGPUTestCase):
         self.denied('type_disabled', Q2=1)
 
     def test_type_that_is_enabled_already_changes_no_host(self):
-        self.assertEqual(['h1'], self.enable('T4-2Q')[1])
-        types, hosts = self.enable('T4-2Q')
-        self.assertEqual(([True], []), (
-            [info.enabled for info in types], hosts))
+        self.assertEqual(['h1'], self.changed_by('T4-2Q'))
+        self.assertEqual([], self.changed_by('T4-2Q'))
+        self.assertEqual([], self.changed_by('T4-2Q', 'h1'))
+        [info] = self.enable('T4-2Q')
+        self.assertEqual(('h1', 'T4-2Q', True), (
+            info.host, info.vgpu_type, info.enabled))
 
     def test_type_enabled_everywhere_is_recorded_with_its_variant(self):
         self.enable('T4-2Q')

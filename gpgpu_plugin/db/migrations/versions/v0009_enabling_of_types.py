@@ -1,0 +1,28 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Enabling a vGPU type on all hosts becomes a change of its variant."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.db import ddl
+
+revision = '0009'
+down_revision = '0008'
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    ddl.add_column('variant_changes', sa.Column(
+        'vgpu_type', sa.String(64), nullable=True))
+    ddl.add_column('variant_changes', sa.Column(
+        'enabled', sa.Boolean(), nullable=True))
