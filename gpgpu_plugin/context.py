@@ -24,7 +24,7 @@ class RequestContext(context.RequestContext):
     """The user of a request, and the request ID in the logs.
 
     :ivar wanted: seconds that the caller waits for the answer to this call;
-        None: nobody waits
+        None: no limit is known, and the call is never dropped
     """
 
     wanted: float | None = None

@@ -128,8 +128,8 @@ class ConductorUnavailable(GPUPluginException):
 class RequestExpired(ConductorUnavailable):
     """A call was handled when its caller had given up; nothing was done."""
 
-    msg_fmt = ('%(method)s for %(subject)s was wanted for %(wanted)s s and '
-               'handled after %(waited)s s: nobody waits for it any more')
+    msg_fmt = ('%(method)s for %(subject)s was not executed: its caller waits '
+               'for %(wanted)s s, and %(waited)s s have passed')
 
 
 class DatabaseBusy(ConductorUnavailable):

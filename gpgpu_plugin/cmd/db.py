@@ -75,7 +75,8 @@ class DBPurge(_Command, command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--before', required=True, type=_date, metavar='DATE',
-            help='delete what ended before this date in UTC, such as '
+            help='delete events that were recorded, and assignments that '
+                 'ended, before this date in UTC, such as '
                  '2026-10-31 or 2026-10-31T12:00')
         parser.add_argument(
             '--max-rows', type=paging.number, metavar='NUMBER',

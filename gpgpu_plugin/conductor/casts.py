@@ -22,9 +22,9 @@ from gpgpu_plugin import context as gpgpu_context
 LOG = logging.getLogger(__name__)
 
 
-def tell(cast: Callable[[gpgpu_context.RequestContext, str], None],
-         ctxt: gpgpu_context.RequestContext, host: str) -> None:
-    """Send a host a message; one that is lost is made up for.
+def notify(cast: Callable[[gpgpu_context.RequestContext, str], None],
+           ctxt: gpgpu_context.RequestContext, host: str) -> None:
+    """Notify a host; it makes up for a message that is lost.
 
     If the database differs from the host's book, the host notices at its
     next digest. An instance that is deleted on another host makes no such
@@ -35,5 +35,5 @@ def tell(cast: Callable[[gpgpu_context.RequestContext, str], None],
     try:
         cast(ctxt, host)
     except Exception:
-        LOG.exception('Cannot tell %s that its data changed; it finds '
-                      'the difference itself later', host)
+        LOG.exception('Cannot notify %s of a change; it finds the '
+                      'difference itself later', host)

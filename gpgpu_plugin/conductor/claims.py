@@ -11,7 +11,7 @@
 #    under the License.
 """Claims and the assignments that they make.
 
-Each function is one transaction that locks its host first. An assignment is
+Every writing transaction locks its host first. An assignment is
 authoritative for who uses a device; an allocation in Placement only says that
 there was capacity.
 """

@@ -66,9 +66,10 @@ def check(conf: cfg.ConfigOpts) -> None:
     if not 0 < prefetched <= threads:
         raise exception.ConfigInvalid(
             option='[oslo_messaging_rabbit] rabbit_qos_prefetch_count',
-            reason=f'{prefetched} calls would wait for the {threads} threads '
-                   f'of [DEFAULT] executor_thread_pool_size; set it to '
-                   f'between 1 and {threads}, or remove it')
+            reason=f'it is {prefetched} (0 is no limit), but must be between '
+                   f'1 and {threads}, the number of threads ([DEFAULT] '
+                   f'executor_thread_pool_size); set it in this range, or '
+                   f'remove it')
     connections = _connections(conf)
     if connections is not None and connections < threads + _OTHERS:
         raise exception.ConfigInvalid(

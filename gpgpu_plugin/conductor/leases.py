@@ -69,7 +69,7 @@ class LeaseWatch:
                 self._compute.assignments_changed(
                     gpgpu_context.admin(), host)
             except Exception:
-                LOG.exception('Cannot tell %s of its expired leases; tried '
+                LOG.exception('Cannot notify %s of its expired leases; trying '
                               'again in %s s', host, INTERVAL)
         return hosts
 

@@ -13,8 +13,8 @@
 
 A refusal depends on the request and on its host, whose generation counts each
 change. The same request is refused for the same reason until the generation
-rises, and neither the host's lock nor its devices are needed to say so. Who
-asks for more than a host has does not wait for those who get something.
+rises, and neither the host's lock nor its devices are needed to say so. So a
+claim that the host cannot satisfy does not wait for claims that succeed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import session as session_obj
 
 LIFETIME = 30.0
-"""Seconds after which a refusal is found out anew."""
+"""Seconds for which a refusal is remembered."""
 
 _LIMIT = 10000
 
@@ -85,7 +85,7 @@ class Refusals:
                origin: session_obj.Origin | None) -> None:
         """Refuse a request that was refused before if its host is the same.
 
-        :raises ClaimDenied: with the reason of then
+        :raises ClaimDenied: with the original reason
         :raises Fenced: another session speaks for the host
         :raises SessionLost: the database knows less than the host
         """

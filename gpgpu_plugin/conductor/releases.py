@@ -11,7 +11,7 @@
 #    under the License.
 """The end of assignments: by abort before a guest ran, by release after.
 
-Each function is one transaction that locks its host first.
+Every writing transaction locks its host first.
 """
 
 from __future__ import annotations

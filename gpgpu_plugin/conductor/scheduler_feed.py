@@ -21,14 +21,15 @@ Proof that the next reader finds each change that this one does not see:
 * It becomes visible within WINDOW of its ``changed_at``: its transaction began
   before ``changed_at``, is rolled back if it takes longer than
   ``limits.TRANSACTION`` (db.api), and is ended by the server if it then is not
-  committed within ``limits.COMMIT``.
+  committed within ``limits.COMMIT``. Only PostgreSQL and MariaDB do so, not
+  MySQL.
 * Hence ``changed_at > t - WINDOW``, which is what the next reader asks for.
 
 A reader therefore finds each change several times. It sends the versions that
-it knows, and gets only others. The clock of the database may be set back by
-what real transactions leave of WINDOW; a ``since`` that is in the future shows
-that it was set back further, or that the database is another one, and the view
-is read anew.
+it knows, and gets only others. If the clock of the database is set back, no
+change is missed as long as the step plus the duration of the longest
+transaction is less than WINDOW. A ``since`` in the future shows a larger step
+or another database; the view is then read from the start.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ WINDOW = limits.TRANSACTION + limits.COMMIT
 """Seconds after which a change is visible or rolled back."""
 
 _PAGE = 500
-"""Hosts of one answer, which must not take a scheduler's patience."""
+"""Hosts of a page, which a scheduler must get within its time limit."""
 
 _KEPT = 20000
 """Hosts whose encoded masks are kept, of about 2 kB each."""

@@ -55,7 +55,7 @@ class VariantWorker:
                 found = [change.id for change in change_db.all(session)]
         except Exception:
             # The database's driver has errors of its own.
-            LOG.exception('Cannot search for changes of variants; tried '
+            LOG.exception('Cannot search for changes of variants; trying '
                           'again in %s s', INTERVAL)
             return
         for change_id in found:
@@ -70,12 +70,12 @@ class VariantWorker:
             # is the next thing to do.
             self.wake()
         except Exception:
-            LOG.exception('Cannot apply a change of a variant to all hosts; '
-                          'tried again in %s s', INTERVAL)
+            LOG.exception('Cannot apply the change of a variant to all hosts; '
+                          'trying again in %s s', INTERVAL)
 
     def _tell(self, hosts: Sequence[str]) -> None:
         for host in hosts:
-            casts.tell(self._compute.refresh, gpgpu_context.admin(), host)
+            casts.notify(self._compute.refresh, gpgpu_context.admin(), host)
 
     def wake(self) -> None:
         """Have the thread search at once."""

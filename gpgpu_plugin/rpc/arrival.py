@@ -63,7 +63,7 @@ def check_wanted(method: str, subject: str, wanted: float | None) -> None:
     """Refuse to go on with a call whose caller has given up.
 
     :param subject: what the call is about, for the message
-    :param wanted: seconds that the caller waits; None: for ever
+    :param wanted: seconds that the caller waits; None: no limit is known
     :raises RequestExpired: they are over
     """
     passed = seconds()
@@ -115,7 +115,7 @@ class Server(server.RPCServer):
     """
 
     _LIMIT = 4
-    """Calls that wait for the same."""
+    """Calls with the same key that run at once."""
 
     def __init__(self, *args: typing.Any, key: Key) -> None:
         super().__init__(*args)
@@ -158,8 +158,9 @@ class Server(server.RPCServer):
         try:
             message.acknowledge()
         except Exception:
-            LOG.exception('Cannot acknowledge a message; its caller repeats '
-                          'it')
+            LOG.exception('Cannot acknowledge the call %s; it is not '
+                          'executed, and its caller times out',
+                          message.message.get('method'))
             return
         # oslo.messaging does it once more.
         message.acknowledge = lambda: None

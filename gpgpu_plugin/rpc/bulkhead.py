@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Limits of how many calls a server works on at once, for each of a kind.
+"""Limits on the calls that a server handles at once, in total and per key.
 
-One host whose row somebody keeps locked would otherwise take all threads of a
-conductor, one for each call that waits for it, and nobody else be served.
+Without them, calls that wait for one locked host could occupy all threads of a
+conductor.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Bulkhead(typing.Generic[T]):
     def enter(self, key: str, call: T) -> Turn[T] | None:
         """Return the call, or None if it has to wait.
 
-        leave() returns it later then.
+        A later leave() returns a call that has to wait.
         """
         with self._lock:
-            if self._has_room(key):
+            if self._may_begin(key):
                 return self._begin(key, call)
             self._waiting.setdefault(key, collections.deque()).append(call)
             return None
@@ -70,7 +70,7 @@ class Bulkhead(typing.Generic[T]):
             self._running[turn.key] -= 1
             if not self._running[turn.key]:
                 del self._running[turn.key]
-            key = next(filter(self._has_room, self._waiting), None)
+            key = next(filter(self._may_begin, self._waiting), None)
             if key is None:
                 return None
             calls = self._waiting.pop(key)
@@ -80,7 +80,7 @@ class Bulkhead(typing.Generic[T]):
                 self._waiting[key] = calls
             return self._begin(key, call)
 
-    def _has_room(self, key: str) -> bool:
+    def _may_begin(self, key: str) -> bool:
         return (self._running[key] < self._limit
                 and self._running.total() < self._total)
 

@@ -33,8 +33,8 @@ def key(method: str, arguments: Mapping[str, typing.Any]) -> str | None:
     """Return whose lock a call may wait for.
 
     :param arguments: primitives
-    :returns: the name of a host, or HOSTS; None if the call only reads, and
-        must be served while others wait
+    :returns: the name of a host, or HOSTS; None if the call waits for no
+        lock, and must be served while others wait
     """
     try:
         if method in _OF_ORIGIN:

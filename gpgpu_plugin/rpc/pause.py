@@ -22,10 +22,10 @@ import threading
 import time
 
 INTERVAL = 1.0
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 
 _LONGEST = 3 * INTERVAL
-"""Seconds between two looks at the clock of a busy process. It also reads in
+"""Seconds between two checks of the clock in a busy process. It also reads in
 this time what the kernel kept."""
 
 
@@ -59,7 +59,7 @@ class PauseWatch:
             return now
 
     def start(self) -> None:
-        """Look at the clock again and again, until ``stop``."""
+        """Check the clock periodically until ``stop``."""
         self.note()
         self._ended.clear()
         self._thread = threading.Thread(

@@ -110,8 +110,8 @@ class ArrivalTest(base.BaseTestCase):
         endpoint.go_on.set()
         self.assertTrue(endpoint.done.wait(300))
         [exc] = endpoint.expired
-        self.assertIn('late for i1 was wanted for 3 s and handled after 4.0 s',
-                      str(exc))
+        self.assertIn('late for i1 was not executed: its caller waits for 3 '
+                      's, and 4.0 s have passed', str(exc))
 
     def test_call_that_waits_less_than_its_caller_is_wanted(self):
         endpoint, _, client = self.serve()
@@ -133,8 +133,8 @@ class ArrivalTest(base.BaseTestCase):
         endpoint.go_on.set()
         self.assertTrue(endpoint.all_run.acquire(timeout=300))
         self.assertEqual([('h1', 2)], endpoint.running)
-        self.assertIn('run for request req-old was wanted for 3 s',
-                      logged.output)
+        self.assertIn('run for request req-old was not executed: its caller '
+                      'waits for 3 s', logged.output)
         self.assertNotIn('Traceback', logged.output)
 
     @staticmethod
