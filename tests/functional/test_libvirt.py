@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import shutil
 import typing
@@ -31,15 +30,16 @@ from tests.fixtures import libvirt_cloud
 CONF = libvirt_cloud.cloud.CONF
 
 
-class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
-    """One HGX server."""
+class LibvirtCase(libvirt_cloud.GpuLibvirtCloud):
+    """Base class of tests of a server with two GPUs on one HGX host."""
 
     def setUp(self) -> None:
         super().setUp()
         self.server = self.boot(self.flavor(H100=2))
         self.before = self.devices_on(self.server)
 
-    def _same(self) -> None:
+    def same(self) -> None:
+        """Check that the server has the devices that it had before."""
         self.assertEqual(2, len(self.before))
         self.assertEqual(self.before, self.devices_on(self.server))
         self.assertEqual(self.before, self.hostdevs(self.server))
@@ -49,52 +49,7 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
             if driver == 'vfio-pci'})
         self.wait_states(assigned=2, available=6)
 
-    def test_delete_frees_hostdevs(self) -> None:
-        self._same()
-        self.delete(self.server)
-        self.wait_states(available=8)
-        self.wait_inventory(8, 0)
-        self.assertNotIn('vfio-pci', self.bound_drivers('gpu1').values())
-
-    def test_instance_without_gpus_has_no_hostdev(self) -> None:
-        server = self.boot(self.flavor_of({}))
-        self.assertEqual([], self.hostdevs(server))
-
-    def test_hard_reboot_without_conductor_keeps_hostdevs(self) -> None:
-        self.conductor.stop()
-        self.restart_compute()
-        self.api.post_server_action(self.server['id'], {
-            'reboot': {'type': 'HARD'}})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self.assertEqual(self.before, self.hostdevs(self.server))
-        self.conductor.start()
-        self.run_once('gpu1')
-        self._same()
-
-    def test_restart_of_nova_compute_keeps_hostdevs(self) -> None:
-        self.restart_compute()
-        self.run_periodics('gpu1')
-        self._same()
-
-    def test_guest_whose_devices_are_not_known_is_not_started(self) -> None:
-        self.conductor.stop()
-        pathlib.Path(self.state_path, 'gpu1.json').write_text('damaged')
-        self.restart_compute()
-        self.api.post_server_action(self.server['id'], {
-            'reboot': {'type': 'HARD'}})
-        self.wait_for(lambda: 'Reboot failed but instance is running'
-                      in self.stdlog.logger.output, 'the refusal')
-        self.wait_status(self.server['id'], 'ACTIVE')
-        # Nova has not touched the guest.
-        self.assertEqual(self.before, self.hostdevs(self.server))
-        self.conductor.start()
-        self.run_once('gpu1')
-        self.api.post_server_action(self.server['id'], {
-            'reboot': {'type': 'HARD'}})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self._same()
-
-    def _reboot_host(self, bus_step: int = 1) -> None:
+    def reboot_host(self, bus_step: int = 1) -> None:
         """Reboot a host: afterwards no device is bound, and no domain runs.
 
         :param bus_step: step between bus numbers; another value renumbers the
@@ -108,57 +63,43 @@ class LibvirtTest(libvirt_cloud.GpuLibvirtCloud):
             self.server['id']).destroy()
         self._start_compute('gpu1')
 
+
+class LibvirtTest(LibvirtCase):
+    """One HGX server."""
+
+    def test_delete_frees_hostdevs(self) -> None:
+        self.same()
+        self.delete(self.server)
+        self.wait_states(available=8)
+        self.wait_inventory(8, 0)
+        self.assertNotIn('vfio-pci', self.bound_drivers('gpu1').values())
+
+    def test_instance_without_gpus_has_no_hostdev(self) -> None:
+        server = self.boot(self.flavor_of({}))
+        self.assertEqual([], self.hostdevs(server))
+
+    def test_restart_of_nova_compute_keeps_hostdevs(self) -> None:
+        self.restart_compute()
+        self.run_periodics('gpu1')
+        self.same()
+
     def test_reboot_of_the_host_keeps_devices(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
-        self._reboot_host()
+        self.reboot_host()
         self.wait_status(self.server['id'], 'ACTIVE')
-        self._same()
+        self.same()
 
     def test_reboot_with_new_bus_numbers_keeps_devices(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
         before = {device['uuid'] for device in self.devices(
             '--used-by', self.server['id'])}
-        self._reboot_host(bus_step=2)
+        self.reboot_host(bus_step=2)
         self.wait_status(self.server['id'], 'ACTIVE')
         self.assertEqual(before, {device['uuid'] for device in self.devices(
             '--used-by', self.server['id'])})
         old, self.before = self.before, self.devices_on(self.server)
         self.assertNotEqual(old, self.before)
-        self._same()
-
-    def test_unrescue_after_reboot_with_new_bus_numbers_is_refused(
-            self) -> None:
-        os.makedirs(os.path.join(CONF.instances_path, self.server['id']))
-        self.api.post_server_action(self.server['id'], {'rescue': None})
-        self.wait_status(self.server['id'], 'RESCUE')
-        self._reboot_host(bus_step=2)
-        self.api.post_server_action(self.server['id'], {'unrescue': None})
-        server = self.wait_status(self.server['id'], 'ERROR')
-        self.assertIn('Hard reboot the instance', server['fault']['message'])
-        self.assertIn(self.before[0], server['fault']['message'])
-        self.api.post_server_action(self.server['id'], {
-            'reboot': {'type': 'HARD'}})
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self.before = self.devices_on(self.server)
-        self._same()
-
-    def test_gpu_missing_after_reboot_fails_its_server_only(self) -> None:
-        self.flags(resume_guests_state_on_host_boot=True)
-        other = self.boot(self.flavor(H100=1))
-        build = machine.build
-
-        def without(*args: typing.Any) -> None:
-            build(*args)
-            self.unplug('gpu1', self.before[0])
-        with fixtures.MonkeyPatch(
-                'gpgpu_plugin.host.fake.machine.build', without):
-            self._reboot_host()
-        self.wait_for(lambda: self.api.get_server(
-            self.server['id'])['status'] == 'ERROR', 'ERROR')
-        # It stays the server's; nobody else is touched.
-        self.wait_states(assigned=3, available=5)
-        self.assertEqual(self.before, self.devices_on(self.server))
-        self.assertEqual(1, len(self.hostdevs(other)))
+        self.same()
 
 class CompanionTest(libvirt_cloud.GpuLibvirtCloud):
     """A GPU with a sound function of its own."""

@@ -56,8 +56,8 @@ class VGPUViews:
 T4 = (('T4', '--vendor', '10de', '--device', '1eb8'),)
 
 
-class MdevTest(VGPUViews, cloud.GpuCloud):
-    """One server with two T4."""
+class MdevCase(VGPUViews, cloud.GpuCloud):
+    """Base class of tests of one server with two T4."""
 
     machines = {'gpu1': 'nvidia-t4-2'}
     variants = T4
@@ -68,6 +68,10 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
             self.manage('vgpu-type', 'enable', 'T4', name)
         self.wait_for(lambda: self.unallocated() == {
             'T4': 2, '1Q': 32, '4Q': 8}, 'types in Placement')
+
+
+class MdevTest(MdevCase):
+    """vGPUs that are mdevs."""
 
     def test_servers_with_two_types_use_different_gpus(self) -> None:
         small = self.boot(self.vgpu_flavor(Q1=2))
@@ -149,37 +153,6 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
         self.wait_status(server['id'], 'ACTIVE')
         self.delete(server)
 
-    def test_mdev_that_appears_late_stays_quarantined(self) -> None:
-        kernel = self.driver().gpu_tracker.backend.kernel
-        kernel.late.add('create')
-        server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
-        self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
-        # What was given up appears; its place is still not another's.
-        kernel.catch_up()
-        [mdev] = self.mdevs()
-        other = self.boot(self.vgpu_flavor(Q4=7))
-        self.assertEqual(8, len(self.mdevs()))
-        [row] = [device for device in self.devices('--state', 'quarantined')
-                 if device['vgpu_type']]
-        self.manage('device', 'release', row['uuid'])
-        self.wait_for(lambda: self.remaining()['T4-4Q'] == 1, 'clean again')
-        self.assertNotIn(mdev, self.mdevs())
-        self.delete(server, other)
-
-    def test_mdev_that_is_not_created_is_quarantined(self) -> None:
-        kernel = self.driver().gpu_tracker.backend.kernel
-        kernel.ignored.add('create')
-        server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
-        self.assertEqual(set(), self.mdevs())
-        # What was refused is not offered again before somebody looked.
-        self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
-        kernel.ignored.clear()
-        [row] = [device for device in self.devices('--state', 'quarantined')
-                 if device['vgpu_type']]
-        self.manage('device', 'release', row['uuid'])
-        self.wait_for(lambda: self.remaining()['T4-4Q'] == 8, 'clean again')
-        self.delete(server)
-
     def test_vgpus_are_restored_after_reboot_of_the_host(self) -> None:
         self.boot(self.vgpu_flavor(Q4=2))
         before = self.mdevs()
@@ -222,8 +195,8 @@ class MdevTest(VGPUViews, cloud.GpuCloud):
                          self.remaining())
 
 
-class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
-    """One server with two L40S, whose VFs have types."""
+class NvidiaVFCase(VGPUViews, cloud.GpuCloud):
+    """Base class of tests of two L40S, whose VFs have types."""
 
     machines = {'gpu1': 'nvidia-l40s-vgpu-2'}
     variants = (('L40S', '--vendor', '10de', '--device', '26b9'),)
@@ -245,6 +218,10 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
             text for path in self.sysfs('gpu1').glob(
                 'bus/pci/devices/*/nvidia/current_vgpu_type')
             if (text := path.read_text().strip()) != '0')
+
+
+class NvidiaVFTest(NvidiaVFCase):
+    """vGPUs that are VFs with types."""
 
     def test_types_of_vfs_are_set_and_cleared(self) -> None:
         server = self.boot(self.vgpu_flavor('L40S', Q12=3))
@@ -274,45 +251,6 @@ class NvidiaVFTest(VGPUViews, cloud.GpuCloud):
         self.delete(server)
         self.wait_for(lambda: self.unallocated(variant='L40S') == {
             'L40S': 0, '4Q': 24, '12Q': 8, '12A': 8}, 'all of it back')
-
-    def take_fewer(self, type_id: str, most: int) -> None:
-        """Make drivers create fewer vGPUs of a type than its size suggests."""
-        for path in self.sysfs('gpu1').glob(
-                f'bus/pci/devices/*/{vgpu_driver.RULE}'):
-            rule = json.loads(path.read_text())
-            rule['types'][type_id]['max'] = most
-            path.write_text(json.dumps(rule))
-
-    def test_driver_capacity_limits_offers_after_changes(self) -> None:
-        self.take_fewer('1153', 3)
-        first = self.boot(self.vgpu_flavor('L40S', Q12=3))
-        # By its size a GPU has four of it.
-        self.wait_for(lambda: self.unallocated(variant='L40S') == {
-            'L40S': 0, '4Q': 12, '12Q': 4}, 'capacity')
-        second = self.boot(self.vgpu_flavor('L40S', Q12=3))
-        self.wait_for(lambda: self.unallocated(variant='L40S') == {
-            'L40S': 0, '4Q': 0, '12Q': 0}, 'capacity')
-        refused = self.boot(self.vgpu_flavor('L40S', Q12=1), 'ERROR')
-        self.assertIn('No valid host', refused['fault']['message'])
-        self.assertEqual([], self.devices('--state', 'quarantined'))
-        self.delete(first, second, refused)
-        self.wait_for(lambda: self.unallocated(variant='L40S') == {
-            'L40S': 0, '4Q': 24, '12Q': 6}, 'all of it back')
-
-    def test_refusal_of_the_driver_limits_later_offers(self) -> None:
-        self.take_fewer('1153', 3)
-        # Nothing is broken; how many a GPU takes is known from now on.
-        for left in (7, 6):
-            refused = self.boot(self.vgpu_flavor('L40S', Q12=4), 'ERROR')
-            expected = {'L40S': 0, '4Q': 24, '12Q': left}
-            self.wait_for(lambda expected=expected: (
-                self.unallocated(variant='L40S') == expected), 'the new limit')
-            self.delete(refused)
-        self.assertEqual([], self.devices('--state', 'quarantined'))
-        self.assertEqual([], self.typed())
-        server = self.boot(self.vgpu_flavor('L40S', Q12=4))
-        self.assertEqual(['1153'] * 4, self.typed())
-        self.delete(server)
 
     def kernel(self) -> fake_kernel.FakeKernel:
         return fake_kernel.FakeKernel(str(self.sysfs('gpu1')))

@@ -300,11 +300,11 @@ class SeriesTest(test_moves.MovesCase):
         self.computes['gpu2'].stop()
         [service] = self.api.get_services(
             binary='nova-compute', host='gpu2')
-        self.api.put_serviceforce_down(service['id'], True)
+        self.api.put_service_force_down(service['id'], True)
         self.act('evacuate', {})
         self.wait_migration('done')
         self._start_compute('gpu2')
-        self.api.put_serviceforce_down(service['id'], False)
+        self.api.put_service_force_down(service['id'], False)
         self.wait_facts(self.server, self.expected(
             {'gpu1': self.hostdevs(self.server, 'gpu1')}))
         self.assertEqual({('gpu1', 'instance')}, self.roles())

@@ -209,7 +209,7 @@ class LibvirtVFTest(VGPULibvirtCloud):
     """VFs with types in domains."""
 
     machines = {'gpu1': 'nvidia-l40s-vgpu-2'}
-    variants = test_vgpus.NvidiaVFTest.variants
+    variants = test_vgpus.NvidiaVFCase.variants
 
     def _configure(self) -> None:
         super()._configure()

@@ -1,0 +1,97 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""vGPUs that the driver refuses, or creates late."""
+
+from __future__ import annotations
+
+import json
+
+from gpgpu_plugin.host.fake import vgpu_driver
+from tests.functional import test_vgpus
+
+
+class MdevTest(test_vgpus.MdevCase):
+    """mdevs that are not there when they should be."""
+
+    def test_mdev_that_appears_late_stays_quarantined(self) -> None:
+        kernel = self.driver().gpu_tracker.backend.kernel
+        kernel.late.add('create')
+        server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
+        # What was given up appears; its place is still not another's.
+        kernel.catch_up()
+        [mdev] = self.mdevs()
+        other = self.boot(self.vgpu_flavor(Q4=7))
+        self.assertEqual(8, len(self.mdevs()))
+        [row] = [device for device in self.devices('--state', 'quarantined')
+                 if device['vgpu_type']]
+        self.manage('device', 'release', row['uuid'])
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 1, 'clean again')
+        self.assertNotIn(mdev, self.mdevs())
+        self.delete(server, other)
+
+    def test_mdev_that_is_not_created_is_quarantined(self) -> None:
+        kernel = self.driver().gpu_tracker.backend.kernel
+        kernel.ignored.add('create')
+        server = self.boot(self.vgpu_flavor(Q4=1), 'ERROR')
+        self.assertEqual(set(), self.mdevs())
+        # What was refused is not offered again before somebody looked.
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 7, 'quarantine')
+        kernel.ignored.clear()
+        [row] = [device for device in self.devices('--state', 'quarantined')
+                 if device['vgpu_type']]
+        self.manage('device', 'release', row['uuid'])
+        self.wait_for(lambda: self.remaining()['T4-4Q'] == 8, 'clean again')
+        self.delete(server)
+
+
+class NvidiaVFTest(test_vgpus.NvidiaVFCase):
+    """Drivers that create fewer vGPUs of a type than its size suggests."""
+
+    def take_fewer(self, type_id: str, most: int) -> None:
+        """Make drivers create fewer vGPUs of a type than its size suggests."""
+        for path in self.sysfs('gpu1').glob(
+                f'bus/pci/devices/*/{vgpu_driver.RULE}'):
+            rule = json.loads(path.read_text())
+            rule['types'][type_id]['max'] = most
+            path.write_text(json.dumps(rule))
+
+    def test_driver_capacity_limits_offers_after_changes(self) -> None:
+        self.take_fewer('1153', 3)
+        first = self.boot(self.vgpu_flavor('L40S', Q12=3))
+        # By its size a GPU has four of it.
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
+            'L40S': 0, '4Q': 12, '12Q': 4}, 'capacity')
+        second = self.boot(self.vgpu_flavor('L40S', Q12=3))
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
+            'L40S': 0, '4Q': 0, '12Q': 0}, 'capacity')
+        refused = self.boot(self.vgpu_flavor('L40S', Q12=1), 'ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.assertEqual([], self.devices('--state', 'quarantined'))
+        self.delete(first, second, refused)
+        self.wait_for(lambda: self.unallocated(variant='L40S') == {
+            'L40S': 0, '4Q': 24, '12Q': 6}, 'all of it back')
+
+    def test_refusal_of_the_driver_limits_later_offers(self) -> None:
+        self.take_fewer('1153', 3)
+        # Nothing is broken; how many a GPU takes is known from now on.
+        for left in (7, 6):
+            refused = self.boot(self.vgpu_flavor('L40S', Q12=4), 'ERROR')
+            expected = {'L40S': 0, '4Q': 24, '12Q': left}
+            self.wait_for(lambda expected=expected: (
+                self.unallocated(variant='L40S') == expected), 'the new limit')
+            self.delete(refused)
+        self.assertEqual([], self.devices('--state', 'quarantined'))
+        self.assertEqual([], self.typed())
+        server = self.boot(self.vgpu_flavor('L40S', Q12=4))
+        self.assertEqual(['1153'] * 4, self.typed())
+        self.delete(server)
