@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import region
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -132,13 +134,19 @@ class SchedulerViewCache:
     the next call goes on from there.
     """
 
-    def __init__(self, api: conductor_api.ConductorAPI) -> None:
+    def __init__(self, api: conductor_api.ConductorAPI,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
+        self._clock = clock
         self._lock = threading.Lock()
+        self._failed_at = float('-inf')
+        self._error: exception.ConductorUnavailable | None = None
         self._forget()
 
     def _forget(self) -> None:
         self._view = SchedulerView()
+        # When the last refresh of this view began.
+        self._fetched_at = float('-inf')
         # As of objects.scheduling.Changes; 0: the view is not complete.
         self._since = 0.0
         self._next_since = 0.0
@@ -149,12 +157,28 @@ class SchedulerViewCache:
     def refresh(self) -> SchedulerView:
         """Fetch the changes, usually in one call, and return the new view.
 
+        Callers that waited for a call of another share its outcome, so that
+        none waits for more than two calls.
+
         :raises ConductorUnavailable: the view may be out of date
         """
+        asked_at = self._clock()
         with self._lock:
+            if self._error is not None and self._failed_at > asked_at:
+                raise self._error
+            if self._fetched_at <= asked_at:
+                self._fetch_all()
+            return self._view
+
+    def _fetch_all(self) -> None:
+        began_at = self._clock()
+        try:
             while not self._fetch():
                 pass
-            return self._view
+        except exception.ConductorUnavailable as exc:
+            self._error, self._failed_at = exc, self._clock()
+            raise
+        self._fetched_at = began_at
 
     def fill(self) -> None:
         """Read the view; decisions go on between its pages.

@@ -11,6 +11,9 @@
 #    under the License.
 """Tests of the scheduler's view: changes, reasons of refusals."""
 
+import threading
+import time
+
 from oslotest import base
 
 from gpgpu_plugin import exception
@@ -192,3 +195,65 @@ class SchedulerViewCacheTest(base.BaseTestCase):
         self.assertEqual({'h1'}, set(cache.refresh().hosts))
         self.assertEqual(
             [(0, None), (9.0, None), (9.0, None)], self.api.asked)
+
+
+class SharedCallTest(base.BaseTestCase):
+    """Decisions that wait for the call of another one."""
+
+    COUNT = 5
+
+    def refresh_at_once(self, *answers):
+        """Let some callers wait for one; return all views or errors."""
+        begun, asked, go_on = (
+            threading.Event(), threading.Semaphore(0), threading.Event())
+        api = make.FakeAPI(*answers)
+        changes_since = api.changes_since
+
+        def slow(*args):
+            begun.set()
+            go_on.wait(300)
+            return changes_since(*args)
+        api.changes_since = slow
+
+        def clock():
+            asked.release()
+            return time.monotonic()
+        cache = scheduler_view.SchedulerViewCache(api, clock)
+        found = []
+
+        def refresh():
+            try:
+                found.append(cache.refresh())
+            except exception.ConductorUnavailable as exc:
+                found.append(exc)
+        threads = [threading.Thread(target=refresh)
+                   for _ in range(self.COUNT)]
+        threads[0].start()
+        self.addCleanup(go_on.set)
+        self.assertTrue(begun.wait(300))
+        for thread in threads[1:]:
+            thread.start()
+        # The first one has read the clock twice.
+        for _ in range(self.COUNT + 1):
+            self.assertTrue(asked.acquire(timeout=300))
+        go_on.set()
+        for thread in threads:
+            thread.join(300)
+        self.assertEqual([], api.changes)
+        return found
+
+    def test_failure_is_shared(self):
+        found = self.refresh_at_once(
+            exception.ConductorUnavailable(method='x', timeout=1))
+        self.assertEqual(
+            [exception.ConductorUnavailable] * self.COUNT,
+            [type(value) for value in found])
+
+    def test_changes_are_as_of_the_decision_or_later(self):
+        # The others asked after the first call began.
+        first, *others = self.refresh_at_once(
+            make.changes(make.groups('h1'), since=1.0, anew=True),
+            make.changes(make.groups('h2'), since=2.0))
+        self.assertEqual({'h1'}, set(first.hosts))
+        self.assertEqual([{'h1', 'h2'}] * (self.COUNT - 1),
+                         [set(view.hosts) for view in others])
