@@ -67,6 +67,14 @@ class Limits:
         return self.caller * 0.4
 
     @property
+    def connect(self) -> float:
+        """Return the seconds that opening a connection may take.
+
+        It follows a check of another connection, which found that one silent.
+        """
+        return self.caller * 0.4
+
+    @property
     def statement(self) -> float:
         """Return the seconds that a statement may take."""
         return self.caller * 0.8
@@ -86,12 +94,13 @@ class Limits:
 
     def url(self, url: sa.URL) -> sa.URL:
         """Return a URL with the limits of its driver that it lacks."""
-        seconds = str(max(1, round(self.caller)))
+        connect = str(max(1, round(self.connect)))
         answer = str(max(1, int(self.answer)))
         of_driver = {
-            'psycopg2': {'connect_timeout': seconds,
-                         'tcp_user_timeout': f'{seconds}000'},
-            'pymysql': {'connect_timeout': seconds, 'read_timeout': answer,
+            'psycopg2': {
+                'connect_timeout': connect,
+                'tcp_user_timeout': f'{max(1, round(self.caller))}000'},
+            'pymysql': {'connect_timeout': connect, 'read_timeout': answer,
                         'write_timeout': answer},
         }.get(url.get_driver_name(), {})
         return url.update_query_dict({

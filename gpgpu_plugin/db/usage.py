@@ -21,6 +21,8 @@ from gpgpu_plugin.db import models
 _COPIED = ('instance_uuid', 'role', 'project_id', 'user_id', 'vgpu_type',
            'resource_class', 'ended_at')
 
+_COLUMNS = ('assignment_uuid', 'began_at', 'host', 'variant', *_COPIED)
+
 
 def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
     """Store the usage of ended assignments.
@@ -39,5 +41,9 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
                    models.Group.variant_id == models.Variant.id)
         .where(models.Assignment.active.is_(None),
                models.Assignment.ended_at.is_not(None), which))
-    session.execute(sa.insert(models.Usage).from_select(
-        ['assignment_uuid', 'began_at', 'host', 'variant', *_COPIED], found))
+    # Not INSERT ... SELECT, for which MariaDB locks each row that it reads,
+    # those of the hosts too.
+    rows = [dict(zip(_COLUMNS, row, strict=True))
+            for row in session.execute(found)]
+    if rows:
+        session.execute(sa.insert(models.Usage), rows)

@@ -13,6 +13,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import threading
 from unittest import mock
 
@@ -21,6 +22,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import type_sync
@@ -32,6 +34,7 @@ from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import purge
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
@@ -281,6 +284,19 @@ class FirstTypes(base.ConductorTestCase):
             for info in vgpu_type_admin.list_all(self.db)})
 
 
+class PurgeBesideLock(base.ConductorTestCase):
+    """A purge while somebody keeps a host locked."""
+
+    def test_host_that_is_locked_does_not_delay_the_purge(self):
+        for _ in range(2):
+            releases.abort(self.db, base.uuids(self.claim(8)),
+                           touched=False, fault=None)
+        with self.db.writer() as session:
+            host_db.lock(session, 'h1')
+            purged = purge.purge(self.db, datetime.datetime.max)
+        self.assertEqual(8, purged.assignments)
+
+
 class BesideClaims(changes.ChangeCase):
     """A variant that is created beside claims and other transactions."""
 
@@ -362,8 +378,9 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.MdevCapacityTest,
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
-        FirstReport, FirstTypes, BesideClaims))
-del BesideClaims, BusyHost, FirstReport, FirstTypes, LateCommit, _mixin
+        FirstReport, FirstTypes, PurgeBesideLock, BesideClaims))
+del BesideClaims, BusyHost, FirstReport, FirstTypes, LateCommit
+del PurgeBesideLock, _mixin
 
 
 class NameTest(MariaDBMixin, base.ConductorTestCase):

@@ -24,10 +24,10 @@ class URLTest(base.BaseTestCase):
 
     def test_drivers_get_their_limits(self):
         self.assertEqual(
-            {'connect_timeout': '10', 'tcp_user_timeout': '10000'},
+            {'connect_timeout': '4', 'tcp_user_timeout': '10000'},
             self.of('postgresql+psycopg2://h/gpgpu'))
         self.assertEqual(
-            {'charset': 'utf8mb4', 'connect_timeout': '10',
+            {'charset': 'utf8mb4', 'connect_timeout': '4',
              'read_timeout': '9', 'write_timeout': '9'},
             self.of('mysql+pymysql://h/gpgpu?charset=utf8mb4'))
 
