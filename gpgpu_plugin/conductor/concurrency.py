@@ -11,9 +11,9 @@
 #    under the License.
 """How many calls one conductor handles at once.
 
-The number of its threads decides. What it takes off the broker and cannot
-handle yet would wait here while another conductor is idle, and a thread
-without a connection to the database would wait for one.
+The number of its threads decides. A thread without a connection to the
+database would wait for one. The prefetch count limits only what was not
+received yet: oslo.messaging acknowledges a call when it has received it.
 """
 
 from __future__ import annotations

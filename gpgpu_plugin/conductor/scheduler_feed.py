@@ -22,7 +22,7 @@ Proof that the next reader finds each change that this one does not see:
   before ``changed_at``, is rolled back if it takes longer than
   ``limits.TRANSACTION`` (db.api), and is ended by the server if it then is not
   committed within ``limits.COMMIT``. Only PostgreSQL and MariaDB do so, not
-  MySQL.
+  MySQL, and none ends a commit that waits for a synchronous standby.
 * Hence ``changed_at > t - WINDOW``, which is what the next reader asks for.
 
 A reader therefore finds each change several times. It sends the versions that
@@ -34,9 +34,11 @@ or another database; the view is then read from the start.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -56,6 +58,9 @@ WINDOW = limits.TRANSACTION + limits.COMMIT
 _PAGE = 500
 """Hosts of a page, which a scheduler must get within its time limit."""
 
+_PATIENCE = 1.0
+"""Seconds to wait for a build that others began; a scheduler waits for 3 s."""
+
 _KEPT = 20000
 """Hosts whose encoded masks are kept, of about 2 kB each."""
 
@@ -66,6 +71,7 @@ class SchedulerFeed:
     def __init__(self, db: api.Database) -> None:
         self._db = db
         self._building = threading.Lock()
+        self._keeping = threading.Lock()
         self._encoded: dict[int, tuple[objects.HostVersion, bytes]] = {}
 
     def changes_since(self, since: float,
@@ -94,13 +100,23 @@ class SchedulerFeed:
         """
         found = self._kept(versions)
         if len(found) < len(versions):
-            with self._building:
+            with self._turn():
                 found = self._kept(versions)
                 found |= self._build([
                     version.id for version in versions
                     if version.id not in found])
         return [found[version.id] for version in versions
                 if version.id in found]
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the build under way, but not for one that hangs."""
+        is_mine = self._building.acquire(timeout=_PATIENCE)
+        try:
+            yield
+        finally:
+            if is_mine:
+                self._building.release()
 
     def _kept(self, versions: Iterable[objects.HostVersion],
               ) -> dict[int, bytes]:
@@ -115,12 +131,15 @@ class SchedulerFeed:
             with self._db.reader() as session:
                 for masks in _read(session, ids):
                     built[masks.version.id] = objects.encode(masks)
-                    self._encoded.pop(masks.version.id, None)
-                    self._encoded[masks.version.id] = (
-                        masks.version, built[masks.version.id])
-        while len(self._encoded) > _KEPT:
-            del self._encoded[next(iter(self._encoded))]
+                    self._keep(masks.version, built[masks.version.id])
         return built
+
+    def _keep(self, version: objects.HostVersion, encoded: bytes) -> None:
+        with self._keeping:
+            self._encoded.pop(version.id, None)
+            self._encoded[version.id] = version, encoded
+            if len(self._encoded) > _KEPT:
+                del self._encoded[next(iter(self._encoded))]
 
 
 def _news(session: orm.Session, since: float,

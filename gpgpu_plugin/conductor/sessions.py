@@ -233,7 +233,7 @@ def digest(db: api.Database, origin: objects.Origin) -> int:
     The host's row is not locked: a claim that waits must not make the host
     wait as well.
     """
-    with db.writer() as session:
+    def work(session: orm.Session) -> int:
         host = host_db.find(session, origin.host)
         check(host, origin, hear=False)
         assert host is not None
@@ -242,6 +242,7 @@ def digest(db: api.Database, origin: objects.Origin) -> int:
         return objects.digest(host.generation, (
             (row.uuid, row.instance_uuid, row.role, row.migration_uuid)
             for row in rows))
+    return db.write(work)
 
 
 def allow_takeover(db: api.Database, name: str) -> None:

@@ -293,11 +293,20 @@ def enable(session: orm.Session, hosts: Sequence[models.Host],
 
 
 def _postpone(session: orm.Session, part: _Part) -> None:
-    """Put a host that stays locked behind the others."""
+    """Leave for later what exceeded a limit.
+
+    A host that stays locked goes behind the others; the hosts of a chunk are
+    done one by one.
+    """
     change = part.lock(session)
-    if change is not None and part.waits:
-        change.skipped_hosts = json.dumps(
-            [*part.skipped[1:], part.skipped[0]])
+    if change is None:
+        return
+    if part.waits:
+        skipped = [*part.skipped[1:], part.skipped[0]]
+    else:
+        skipped = [*part.skipped, *part.host_ids]
+        change.last_host_id = part.host_ids[-1]
+    change.skipped_hosts = json.dumps(skipped)
 
 
 def _finish(session: orm.Session, part: _Part) -> list[str] | None:

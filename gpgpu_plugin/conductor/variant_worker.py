@@ -75,6 +75,9 @@ class VariantWorker:
 
     def _tell(self, hosts: Sequence[str]) -> None:
         for host in hosts:
+            if self._stopped.is_set():
+                # They find it with their next digest.
+                return
             casts.notify(self._compute.refresh, gpgpu_context.admin(), host)
 
     def wake(self) -> None:

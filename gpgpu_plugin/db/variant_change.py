@@ -75,6 +75,19 @@ def all(session: orm.Session) -> list[models.VariantChange]:
         sa.select(models.VariantChange).order_by(models.VariantChange.id)))
 
 
+def types_being_enabled(session: orm.Session) -> list[tuple[str, str]]:
+    """Return the types that some hosts do not offer yet.
+
+    :returns: name of the variant and of the type
+    """
+    return [(name, vgpu_type) for name, vgpu_type in session.execute(
+        sa.select(models.Variant.name, models.VariantChange.vgpu_type)
+        .join(models.VariantChange,
+              models.VariantChange.variant_id == models.Variant.id)
+        .where(models.VariantChange.enabled.is_(True)))
+        if vgpu_type is not None]
+
+
 def of_variant(session: orm.Session,
                variant_id: int) -> models.VariantChange | None:
     """Return the change of a variant, if some host does not have it yet."""

@@ -178,6 +178,12 @@ def _check_class(session: orm.Session, row: models.Variant,
         for name, other in vgpu_type_db.listed(session)
         if other != naming.PASSTHROUGH
         and (name, other) != (row.name, vgpu_type)}
+    # What is being enabled on all hosts may not be listed on one yet.
+    owners |= {
+        naming.resource_class(name, other): f'type {other} of {name}'
+        for name, other in change_db.types_being_enabled(session)
+        if other != naming.PASSTHROUGH
+        and (name, other) != (row.name, vgpu_type)}
     owners |= {variant.resource_class: f'variant {variant.name}'
                for variant in variant_db.all(session)}
     if wanted in owners:

@@ -206,6 +206,24 @@ class SharedBuildTest(FeedTestCase):
         self.assertEqual(answers[0], answers[1])
         self.assertEqual([[1]], self.built)
 
+    def test_build_that_hangs_is_not_waited_for(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.scheduler_feed._PATIENCE', 0))
+        begun, go_on = threading.Event(), threading.Event()
+
+        def hangs(session, ids):
+            begun.set()
+            go_on.wait(300)
+            return self.note(session, ids)
+        with mock.patch.object(scheduler_feed, '_read', hangs):
+            hung = threading.Thread(target=read, args=(self.feed,))
+            hung.start()
+            self.addCleanup(hung.join)
+            self.addCleanup(go_on.set)
+            self.assertTrue(begun.wait(300))
+        self.assertEqual(1, len(read(self.feed)))
+        self.assertEqual([[1]], self.built)
+
     def test_kept_hosts_are_limited(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.scheduler_feed._KEPT', 1))

@@ -19,6 +19,7 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor import variant_worker
@@ -309,6 +310,23 @@ class BusyTest(ChangeCase):
         self.run_all()
         self.assertEqual(('ready', 0), self.shown())
         self.assertEqual(['H100'] * 5, self.variants())
+
+    def test_chunk_that_exceeds_a_limit_is_done_host_by_host(self):
+        self.locked.clear()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.variant_changes.inventory.refresh_all',
+            self.refuse_two))
+        variant_admin.create(self.db, H100, LATE)
+        self.assertRaises(exception.DatabaseBusy, self.advance)
+        self.assertEqual(('applying', 5), self.shown())
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown())
+        self.assertEqual(['H100'] * 5, self.variants())
+
+    def refuse_two(self, session, host_ids, refresh=inventory.refresh_all):
+        if len(host_ids) > 1:
+            raise exception.DatabaseBusy(reason='too slow')
+        refresh(session, host_ids)
 
     def test_hosts_that_stay_locked_are_waited_for_in_turn(self):
         variant_admin.create(self.db, H100, LATE)

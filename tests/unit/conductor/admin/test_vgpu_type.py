@@ -130,6 +130,20 @@ class EnableTest(vgpu_base.VGPUTestCase):
             '4Q', None, enabled=True)
         self.assertIn('type T4-4Q of T4 has the resource class', str(exc))
 
+    def test_type_whose_resource_class_is_being_enabled_is_refused(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='T4-T4', vendor='10de', device='9999'))
+        hosts.store(self.db, base.scan([*GPUS, t4(
+            2, device='9999', vgpu_types=(vgpu_type.VGPUType(
+                name='2Q', type_id='x', max_instances=1),))]))
+        # No host lists it yet.
+        self.enable('T4-2Q', caller=variant_changes.Caller(
+            is_over=lambda: True))
+        exc = self.assertRaises(
+            exception.Conflict, vgpu_type_admin.set_enabled, self.db, 'T4-T4',
+            '2Q', None, enabled=True)
+        self.assertIn('type T4-2Q of T4 has the resource class', str(exc))
+
     def test_type_whose_resource_class_a_variant_has_is_refused(self):
         variant_admin.create(self.db, admin.VariantInfo(
             name='OTHER', vendor='10de', device='9999',
