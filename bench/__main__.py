@@ -21,11 +21,13 @@ from bench import claims
 from bench import feed
 from bench import lists
 from bench import report
+from bench import reports
 from bench import scan
 from bench import variants
 
 BENCHMARKS = {'claims': claims.run, 'feed': feed.run, 'lists': lists.run,
-              'scan': scan.run, 'variants': variants.run}
+              'reports': reports.run, 'scan': scan.run,
+              'variants': variants.run}
 
 
 def main() -> int:

@@ -125,18 +125,8 @@ def set_up(setting: Setting) -> api.Database:
     """Create the schema, one variant, and hosts with GPUs."""
     db = api.Database(configuration(setting), setting.database)
     migration.sync(db.engine)
-    functions = tuple(
-        pci.PCIFunction(
-            id=f'/devices/pci0000:00/{gpu:02x}.0',
-            address=f'0000:{gpu:02x}:00.0', vendor='10de',
-            device='2330', numa_node=gpu * 2 // setting.devices)
-        for gpu in range(setting.devices))
     for number in range(setting.hosts):
-        hosts.store(db, report_obj.HostReport(
-            host=f'h{number}', node=f'h{number}',
-            node_uuid=node_uuid(f'h{number}'),
-            functions=functions,
-            vgpu_capabilities=_capabilities(setting, functions)))
+        hosts.store(db, scan(setting, f'h{number}'))
     variant_admin.create(db, admin.VariantInfo(
         name=VARIANT, vendor='10de', device='2330',
         mix_policy=setting.mix_policy))
@@ -145,6 +135,19 @@ def set_up(setting: Setting) -> api.Database:
     if setting.unsafe:
         _drop_unique_key(db)
     return db
+
+
+def scan(setting: Setting, host: str) -> report_obj.HostReport:
+    """Return what a host reports."""
+    functions = tuple(
+        pci.PCIFunction(
+            id=f'/devices/pci0000:00/{gpu:02x}.0',
+            address=f'0000:{gpu:02x}:00.0', vendor='10de',
+            device='2330', numa_node=gpu * 2 // setting.devices)
+        for gpu in range(setting.devices))
+    return report_obj.HostReport(
+        host=host, node=host, node_uuid=node_uuid(host), functions=functions,
+        vgpu_capabilities=_capabilities(setting, functions))
 
 
 def node_uuid(host: str) -> str:
