@@ -66,7 +66,7 @@ def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
     return dataclasses.replace(before, **given)
 
 
-def _note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:
+def note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:
     """Say that the conductor applies a change after the call's end."""
     if variant.hosts_pending:
         command.note(
@@ -89,7 +89,7 @@ class VariantCreate(reach.Command, show.ShowOne):
             _with_given(admin.VariantInfo(
                 name=parsed_args.name, vendor=parsed_args.vendor,
                 device=parsed_args.device), parsed_args))
-        _note_pending(self, created)
+        note_pending(self, created)
         if not (created.devices or created.hosts_pending):
             self.note(f'variant {created.name} matches no device that a '
                       f'host has reported so far')
@@ -129,7 +129,7 @@ class VariantSet(reach.Command, show.ShowOne):
         api, context = self.api, gpgpu_context.admin()
         before = api.variant_show(context, parsed_args.name)
         changed = api.variant_set(context, _with_given(before, parsed_args))
-        _note_pending(self, changed)
+        note_pending(self, changed)
         return columns.fields(changed)
 
 
@@ -145,7 +145,7 @@ class VariantDelete(reach.Command, command.Command):
         api, context = self.api, gpgpu_context.admin()
         api.variant_delete(context, parsed_args.name)
         with contextlib.suppress(exception.NotFound):
-            _note_pending(self, api.variant_show(context, parsed_args.name))
+            note_pending(self, api.variant_show(context, parsed_args.name))
 
 
 class VariantImport(reach.Command, lister.Lister):

@@ -27,6 +27,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd import variant as variant_cmd
 from gpgpu_plugin.objects import admin
 
 _SUMMED = ('max_capacity', 'remaining_capacity', 'assigned')
@@ -135,10 +136,12 @@ class _Set(reach.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        return columns.rows(self.api.vgpu_type_set(
+        types = self.api.vgpu_type_set(
             gpgpu_context.admin(), parsed_args.variant,
-            parsed_args.vgpu_type, parsed_args.host, enabled=self.enabled),
-            _COLUMNS)
+            parsed_args.vgpu_type, parsed_args.host, enabled=self.enabled)
+        variant_cmd.note_pending(self, self.api.variant_show(
+            gpgpu_context.admin(), parsed_args.variant))
+        return columns.rows(types, _COLUMNS)
 
 
 class VGPUTypeEnable(_Set):

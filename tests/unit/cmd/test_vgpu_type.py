@@ -13,6 +13,8 @@
 
 import uuid
 
+import fixtures
+
 from tests.unit.cmd import base
 from tests.unit.conductor import vgpu_base
 
@@ -63,6 +65,16 @@ class VGPUTypeTest(base.CommandTestCase):
              'Max Capacity': 16, 'Remaining Capacity': 8, 'Assigned': 0},
             next(row for row in self.json('vgpu-type', 'list', '--cloud')
                  if row['vGPU Type'] == 'T4-4Q'))
+
+    def test_change_that_takes_longer_than_its_call_is_noted(self):
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.conductor.variant_worker.VariantWorker.run_once',
+                lambda worker: None), fixtures.MonkeyPatch(
+                'gpgpu_plugin.conductor.manager._PART', -1):
+            result = self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
+        self.assertEqual(0, result.code)
+        self.assertIn('variant T4 has status applying: 2 hosts are left',
+                      result.err)
 
     def test_show_has_the_details_of_every_host(self):
         first, second = self.json('vgpu-type', 'show', 'T4', 'T4-4Q')
