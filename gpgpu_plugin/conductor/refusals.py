@@ -43,7 +43,7 @@ _LIMIT = 10000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Refusal:
-    """What was refused at one generation of a host.
+    """A refusal that holds for one generation of a host.
 
     :ivar at: when, by the clock of the process
     """

@@ -21,6 +21,9 @@ chunk wait for it.
 A report matches by the variants that it reads, and once more if they changed
 meanwhile (``reports``). So a host that reports between two chunks, or whose
 devices no chunk saw, is matched correctly.
+
+To enable or disable a vGPU type on all hosts is such a change, too, which sets
+the type in their groups and matches nothing.
 """
 
 from __future__ import annotations
@@ -219,9 +222,11 @@ def _apply(session: orm.Session, part: _Part) -> list[str] | None:
         return None
     hosts = host_db.lock_ids(
         session, part.host_ids, skip_locked=not part.waits)
-    change_hosts = _match if change.vgpu_type is None else _enable
-    changed = change_hosts(session, change, [
-        host for host in hosts if not host.deleted])
+    live = [host for host in hosts if not host.deleted]
+    changed = (
+        _match(session, change, live) if change.vgpu_type is None
+        else enable(session, live, change.variant_id, change.vgpu_type,
+                    enabled=bool(change.enabled)))
     if part.waits:
         skipped = part.skipped[1:]
     else:
@@ -261,23 +266,12 @@ def _match(session: orm.Session, change: models.VariantChange,
     return [host.name for host in changed]
 
 
-def _enable(session: orm.Session, change: models.VariantChange,
-            hosts: Sequence[models.Host]) -> list[str]:
+def enable(session: orm.Session, hosts: Sequence[models.Host],
+           variant_id: int, vgpu_type: str, *,
+           enabled: bool) -> list[str]:
     """Enable or disable a type of a variant on (locked) hosts.
 
     :returns: names of the hosts that changed
-    """
-    return [host.name for host in enable(
-        session, hosts, change.variant_id, str(change.vgpu_type),
-        enabled=bool(change.enabled))]
-
-
-def enable(session: orm.Session, hosts: Sequence[models.Host],
-           variant_id: int, vgpu_type: str, *,
-           enabled: bool) -> list[models.Host]:
-    """Enable or disable a type of a variant on (locked) hosts.
-
-    :returns: the hosts that changed
     """
     by_id = {host.id: host for host in hosts}
     changed = []
@@ -289,7 +283,7 @@ def enable(session: orm.Session, hosts: Sequence[models.Host],
                 host_db.changed(by_id[group.host_id])
                 changed.append(by_id[group.host_id])
     inventory.refresh_all(session, [host.id for host in changed])
-    return changed
+    return [host.name for host in changed]
 
 
 def _postpone(session: orm.Session, part: _Part) -> None:

@@ -165,7 +165,8 @@ class SchedulerViewCache:
         asked_at = self._clock()
         with self._lock:
             if self._error is not None and self._failed_at > asked_at:
-                raise self._error
+                # Without the frames of those who raised it before.
+                raise self._error.with_traceback(None)
             if self._fetched_at <= asked_at:
                 self._fetch_all()
             return self._view

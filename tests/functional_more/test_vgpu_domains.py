@@ -23,6 +23,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from gpgpu_plugin.host.fake import machine
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
+from tests.fixtures import vgpu_cloud
 from tests.functional import test_vgpus
 
 
@@ -61,10 +62,8 @@ class LibvirtTest(VGPULibvirtCloud):
     def attached(self, server: dict[str, typing.Any],
                  host: str = 'gpu1') -> list[str]:
         """Return the UUIDs of the mdevs in a server's domain, in order."""
-        domain = self.connections[host].lookupByUUIDString(server['id'])
-        return [element.get('uuid') for element in etree.fromstring(
-            domain.XMLDesc(0)).findall(
-            "./devices/hostdev[@type='mdev']/source/address")]
+        return vgpu_cloud.mdevs_of(
+            self.connections[host].lookupByUUIDString(server['id']))
 
     def nothing_is_left(self) -> None:
         for host in self.machines:

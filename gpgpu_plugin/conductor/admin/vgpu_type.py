@@ -133,7 +133,7 @@ def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
         session, [host], row.id, vgpu_type, enabled=enabled)
     _record(session, variant, vgpu_type, name, enabled=enabled)
     caller.check_wanted()
-    return [host.name for host in changed]
+    return changed
 
 
 def _settable(session: orm.Session, variant: str, vgpu_type: str,
@@ -175,13 +175,9 @@ def _check_class(session: orm.Session, row: models.Variant,
     wanted = naming.resource_class(row.name, vgpu_type)
     owners = {
         naming.resource_class(name, other): f'type {other} of {name}'
-        for name, other in vgpu_type_db.listed(session)
-        if other != naming.PASSTHROUGH
-        and (name, other) != (row.name, vgpu_type)}
-    # What is being enabled on all hosts may not be listed on one yet.
-    owners |= {
-        naming.resource_class(name, other): f'type {other} of {name}'
-        for name, other in change_db.types_being_enabled(session)
+        # What is being enabled on all hosts may not be listed on one yet.
+        for name, other in (*vgpu_type_db.listed(session),
+                            *change_db.types_being_enabled(session))
         if other != naming.PASSTHROUGH
         and (name, other) != (row.name, vgpu_type)}
     owners |= {variant.resource_class: f'variant {variant.name}'

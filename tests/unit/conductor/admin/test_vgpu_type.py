@@ -118,31 +118,29 @@ class EnableTest(vgpu_base.VGPUTestCase):
         self.assertRaises(
             exception.NotFound, vgpu_type_admin.list_all, self.db, None, 'T5')
 
-    def test_type_whose_resource_class_is_taken_is_refused(self):
-        # T4 and 'T4-T4', '4Q' normalise to the same class.
+    def is_taken(self, name):
+        """Check that T4 has the class of a type of T4-T4.
+
+        T4's type T4-4Q and T4-T4's type 4Q have the same normalised name.
+        """
         variant_admin.create(self.db, admin.VariantInfo(
             name='T4-T4', vendor='10de', device='9999'))
         hosts.store(self.db, base.scan([*GPUS, t4(
             2, device='9999', vgpu_types=(vgpu_type.VGPUType(
-                name='4Q', type_id='x', max_instances=1),))]))
+                name=name, type_id='x', max_instances=1),))]))
         exc = self.assertRaises(
             exception.Conflict, vgpu_type_admin.set_enabled, self.db, 'T4-T4',
-            '4Q', None, enabled=True)
-        self.assertIn('type T4-4Q of T4 has the resource class', str(exc))
+            name, None, enabled=True)
+        self.assertIn(f'type T4-{name} of T4 has the resource class', str(exc))
+
+    def test_type_whose_resource_class_is_taken_is_refused(self):
+        self.is_taken('4Q')
 
     def test_type_whose_resource_class_is_being_enabled_is_refused(self):
-        variant_admin.create(self.db, admin.VariantInfo(
-            name='T4-T4', vendor='10de', device='9999'))
-        hosts.store(self.db, base.scan([*GPUS, t4(
-            2, device='9999', vgpu_types=(vgpu_type.VGPUType(
-                name='2Q', type_id='x', max_instances=1),))]))
         # No host lists it yet.
         self.enable('T4-2Q', caller=variant_changes.Caller(
             is_over=lambda: True))
-        exc = self.assertRaises(
-            exception.Conflict, vgpu_type_admin.set_enabled, self.db, 'T4-T4',
-            '2Q', None, enabled=True)
-        self.assertIn('type T4-2Q of T4 has the resource class', str(exc))
+        self.is_taken('2Q')
 
     def test_type_whose_resource_class_a_variant_has_is_refused(self):
         variant_admin.create(self.db, admin.VariantInfo(
