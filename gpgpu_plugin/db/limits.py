@@ -26,6 +26,7 @@ lead to the old primary.
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Iterator
 
@@ -95,7 +96,8 @@ class Limits:
     def url(self, url: sa.URL) -> sa.URL:
         """Return a URL with the limits of its driver that it lacks."""
         connect = str(max(1, round(self.connect)))
-        answer = str(max(1, int(self.answer)))
+        # PyMySQL takes whole seconds; the server's limit must come first.
+        answer = str(math.ceil(self.answer))
         of_driver = {
             'psycopg2': {
                 'connect_timeout': connect,

@@ -31,6 +31,13 @@ class URLTest(base.BaseTestCase):
              'read_timeout': '9', 'write_timeout': '9'},
             self.of('mysql+pymysql://h/gpgpu?charset=utf8mb4'))
 
+    def test_driver_waits_longer_than_the_server(self):
+        url = sa.make_url('mysql+pymysql://h/gpgpu')
+        for caller in (1, 2, 3, 5, 7, 10, 60):
+            limit = limits.Limits(caller)
+            self.assertGreater(
+                int(limit.url(url).query['read_timeout']), limit.statement)
+
     def test_limits_of_the_url_stay(self):
         self.assertEqual('3', self.of(
             'mysql+pymysql://h/gpgpu?read_timeout=3')['read_timeout'])
