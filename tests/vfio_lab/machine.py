@@ -18,8 +18,10 @@ root read-only below a disk of the guest's, runs the command there as root and
 ends with its exit code. Each --then is another boot with the same disk, if the
 one before it succeeded. Two NUMA nodes with a PCIe host bridge each; below
 them root ports that are slots 11, 12 (node 0), 14, 15 (node 1) with a bochs
-display each, and slot 13 with an NVMe of four VFs. The kernel's sample drivers
-of mdevs (MDEVS) are built for it and can be loaded there.
+display each, slot 13 with an NVMe of four VFs, and slot 16 (node 1) with a
+card of two functions that cannot be reset one by one: a bochs display and a
+sound controller. The kernel's sample drivers of mdevs (MDEVS) are built for it
+and can be loaded there.
 
 Needs (Debian): qemu-system-x86 seabios busybox-static cpio e2fsprogs gcc kmod
 libelf1 make udev xz-utils zstd.
@@ -215,13 +217,15 @@ def devices() -> list[str]:
                ('pxb0', 'nvme,serial=n0,subsys=subsys0,sriov_max_vfs=4,'
                         'sriov_vq_flexible=8,sriov_vi_flexible=4,'
                         'max_ioqpairs=12,msix_qsize=9'),
-               ('pxb1', 'bochs-display'), ('pxb1', 'bochs-display')]
-    for number, (bus, model) in enumerate(devices, start=1):
+               ('pxb1', 'bochs-display'), ('pxb1', 'bochs-display'),
+               ('pxb1', 'bochs-display,multifunction=on', 'ich9-intel-hda')]
+    for number, (bus, *models) in enumerate(devices, start=1):
         arguments += [
             f'pcie-root-port,id=rp{number},bus={bus},chassis={number},'
             f'slot={number + 10},addr={number:x}.0,pref32-reserve=32M,'
             f'mem-reserve=2M',
-            f'{model},bus=rp{number}']
+            *(f'{model},bus=rp{number},addr=0.{function}'
+              for function, model in enumerate(models))]
     return [word for argument in arguments for word in ('-device', argument)]
 
 
