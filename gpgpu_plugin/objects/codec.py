@@ -18,6 +18,8 @@ out.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
 import typing
 
@@ -30,6 +32,10 @@ T = typing.TypeVar('T')
 _lock = threading.Lock()
 _prepared: set[object] = set()
 
+# In JSON: an escape of anything but a quote, a backslash or a slash, or a byte
+# that is not ASCII or not printable.
+_SUSPICIOUS = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
+
 
 def to_primitive(value: object) -> object:
     """Return a value as dicts, lists, strings, numbers, booleans and None."""
@@ -40,6 +46,12 @@ def to_primitive(value: object) -> object:
 def encode(value: object) -> bytes:
     """Return a value as JSON."""
     return msgspec.json.encode(value)
+
+
+def digest(value: object) -> str:
+    """Return the SHA-256 of a value, whatever the order of its dicts."""
+    return hashlib.sha256(
+        msgspec.json.encode(value, order='deterministic')).hexdigest()
 
 
 def _prepare(kind: type[object]) -> None:
@@ -54,6 +66,50 @@ def _prepare(kind: type[object]) -> None:
     with _lock:
         msgspec.json.Decoder(kind)
         _prepared.add(kind)
+
+
+def printable(kind: type[T], value: T) -> T:
+    """Return a value without characters that control a terminal or a log.
+
+    They are escaped in all its texts, as Python does it: ``\\x1b``. All scans
+    (host.discovery.scanner) pass through here.
+
+    :param kind: type of the value
+    """
+    if not _is_suspicious(value):
+        return value
+    return from_primitive(kind, _escaped(to_primitive(value)))
+
+
+def received(kind: type[T], primitive: object) -> T:
+    """Return what another process sent as a printable value of a type.
+
+    :raises Invalid: the primitive does not fit the type's annotations
+    """
+    return from_primitive(
+        kind, _escaped(primitive) if _is_suspicious(primitive) else primitive)
+
+
+def _is_suspicious(value: object) -> bool:
+    try:
+        return bool(_SUSPICIOUS.search(msgspec.json.encode(value)))
+    except UnicodeEncodeError:
+        # Half of a surrogate pair.
+        return True
+
+
+def _escaped(primitive: object) -> object:
+    if isinstance(primitive, str):
+        return primitive if primitive.isprintable() else ''.join(
+            char if char.isprintable()
+            else char.encode('unicode_escape').decode('ascii')
+            for char in primitive)
+    if isinstance(primitive, dict):
+        return {_escaped(key): _escaped(value)
+                for key, value in primitive.items()}
+    if isinstance(primitive, (list, tuple)):
+        return [_escaped(value) for value in primitive]
+    return primitive
 
 
 def from_primitive(kind: type[T], primitive: object) -> T:

@@ -14,7 +14,8 @@
 The broker drops a message that has waited there longer than its caller does.
 What has been taken off the broker may still wait, for a thread or for a lock
 of the database, and only the server's own clock can tell how long (rpc.pause
-knows what was sent to a process while it was stopped). Each call
+knows what was sent to a process while it was stopped, rpc.throttle how long a
+call may have waited to be read). Each call
 says how long its caller waits, and one that is older is dropped before the
 endpoint sees it. No call needs to be executed late: the caller was told that
 the outcome is unknown, so
@@ -34,7 +35,6 @@ import contextvars
 import time
 import typing
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -46,6 +46,7 @@ from oslo_messaging.rpc import server
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import bulkhead
 from gpgpu_plugin.rpc import pause
+from gpgpu_plugin.rpc import throttle
 
 _MARK = 'gpgpu_arrived_at'
 
@@ -124,54 +125,67 @@ class Server(server.RPCServer):
         self._bulkhead: bulkhead.Bulkhead[typing.Any] = bulkhead.Bulkhead(
             self._LIMIT, waiting_threads(self.conf))
 
-    def _on_incoming(self, incoming: Iterable[object]) -> None:
+    def _on_incoming(self, incoming: Sequence[object]) -> None:
         # Called by the thread that reads from the broker, before the message
         # waits for a thread that handles it.
-        for message in incoming:
-            setattr(message, _MARK, self._pauses.arrived_at())
+        [message] = incoming
+        setattr(message, _MARK,
+                self._pauses.arrived_at() - self._throttle.receive())
         super()._on_incoming(incoming)
+        self._throttle.wait()
 
     def _create_listener(self) -> typing.Any:
         # The server's own start and stop must not be overridden.
         listener = super()._create_listener()
+        # Nearly all calls come through one of the server's three queues, for
+        # each of which the broker counts.
+        ahead = listener.prefetch_size
+        self._throttle = throttle.Throttle(
+            self.conf.executor_thread_pool_size, ahead if ahead > 0 else None,
+            self._bulkhead.without_thread)
         self._pauses.start()
         stop = listener.stop
 
-        def stop_both() -> None:
+        def stop_all() -> None:
+            self._throttle.turn_off()
             stop()
             self._pauses.stop()
-        listener.stop = stop_both
+        listener.stop = stop_all
         return listener
 
     def _process_incoming(self, incoming: Sequence[typing.Any]) -> None:
         """Handle a message in a thread of the executor, or let it wait.
 
-        One that waits is not in the executor, so that its thread is free, and
-        not in the broker, which lets only some messages be under way.
+        One that waits is not in the executor, so that its thread is free.
         """
+        self._throttle.begin()
         [message] = incoming
         key = self._key(message.message.get('method'),
                         message.message.get('args', {}))
         if key is None:
-            super()._process_incoming(incoming)
+            self._handle(incoming)
             return
-        try:
-            message.acknowledge()
-        except Exception:
-            LOG.exception('Cannot acknowledge the call %s; it is not '
-                          'executed, and its caller times out',
-                          message.message.get('method'))
-            return
-        # oslo.messaging does it once more.
-        message.acknowledge = lambda: None
         turn = self._bulkhead.enter(key, incoming)
         while turn is not None:
             try:
-                super()._process_incoming(turn.call)
+                self._handle(turn.call)
             except Exception:
                 # The calls that wait for this one need a thread.
                 LOG.exception('Cannot handle a message')
             turn = self._bulkhead.leave(turn)
+
+    def _handle(self, incoming: Sequence[typing.Any]) -> None:
+        [message] = incoming
+        began = time.monotonic()
+        wanted = message.ctxt.get('wanted')
+        is_dropped = wanted is not None and (
+            began - getattr(message, _MARK, began) > wanted)
+        try:
+            super()._process_incoming(incoming)
+        finally:
+            # To drop calls is quick also for a server that hangs.
+            self._throttle.handled(
+                float('inf') if is_dropped else time.monotonic() - began)
 
 
 def waiting_threads(conf: cfg.ConfigOpts) -> int:

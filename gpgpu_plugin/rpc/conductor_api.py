@@ -25,6 +25,7 @@ from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -190,13 +191,14 @@ class ConductorAPI(_Conductor):
 
     def clean_finished(
         self, ctxt: _Context, origin: session_obj.Origin, device_uuid: str,
-        attempt: str, *, passed: bool, evidence: str,
+        attempt: str, steps: Sequence[str],
+        results: Sequence[cleaning.StepResult],
         driver_capacities: report_obj.DriverCapacities | None = None,
     ) -> inventory_obj.HostInventory:
         return self._call(
             _Conductor.clean_finished, ctxt, origin=origin,
-            device_uuid=device_uuid, attempt=attempt, passed=passed,
-            evidence=evidence, driver_capacities=driver_capacities)
+            device_uuid=device_uuid, attempt=attempt, steps=steps,
+            results=results, driver_capacities=driver_capacities)
 
     # -- schedulers ---------------------------------------------------------
 
@@ -229,12 +231,14 @@ class ConductorAPI(_Conductor):
     # Lists get all pages: limit is the number of rows, None for all of them.
 
     def vgpu_type_list(self, ctxt: _Context, host: str | None = None,
-                       variant: str | None = None, limit: int | None = None,
+                       variant: str | None = None, *,
+                       only_enabled: bool = False, limit: int | None = None,
                        marker: str | None = None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
         return pages.collect(lambda limit, marker: self._call(
             _Conductor.vgpu_type_list, ctxt, host=host, variant=variant,
-            limit=limit, marker=marker), limit, marker)
+            only_enabled=only_enabled, limit=limit, marker=marker),
+            limit, marker)
 
     def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
                       host: str | None = None, *, enabled: bool,

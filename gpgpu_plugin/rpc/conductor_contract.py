@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -210,11 +211,17 @@ class Conductor(typing.Protocol):
 
     def clean_finished(
         self, ctxt: _Context, *, origin: session_obj.Origin,
-        device_uuid: str, attempt: str, passed: bool, evidence: str,
+        device_uuid: str, attempt: str, steps: Sequence[str],
+        results: Sequence[cleaning.StepResult],
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         """Change a device from cleaning to available or quarantined.
 
+        The conductor judges the results by the policy of the device's variant.
+
+        :param steps: those that the CleanTask named; if the policy requires
+            others now, the device is dirty again
+        :param results: of the steps that the host took, in their order
         :param driver_capacities: of the parent GPU, if the device is a vGPU
         :raises Conflict: the device is not in this attempt
         """
@@ -265,7 +272,8 @@ class Conductor(typing.Protocol):
                     ) -> admin.VariantInfo:
         """Replace the fields of the variant that has this name.
 
-        Until all hosts have the new fields, its devices cannot be claimed.
+        Until all hosts have the new fields, its devices cannot be claimed,
+        unless only its cleaning policy or its memory_mib changes.
 
         :raises NotFound: no variant has this name
         :raises Conflict: as for variant_delete or variant_create
@@ -284,12 +292,14 @@ class Conductor(typing.Protocol):
         """
 
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
-                       variant: str | None, limit: int, marker: str | None,
+                       variant: str | None, only_enabled: bool, limit: int,
+                       marker: str | None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
         """Return a page of the vGPU types of groups with their capacity.
 
         ``passthrough`` is one of them.
 
+        :param only_enabled: leave out those that are disabled
         :param limit: number of rows at most; a page has PAGE_SIZE at most
         :param marker: ``host:variant:type`` of the row before the first one
         :raises NotFound: no such host, variant or marker

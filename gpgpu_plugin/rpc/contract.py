@@ -70,7 +70,7 @@ class Client:
         answer = self._client.call(
             ctxt.wanted_for(self._timeout), method.__name__,
             **_encoded(kwargs))
-        return typing.cast('_Result', codec.from_primitive(
+        return typing.cast('_Result', codec.received(
             _hints(method)['return'], answer))
 
     def cast(
@@ -128,7 +128,7 @@ def _served(implementation: Callable[..., object],
                **primitives: object) -> object:
         try:
             return codec.to_primitive(implementation(endpoint, ctxt, **{
-                name: codec.from_primitive(kinds[name], value)
+                name: codec.received(kinds[name], value)
                 if name in kinds else value
                 for name, value in primitives.items()}))
         except exception.GPUPluginException as exc:

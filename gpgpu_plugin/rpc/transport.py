@@ -95,7 +95,8 @@ def register_server_opts(conf: cfg.ConfigOpts) -> None:
         for option in options:
             if option.dest in ('executor_thread_pool_size',
                                'heartbeat_timeout_threshold',
-                               'rabbit_qos_prefetch_count'):
+                               'rabbit_qos_prefetch_count',
+                               'rpc_conn_pool_size'):
                 conf.register_opt(option, group=group)
 
 

@@ -11,7 +11,10 @@
 #    under the License.
 """The scheduler's view of the groups of all hosts.
 
-It is kept between decisions; one call per decision fetches the changes.
+It is kept between decisions; one call per decision fetches the changes. What
+the conductor did not find among them, since it was committed too late
+(conductor.scheduler_feed), is found when the hosts are read again: one page
+after the other, each with some decision.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 
+from oslo_log import log as logging
+
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import feasibility
@@ -30,6 +35,12 @@ from gpgpu_plugin.domain.allocation import region
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
+
+LOG = logging.getLogger(__name__)
+
+READ_AGAIN = 10.0
+"""Seconds after which a decision reads another page of hosts again: 10,000
+hosts are read again in four minutes."""
 
 
 class SchedulerView:
@@ -141,6 +152,8 @@ class SchedulerViewCache:
         self._lock = threading.Lock()
         self._failed_at = float('-inf')
         self._error: exception.ConductorUnavailable | None = None
+        # When a page was read again; None: never.
+        self._read_again_at: float | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -151,6 +164,8 @@ class SchedulerViewCache:
         self._since = 0.0
         self._next_since = 0.0
         self._marker: int | None = None
+        # Of the page that is read again next.
+        self._marker_again = 0
         # Versions of the hosts that changed since then, deleted ones too.
         self._recent: dict[int, scheduling_obj.HostVersion] = {}
 
@@ -180,6 +195,23 @@ class SchedulerViewCache:
             self._error, self._failed_at = exc, self._clock()
             raise
         self._fetched_at = began_at
+        if self._read_again_at is None:
+            self._read_again_at = began_at
+        if began_at - self._read_again_at >= READ_AGAIN:
+            self._read_again_at = began_at
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """Read a page of hosts, whether they changed or not."""
+        try:
+            changes = self._api.changes_since(
+                gpgpu_context.admin(), 0.0, (), self._marker_again)
+        except exception.ConductorUnavailable as exc:
+            # The decision does not need it.
+            LOG.debug('Cannot read some hosts again: %s', exc)
+            return
+        self._view = self._view.updated(scheduling_obj.unpack(changes.packed))
+        self._marker_again = changes.marker or 0
 
     def fill(self) -> None:
         """Read the view; decisions go on between its pages.

@@ -73,7 +73,7 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         driver = self.sysfs('gpu1') / 'bus/pci/drivers/vfio-pci'
         shutil.rmtree(driver)
 
-        def fails() -> typing.NoReturn:
+        def fails(_module: str) -> typing.NoReturn:
             raise OSError(1, 'modprobe vfio-pci failed: not found')
         with fixtures.MockPatchObject(
                 self.backend.binder, '_load_vfio', fails):

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the codec: round trip, peers of other versions."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -115,6 +116,35 @@ class CodecTest(base.BaseTestCase):
             with self.subTest(type(value).__name__):
                 self.assertEqual(value, codec.decode(
                     type(value), codec.encode(value)))
+
+    def test_text_that_controls_a_terminal_is_escaped(self):
+        for text, expected in (
+                ('\x1b]0;root\x07', r'\x1b]0;root\x07'),
+                ('a\nb\tc', r'a\nb\tc'),
+                ('\x7f\x9b31m', r'\x7f\x9b31m'), ('\u202egpj', r'\u202egpj'),
+                ('\u2028', r'\u2028'), ('\ud800', r'\ud800'),
+                ('Größe "1" \\n /', 'Größe "1" \\n /'), ('', '')):
+            function = pci.PCIFunction(
+                id='/devices/x', address=text, serial=text,
+                companions=(text, 'b'))
+            expected = dataclasses.replace(
+                function, address=expected, serial=expected,
+                companions=(expected, 'b'))
+            for _ in range(2):
+                function = codec.printable(pci.PCIFunction, function)
+                self.assertEqual(expected, function)
+            self.assertEqual(expected, codec.received(
+                pci.PCIFunction, {
+                    'id': '/devices/x', 'address': text, 'serial': text,
+                    'companions': [text, 'b']}))
+            self.assertEqual({expected.serial: [expected.serial]},
+                             codec.received(
+                                 dict[str, list[str]], {text: [text]}))
+
+    def test_digest_is_of_the_content_whatever_the_order(self):
+        self.assertEqual(codec.digest({'a': 1, 'b': 2}),
+                         codec.digest({'b': 2, 'a': 1}))
+        self.assertEqual(len(VALUES), len(set(map(codec.digest, VALUES))))
 
     def test_wrong_bytes_name_the_field(self):
         exc = self.assertRaises(

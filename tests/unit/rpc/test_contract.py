@@ -104,6 +104,12 @@ class ServeTest(base.BaseTestCase):
     def serve(self, **arguments):
         return _EchoEndpoint().repeat(context.admin(), **arguments)
 
+    def test_text_that_controls_a_terminal_arrives_escaped(self):
+        [answer, _] = self.serve(request={
+            'instance_uuid': '\x1b[2J', 'host': 'h\n1', 'request': {}})
+        self.assertEqual((r'\x1b[2J', r'h\n1'),
+                         (answer['instance_uuid'], answer['host']))
+
     def test_endpoint_takes_and_returns_primitives(self):
         answers = self.serve(
             request={'instance_uuid': 'i1', 'host': 'h1', 'request': {}})

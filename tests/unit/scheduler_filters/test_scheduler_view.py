@@ -197,6 +197,67 @@ class SchedulerViewCacheTest(base.BaseTestCase):
             [(0, None), (9.0, None), (9.0, None)], self.api.asked)
 
 
+class ReadAgainTest(base.BaseTestCase):
+    """Changes that were committed so late that no call found them."""
+
+    def setUp(self):
+        super().setUp()
+        self.seconds = 1000.0
+
+    def cache(self, *answers):
+        self.api = make.FakeAPI(
+            make.changes(make.groups('h1'), make.groups('h2'), since=2.0,
+                         anew=True), *answers)
+        cache = scheduler_view.SchedulerViewCache(
+            self.api, lambda: self.seconds)
+        cache.refresh()
+        return cache
+
+    def refresh_later(self, cache):
+        self.seconds += scheduler_view.READ_AGAIN
+        return cache.refresh()
+
+    def test_page_after_page_is_read_again(self):
+        none = make.changes(since=3.0)
+        late = make.groups('h2', free=0, generation=2)
+        cache = self.cache(
+            none, make.changes(make.groups('h1'), marker=1),
+            none, make.changes(late),
+            none, make.changes(marker=1))
+        self.refresh_later(cache)
+        view = self.refresh_later(cache)
+        self.assertEqual(0, view.hosts['h2'].groups[0].types[0].free)
+        self.refresh_later(cache)
+        self.assertEqual([(0.0, 0), (0.0, 1), (0.0, 0)],
+                         self.api.asked[2::2])
+
+    def test_few_decisions_do(self):
+        cache = self.cache(*[make.changes(since=3.0)] * 4)
+        self.refresh_later(cache)
+        for _ in range(2):
+            self.seconds += scheduler_view.READ_AGAIN / 3
+            cache.refresh()
+        self.assertEqual([], self.api.changes)
+        self.assertEqual(1, self.api.asked.count((0.0, 0)))
+
+    def test_what_is_older_changes_nothing(self):
+        cache = self.cache(
+            make.changes(make.groups('h1', generation=9), since=3.0),
+            make.changes(make.groups('h1', free=0, generation=8)))
+        view = self.refresh_later(cache)
+        self.assertEqual(0b1111, view.hosts['h1'].groups[0].types[0].free)
+
+    def test_decision_does_not_need_it(self):
+        cache = self.cache(
+            make.changes(make.groups('h1', free=0, generation=2), since=3.0),
+            exception.ConductorUnavailable(method='x', timeout=1),
+            make.changes(since=3.0))
+        view = self.refresh_later(cache)
+        self.assertEqual(0, view.hosts['h1'].groups[0].types[0].free)
+        cache.refresh()
+        self.assertEqual([], self.api.changes)
+
+
 class SharedCallTest(base.BaseTestCase):
     """Decisions that wait for the call of another one."""
 
