@@ -26,9 +26,10 @@
       +---------------+--------------------------------- cleaning -----+
                                                      clean_interrupted
 
-Two events follow a restore of the database from a backup: ``adopt`` takes a
-device in any state to assigned, since its host knows who uses it;
-``distrust`` takes an available one to dirty.
+After a restore of the database from a backup, ``adopt`` takes a device in any
+state to assigned, since its host knows who uses it. ``distrust`` takes an
+available one to dirty, after a restore or when more is required of it than its
+last cleaning passed.
 
 ``enabled`` (set by the operator) and ``present`` (seen by the last scan) are
 separate facts, not states: disabling or losing an assigned device changes

@@ -69,11 +69,20 @@ def unassignable_reason(function: pci.PCIFunction,
                and mechanism == capability.VGPUMechanism.VF)
     if mechanism and not is_vgpu:
         return _excluded_reason(function)
-    return passthrough_refusal(function)
+    return (_isolation_refusal(function) if is_vgpu
+            else passthrough_refusal(function))
 
 
 def passthrough_refusal(function: pci.PCIFunction) -> str | None:
-    """Return why no guest can get the whole function, if known."""
+    """Return why no guest can get the whole function, if known.
+
+    A vGPU keeps the host's driver, so it needs no VFIO driver of the kernel.
+    """
+    return _isolation_refusal(function) or function.vfio_refusal
+
+
+def _isolation_refusal(function: pci.PCIFunction) -> str | None:
+    """Return why the function cannot be given to a guest alone, if known."""
     excluded = _excluded_reason(function)
     if excluded is not None:
         return excluded

@@ -21,7 +21,9 @@ from gpgpu_plugin.domain import device as device_rules
 
 # Display controllers, processing accelerators, co-processors.
 _GPU_CLASSES = ('03', '12', '0b40')
-_BRIDGE = '06'
+# Host bridges and PCI-to-PCI bridges. Other functions of base class 06 are
+# devices that only one user can have: an NVSwitch is 0680.
+_BRIDGES = ('0600', '0604')
 # Fields that differ between two devices that were in the same place.
 _IDENTITY = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'serial',
              'dsn')
@@ -127,8 +129,11 @@ def can_be_gpu(class_code: str | None) -> bool:
 
 
 def is_bridge(class_code: str | None) -> bool:
-    """Return whether a function is a bridge, which no guest gets."""
-    return class_code is not None and class_code.startswith(_BRIDGE)
+    """Return whether a function is a host bridge or a PCI-to-PCI bridge.
+
+    Bridges are never assigned to guests.
+    """
+    return class_code is not None and class_code.startswith(_BRIDGES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,6 +167,8 @@ class PCIFunction:
     :ivar owner: other service that manages the function, and how that is
         known: ``Nova ([pci] device_spec)``, ``Cyborg``
     :ivar fault: why the function cannot be trusted (config space reads ff)
+    :ivar vfio_refusal: why the host's kernel has no VFIO driver for the
+        function, so that no guest can get the whole function
     """
 
     id: str
@@ -191,6 +198,16 @@ class PCIFunction:
     unreadable: tuple[str, ...] = ()
     owner: str | None = None
     fault: str | None = None
+    vfio_refusal: str | None = None
+
+    @property
+    def has_vgpus(self) -> bool:
+        """Return whether it has mdevs or VFs, so that no guest gets it whole.
+
+        Its driver manages its memory then.
+        """
+        return self.used_by in (device_rules.DeviceUser.MDEV,
+                                device_rules.DeviceUser.VF)
 
 
 def swap_reason(before: PCIFunction, now: PCIFunction) -> str | None:

@@ -18,6 +18,7 @@ import enum
 from collections.abc import Iterable
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capacity
@@ -25,6 +26,8 @@ from gpgpu_plugin.domain.vgpu import capacity
 TYPES = ('gpu',)
 
 _OPTIONAL = ('subsystem_vendor', 'subsystem', 'revision')
+# MiB; ten times what one GPU has today.
+_LARGEST_MEMORY = 4 * 1024 ** 2
 _IDS = ('vendor', 'device', *_OPTIONAL)
 
 
@@ -54,6 +57,10 @@ class Variant:
     :ivar traits: traits of its resource providers beside the plugin's own
     :ivar mix_policy: rule for which vGPUs may share a GPU, a
         domain.vgpu.capacity.VGPUMixPolicy
+    :ivar cleaning_policy: what its whole GPUs must pass between two tenants:
+        a name or steps, see domain.cleaning.check_policy
+    :ivar memory_mib: MiB of memory of a whole GPU, all of which a scrub must
+        verify; None: unknown
     """
 
     name: str
@@ -66,6 +73,8 @@ class Variant:
     resource_class: str = ''
     traits: tuple[str, ...] = ()
     mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
+    cleaning_policy: str = cleaning.DEFAULT
+    memory_mib: int | None = None
 
     @property
     def specificity(self) -> int:
@@ -108,16 +117,32 @@ def check(variant: Variant) -> Variant:
         raise exception.Invalid(
             field='mix_policy', value=variant.mix_policy,
             expected='one of ' + ', '.join(capacity.VGPUMixPolicy))
+    cleaning.check_policy(variant.cleaning_policy)
+    if variant.memory_mib is not None and not (
+            0 < variant.memory_mib <= _LARGEST_MEMORY):
+        raise exception.Invalid(
+            field='memory_mib', value=variant.memory_mib,
+            expected=f'MiB of memory of a whole GPU, 1 to {_LARGEST_MEMORY}')
     ids = {
         name: pci.normalize_id(name.replace('_', ' '), value,
                                2 if name == 'revision' else 4)
         for name in _IDS if (value := getattr(variant, name)) is not None}
     return dataclasses.replace(
-        variant, **ids,
+        variant, **ids,  # type: ignore[arg-type]
         resource_class=naming.check_resource_class(
             variant.resource_class or naming.resource_class(variant.name)),
         traits=tuple(sorted({
             naming.check_trait(trait) for trait in variant.traits})))
+
+
+def matters_while_assigned(before: Variant, after: Variant) -> bool:
+    """Return whether a change concerns devices that are assigned.
+
+    How they will be cleaned does not.
+    """
+    return before != dataclasses.replace(
+        after, cleaning_policy=before.cleaning_policy,
+        memory_mib=before.memory_mib)
 
 
 def match(variants: Iterable[Variant],

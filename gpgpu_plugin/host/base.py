@@ -24,6 +24,7 @@ from collections.abc import Iterable
 
 from oslo_config import cfg
 
+from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
@@ -32,6 +33,7 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import baseline
 from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.host.vfio import operations
 from gpgpu_plugin.objects import claim
 
 
@@ -45,7 +47,10 @@ class HostDevice:
     :ivar vgpu_type: name of the vGPU type; naming.PASSTHROUGH: the whole GPU
     :ivar placement_id: placement that the vGPU must have (NVIDIA's mixed-size
         mode); None: any
-    :ivar cleaning: token of a cleaning; None: the device is not being cleaned
+    :ivar cleaning: the request to clean it, whatever the number of attempts;
+        None: the device is not being cleaned
+    :ivar steps: those that its cleaning must pass, in their order
+    :ivar memory_mib: MiB of memory of the whole GPU; None: unknown
     """
 
     assignment_uuid: str
@@ -54,6 +59,8 @@ class HostDevice:
     vgpu_type: str = naming.PASSTHROUGH
     placement_id: int | None = None
     cleaning: str | None = None
+    steps: tuple[str, ...] = cleaning_rules.POLICIES[cleaning_rules.RESET_ONLY]
+    memory_mib: int | None = None
 
     @classmethod
     def of(cls, assignment: claim.Assignment) -> HostDevice:
@@ -70,7 +77,8 @@ class HostDevice:
         return cls(assignment_uuid=task.assignment_uuid or '',
                    stable_id=task.stable_id, address=task.address,
                    vgpu_type=task.vgpu_type or naming.PASSTHROUGH,
-                   cleaning=task.token)
+                   cleaning=task.request, steps=task.steps,
+                   memory_mib=task.memory_mib)
 
     @property
     def is_passthrough(self) -> bool:
@@ -82,11 +90,37 @@ class HostDevice:
 class CleanVerdict:
     """Verdict on whether a device may be assigned to another tenant.
 
-    :ivar evidence: reason for operators: what was checked, or what failed
+    The conductor judges the same results again, by the policy of that time.
+
+    :ivar results: of the steps that were taken, in their order
+    :ivar steps: those that must have passed
     """
 
-    passed: bool
-    evidence: str
+    results: tuple[cleaning_rules.StepResult, ...]
+    steps: tuple[str, ...]
+
+    @classmethod
+    def failed(cls, device: HostDevice, reason: str) -> CleanVerdict:
+        """Return the verdict on a device of which no step could be taken."""
+        return cls(steps=device.steps, results=(cleaning_rules.StepResult(
+            step=device.steps[0], outcome=cleaning_rules.Outcome.FAILED,
+            reason=reason),))
+
+    @property
+    def failure(self) -> str | None:
+        """Return why the device is not clean; None: it is."""
+        return cleaning_rules.failure(self.results, self.steps)
+
+    @property
+    def passed(self) -> bool:
+        """Return whether the device is clean."""
+        return self.failure is None
+
+    @property
+    def evidence(self) -> str:
+        """Return what was checked, or what failed, for operators."""
+        return self.failure or '; '.join(
+            result.reason for result in self.results)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,15 +139,17 @@ class Attachment:
 class Access:
     """The parts by which backends read and change a host.
 
-    :ivar is_designated: whether a function stays bound to vfio-pci between
-        guests
+    :ivar is_designated: whether a function stays bound to its VFIO driver
+        between guests
     :ivar baselines: configuration of devices before their guests
+    :ivar vfio: what VFIO itself does with functions
     """
 
     sysfs: sysfs_mod.Sysfs
     binder: binding.Binder
     is_designated: Callable[[pci.PCIFunction], bool]
     baselines: baseline.Baselines
+    vfio: operations.VFIO
 
 
 class Devices(abc.ABC):

@@ -30,6 +30,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import vfio
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import pci
@@ -47,6 +48,7 @@ from gpgpu_plugin.host.discovery import watch
 from gpgpu_plugin.host.vfio import baseline
 from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.host.vfio import designation
+from gpgpu_plugin.host.vfio import operations
 
 LOG = logging.getLogger(__name__)
 
@@ -95,7 +97,8 @@ class LocalHost(base.Host):
             sysfs=sysfs, binder=binding.Binder.privileged(sysfs),
             is_designated=designation.Store().holds,
             baselines=baseline.Baselines(
-                os.path.join(conf.gpgpu.state_path, 'cards'))),
+                os.path.join(conf.gpgpu.state_path, 'cards')),
+            vfio=operations.PrivilegedVFIO(sysfs)),
             conf_gpgpu.numvfs(conf))
 
     def make_vfs(self, busy: Collection[str]) -> None:
@@ -105,7 +108,7 @@ class LocalHost(base.Host):
             wanted = self._numvfs.get(
                 f'{function.vendor}:{function.device}', 0)
             if (not wanted or function.id in busy
-                    or function.driver == binding.VFIO):
+                    or vfio.is_vfio(function.driver)):
                 continue
             try:
                 self._make_vfs(function, wanted)
@@ -194,7 +197,7 @@ class LocalHost(base.Host):
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:
-            return base.CleanVerdict(passed=False, evidence=str(exc))
+            return base.CleanVerdict.failed(device, str(exc))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         with _reading(device):

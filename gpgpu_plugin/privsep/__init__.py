@@ -37,9 +37,11 @@ class HelperUnavailable(PermissionError):
 
 # Seconds. A driver that never releases a device blocks the unbind call.
 TIMEOUT = 60
+# Seconds, for a reset of several functions.
+RESET_TIMEOUT = 2 * TIMEOUT
 
 # CAP_DAC_OVERRIDE: attributes belong to root; CAP_SYS_ADMIN: VFIO and reset;
-# CAP_SYS_MODULE: loading vfio-pci.
+# CAP_SYS_MODULE: loading VFIO drivers.
 sys_admin_pctxt = priv_context.PrivContext(
     'gpgpu_plugin',
     cfg_section='gpgpu_sys_admin',
@@ -49,7 +51,7 @@ sys_admin_pctxt = priv_context.PrivContext(
                   capabilities.CAP_SYS_MODULE])
 
 
-def call(entrypoint: Callable[..., T], *args: str) -> T:
+def call(entrypoint: Callable[..., T], *args: object) -> T:
     """Call a function of this package in the daemon.
 
     :raises TimeoutError: the kernel did not answer in time

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from gpgpu_plugin import privsep
+from gpgpu_plugin.privsep import guard
 from gpgpu_plugin.privsep import sysfs
 
 SRIOV_MANAGE = '/usr/lib/nvidia/sriov-manage'
@@ -26,7 +27,8 @@ def make_vfs(address: str) -> None:
     Source: NVIDIA vGPU software user guide, "Preparing the Virtual Function
     for an NVIDIA vGPU": only this program creates them.
 
-    :raises OSError: the program failed or is not installed
+    :raises OSError: the program failed or is not installed, or the function
+        is not on a GPU's card
     """
-    sysfs.check_address(address)
+    guard.check_card(sysfs.SYSFS_ROOT, address)
     privsep.run(SRIOV_MANAGE, '-e', address)

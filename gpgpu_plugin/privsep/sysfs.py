@@ -11,7 +11,7 @@
 #    under the License.
 """Privileged access to attributes of sysfs that the plugin reads or writes.
 
-Paths are checked here, in the daemon, against a list.
+The daemon checks paths and values against RULES, and the device in sysfs.
 """
 
 from __future__ import annotations
@@ -19,54 +19,111 @@ from __future__ import annotations
 import errno
 import os
 import re
+import typing
+from collections.abc import Callable
 
 from gpgpu_plugin import privsep
+from gpgpu_plugin import vfio
+from gpgpu_plugin.privsep import guard
 
 # Fixed: in a directory of the caller's choice, links could lead to any file.
 SYSFS_ROOT = '/sys'
-ADDRESS = r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]'
-_ALLOWED = re.compile(
-    rf'bus/pci/devices/{ADDRESS}/(driver_override|reset|sriov_numvfs)'
-    r'|bus/pci/drivers/[A-Za-z0-9_.-]+/(bind|unbind)'
-    rf'|bus/pci/devices/{ADDRESS}/nvidia/(current_vgpu_type|placement_id)'
-    r'|bus/pci/drivers_probe'
-    r'|class/mdev_bus/[A-Za-z0-9:._-]+/mdev_supported_types/'
-    r'[A-Za-z0-9_.-]+/create'
-    r'|bus/mdev/devices/[0-9a-f-]{36}/(remove|nvidia/placement_id)')
 
-_CONFIG = re.compile(rf'bus/pci/devices/{ADDRESS}/config')
+_UUID = r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}'
+_NUMBER = '[0-9]+'
+# What stands in the paths of RULES.
+_NAMES = {
+    'ADDRESS': guard.ADDRESS, 'DRIVER': '[A-Za-z0-9_.-]+',
+    'PARENT': '[A-Za-z0-9:._-]+', 'TYPE': '[A-Za-z0-9_.-]+', 'UUID': _UUID}
 
 
-def check(path: str) -> None:
-    """Refuse a path that the plugin does not write.
+class Rule(typing.NamedTuple):
+    """An attribute that the helper writes.
 
-    :raises PermissionError: the path is not on the list
+    :ivar path: below the root of sysfs, with names such as ADDRESS
+    :ivar values: regular expression of what it writes
+    :ivar check: function of the root of sysfs and a device's name that raises
+        OSError to refuse the device. The name comes from the path if the path
+        has one, else it is the value
     """
-    if '..' in path.split('/') or not _ALLOWED.fullmatch(path):
+
+    path: str
+    values: str
+    check: Callable[[str, str], None]
+
+
+_DEVICE = 'bus/pci/devices/ADDRESS'
+RULES = (
+    Rule(f'{_DEVICE}/driver_override', '', guard.check_card),
+    Rule(f'{_DEVICE}/driver_override', vfio.DRIVER,
+         guard.check_unused),
+    Rule(f'{_DEVICE}/reset', '1', guard.check_closed),
+    Rule(f'{_DEVICE}/sriov_numvfs', '[1-9][0-9]*', guard.check_card),
+    Rule(f'{_DEVICE}/nvidia/current_vgpu_type', _NUMBER, guard.check_card),
+    Rule(f'{_DEVICE}/nvidia/placement_id', _NUMBER, guard.check_card),
+    Rule('bus/pci/drivers/DRIVER/bind', guard.ADDRESS, guard.check_unused),
+    Rule('bus/pci/drivers/DRIVER/unbind', guard.ADDRESS, guard.check_closed),
+    Rule('bus/pci/drivers_probe', guard.ADDRESS, guard.check_card),
+    Rule('class/mdev_bus/PARENT/mdev_supported_types/TYPE/create', _UUID,
+         guard.check_parent),
+    Rule('bus/mdev/devices/UUID/remove', '1', guard.check_mdev),
+    Rule('bus/mdev/devices/UUID/nvidia/placement_id', _NUMBER,
+         guard.check_mdev))
+"""All that the helper writes below sysfs; doc/source/admin has the same."""
+
+_CONFIG = re.compile(f'bus/pci/devices/({guard.ADDRESS})/config')
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """Return a pattern of a rule's path, with a group for the device."""
+    pattern = re.escape(path)
+    for name, expression in _NAMES.items():
+        group = '(?:{})' if name in ('DRIVER', 'TYPE') else '({})'
+        pattern = pattern.replace(name, group.format(expression))
+    return re.compile(pattern)
+
+
+_PATTERNS = tuple((_pattern(rule.path), rule) for rule in RULES)
+
+
+def check(root: str, path: str, value: str) -> None:
+    """Refuse a path, a value or a device that the plugin does not write.
+
+    :param root: root of sysfs
+    :raises OSError: it is refused, or the device cannot be read
+    """
+    found = [(rule, match) for pattern, rule in _PATTERNS
+             if (match := pattern.fullmatch(path))]
+    if not found or '..' in path.split('/'):
         raise PermissionError(
             1, f'{path} is not an attribute that gpgpu_plugin writes', path)
+    for rule, match in found:
+        if re.fullmatch(rule.values, value):
+            rule.check(root, match[1] if match.groups() else value)
+            return
+    raise PermissionError(
+        1, f'{value!r} is not what gpgpu_plugin writes there', path)
 
 
-def check_address(address: str) -> None:
-    """Refuse a malformed address of a function.
-
-    :raises PermissionError: the address is malformed
-    """
-    if not re.fullmatch(ADDRESS, address):
-        raise PermissionError(1, f'{address} is not a PCI address', address)
-
-
-def _resolved(root: str, path: str) -> str:
-    """Return a path in sysfs with all links resolved.
+def check_root(root: str) -> None:
+    """Refuse any root of sysfs but the kernel's own.
 
     :raises HelperUnavailable: the caller reads another sysfs, which must not
-        decide what is written in this one
-    :raises PermissionError: the path leads out of sysfs
+        decide what is done to devices of this one
     """
     if root != SYSFS_ROOT:
         raise privsep.HelperUnavailable(
             errno.EPERM, f'the privileged helper works in {SYSFS_ROOT} only, '
             f'not in {root}')
+
+
+def _resolved(root: str, path: str) -> str:
+    """Return a path in sysfs with all links resolved.
+
+    :raises HelperUnavailable: the caller reads another sysfs
+    :raises PermissionError: the path leads out of sysfs
+    """
+    check_root(root)
     resolved = os.path.realpath(os.path.join(SYSFS_ROOT, path))
     if not resolved.startswith(f'{os.path.realpath(SYSFS_ROOT)}/'):
         raise PermissionError(1, f'{path} leads out of {SYSFS_ROOT}', path)
@@ -83,9 +140,12 @@ def read_config(root: str, path: str) -> bytes:
     :param path: relative to it, ``bus/pci/devices/ADDRESS/config``
     :raises OSError: the file does not exist, or the path or root is refused
     """
-    if not _CONFIG.fullmatch(path):
+    match = _CONFIG.fullmatch(path)
+    if match is None:
         raise PermissionError(1, f'{path} is not a configuration space', path)
-    with open(_resolved(root, path), 'rb', buffering=0) as file:
+    resolved = _resolved(root, path)
+    guard.check_card(SYSFS_ROOT, match[1])
+    with open(resolved, 'rb', buffering=0) as file:
         return file.read(4096)
 
 
@@ -95,10 +155,12 @@ def write(root: str, path: str, value: str) -> None:
 
     :param root: root of the caller's sysfs
     :param path: relative to it
-    :raises OSError: the kernel refused, or the path or root is refused
+    :raises OSError: the kernel refused, or the path, the value, the device or
+        the root is refused
     """
-    check(path)
-    fd = os.open(_resolved(root, path), os.O_WRONLY | os.O_CLOEXEC)
+    resolved = _resolved(root, path)
+    check(SYSFS_ROOT, path, value)
+    fd = os.open(resolved, os.O_WRONLY | os.O_CLOEXEC)
     try:
         # Writing an empty string does nothing; a newline clears.
         os.write(fd, (value or '\n').encode())

@@ -27,11 +27,10 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 
+from gpgpu_plugin import vfio
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
-
-_VFIO = 'vfio-pci'
 
 
 def is_instance(uuid: str) -> bool:
@@ -51,7 +50,8 @@ def is_instance(uuid: str) -> bool:
 class OtherDomains:
     """GPUs of libvirt domains to which the plugin did not assign them.
 
-    libvirt is asked only if a function is bound to vfio-pci and not assigned.
+    libvirt is asked only if a function is bound to a VFIO driver and not
+    assigned.
 
     :param host: Nova's connection to libvirt
     :param assigned: returns the addresses of this host's assignments
@@ -73,7 +73,7 @@ class OtherDomains:
         """
         unexplained = {
             function.address for function in scan.functions
-            if function.driver == _VFIO}.difference(self._assigned())
+            if vfio.is_vfio(function.driver)}.difference(self._assigned())
         self._reported = self._find(unexplained) if unexplained else {}
         return dict(self._reported)
 

@@ -26,10 +26,12 @@ import typing
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from unittest import mock
 
 import fixtures
 from oslotest import base
 
+from gpgpu_plugin import privsep
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import local
@@ -38,6 +40,8 @@ from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.vfio import baseline
 from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.host.vfio import designation
+from gpgpu_plugin.host.vfio import operations
+from gpgpu_plugin.privsep import guard
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 from tests.fixtures import reported
 from tests.vfio_lab import machine
@@ -58,13 +62,17 @@ _VFIO_GROUP_SET_CONTAINER = 0x3b68
 _VFIO_GROUP_GET_DEVICE_FD = 0x3b6a
 _VFIO_TYPE1 = 1
 
+# The lab's only device with VFs is an NVMe.
+GPU_CLASSES = (*guard.GPU_CLASSES, '0x0108')
+
 
 def _write_for_plugin(path: str, value: str) -> None:
     """Write without the daemon, but only what the daemon would write.
 
     The tests run as root already.
     """
-    privsep_sysfs.check(path)
+    with mock.patch.object(guard, 'GPU_CLASSES', GPU_CLASSES):
+        privsep_sysfs.check('/sys', path, value)
     write(path, value)
 
 
@@ -108,14 +116,18 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
          ) -> local.LocalHost:
     """Return the plugin's host for the lab's guest."""
     subprocess.run(['modprobe', 'vfio-pci'], check=True)
+    # The tests run as root: no daemon.
+    test.useFixture(fixtures.MockPatchObject(
+        privsep.sys_admin_pctxt, 'client_mode', False))
     tree = sysfs.Sysfs('/sys')
     return local.LocalHost(host_base.Access(
         sysfs=tree, binder=binding.Binder(
-            tree, _write_for_plugin, lambda: None, read,
+            tree, _write_for_plugin, lambda module: None, read,
             lambda address: None),
         is_designated=designation.Store().holds,
         baselines=baseline.Baselines(
-            test.useFixture(fixtures.TempDir()).path)), numvfs)
+            test.useFixture(fixtures.TempDir()).path),
+        vfio=operations.PrivilegedVFIO(tree)), numvfs)
 
 
 @contextlib.contextmanager
@@ -216,10 +228,22 @@ def functions() -> dict[str, reported.Reported]:
 
 
 def displays() -> list[reported.Reported]:
-    """Return the four displays by address, two on each NUMA node."""
+    """Return the four displays by address, two on each NUMA node.
+
+    That of two_functions is not among them.
+    """
     return [function for function in functions().values()
-            if function.vendor == '1234'
+            if function.vendor == '1234' and function.slot != '16'
             and function.id.startswith('/devices/pci')]
+
+
+def two_functions() -> list[reported.Reported]:
+    """Return the display and the sound controller that share a reset."""
+    found = functions().values()
+    card = next(function.address.rpartition('.')[0] for function in found
+                if function.slot == '16')
+    return [function for function in found
+            if function.address.startswith(f'{card}.')]
 
 
 def nvme() -> pci.PCIFunction:

@@ -55,6 +55,12 @@ class DriverCapacity:
             count != 0 for count in self.available.values())
 
 
+def is_older(one: DriverCapacity, other: DriverCapacity) -> bool:
+    """Return whether one report is known to be older than another."""
+    return (one.sampled_at[0] == other.sampled_at[0]
+            and one.sampled_at < other.sampled_at)
+
+
 def newer(stored: DriverCapacity | None, reported: DriverCapacity,
           used: Mapping[str, str | None]) -> DriverCapacity:
     """Return the newer of two driver reports.
@@ -66,9 +72,7 @@ def newer(stored: DriverCapacity | None, reported: DriverCapacity,
 
     :param used: types of the host's devices that are in use, by stable id
     """
-    if (stored is not None
-            and stored.sampled_at[0] == reported.sampled_at[0]
-            and reported.sampled_at < stored.sampled_at):
+    if stored is not None and is_older(reported, stored):
         return stored
     return dataclasses.replace(reported, observed_max=_observed_max(
         stored.observed_max if stored else {}, reported, used))

@@ -21,9 +21,11 @@ from __future__ import annotations
 import os
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.backends import nvidia_placement
+from gpgpu_plugin.host.cleaning import host_driver
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 
@@ -34,9 +36,12 @@ class MdevBackend(base.Backend):
     def handles(self, device: base.HostDevice) -> bool:
         if pci.function_id_of(device.stable_id) != device.stable_id:
             return True
-        return not device.is_passthrough and bool(
-            self.access.sysfs.names(
-                f'{self._parent(device)}/{vgpu_sysfs.MDEV_TYPES}'))
+        # The cleaning of a VF after a restore of the database names no type.
+        may_have_one = not device.is_passthrough or (
+            device.cleaning is not None
+            and pci.pf_of(device.stable_id) is not None)
+        return may_have_one and bool(self.access.sysfs.names(
+            f'{self._parent(device)}/{vgpu_sysfs.MDEV_TYPES}'))
 
     def prepare(self, device: base.HostDevice) -> None:
         self._check_parent(device)
@@ -59,9 +64,14 @@ class MdevBackend(base.Backend):
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         self.release(device)
+        facts = host_driver.facts(
+            self.access.sysfs, self._parent(device))
         return base.CleanVerdict(
-            passed=True,
-            evidence=f'mdev {device.assignment_uuid} is removed')
+            steps=cleaning.OF_MDEVS, results=(cleaning.StepResult(
+                step=cleaning.HOST_DRIVER, outcome=cleaning.Outcome.PASSED,
+                reason=f'mdev {device.assignment_uuid} is removed, and driver '
+                       f'{facts["driver"]} {facts["version"]} manages its '
+                       f'memory', facts=facts),))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         if self._existing_type(device) is None:

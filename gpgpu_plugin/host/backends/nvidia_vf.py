@@ -29,6 +29,8 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.backends import nvidia_placement
+from gpgpu_plugin.host.cleaning import ladder
+from gpgpu_plugin.host.cleaning import step
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -38,10 +40,12 @@ class NvidiaVFBackend(base.Backend):
     """Backend that sets and clears the vGPU type of a VF."""
 
     def handles(self, device: base.HostDevice) -> bool:
-        return (not device.is_passthrough
+        # A cleaning after a restore of the database names no type.
+        return ((not device.is_passthrough or device.cleaning is not None)
                 and self._current_type(device) is not None)
 
     def prepare(self, device: base.HostDevice) -> None:
+        ladder.check_idle(device.stable_id)
         vf = self._vf(device)
         current = self._current_type(device)
         if current != vgpu_sysfs.NO_TYPE:
@@ -72,25 +76,23 @@ class NvidiaVFBackend(base.Backend):
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         before = self._vf(device)
         self.release(device)
-        self.access.binder.reset(before)
+        return base.CleanVerdict(steps=device.steps, results=ladder.clean(
+            step.Target(device=device, access=self.access, functions=(before,),
+                        read=lambda: (self._vf(device),),
+                        after_reset=lambda: self._bind_again(
+                            device, before))))
+
+    def _bind_again(self, device: base.HostDevice,
+                    vf: pci.PCIFunction) -> None:
         # Unbinding waits while a process has the VF open; release checked
         # that none has.
-        self.access.binder.reprobe(before)
+        self.access.binder.reprobe(vf)
         current = self._current_type(device)
         if current != vgpu_sysfs.NO_TYPE:
             raise exception.HostError(
                 path=device.address,
                 reason=f'its vGPU type is {current} after its driver was '
                        f'bound again')
-        after = self._vf(device)
-        changes = [
-            f'{device.address} differs from its baseline: {difference}'
-            for difference in self.access.baselines.differences(
-                after.id, device.cleaning or device.assignment_uuid,
-                self._shape(after))]
-        return base.CleanVerdict(passed=not changes, evidence='; '.join(
-            changes or [f'{device.address} has no vGPU type, was reset and '
-                        f'bound again, and matches its baseline']))
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         self._vf(device)

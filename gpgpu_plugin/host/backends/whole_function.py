@@ -9,43 +9,48 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assignment of whole PCI functions, bound to vfio-pci.
+"""Assignment of whole PCI functions, bound to their VFIO drivers.
 
 This is the common part of the backends for whole GPUs and plain VFs. A GPU is
-assigned with all functions that belong to it (gpgpu_plugin.domain.gpu). A
-function that was designated stays bound to vfio-pci while no guest has it.
+assigned with all functions that belong to it (gpgpu_plugin.domain.gpu). They
+stay bound to these from before the guest starts until they are clean, so that
+no driver of the host can bind to them while they hold the guest's data. A
+function that was designated stays bound after that, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oslo_log import log as logging
+
 from gpgpu_plugin import exception
+from gpgpu_plugin import vfio
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
+from gpgpu_plugin.host.cleaning import ladder
+from gpgpu_plugin.host.cleaning import step
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
-from gpgpu_plugin.host.vfio import binding
 
-# What must be the same after a reset. A VF's number is a part of its id.
-_IDENTITY = ('id', 'vendor', 'device', 'subsystem_vendor', 'subsystem',
-             'revision', 'class_code', 'serial', 'dsn')
+LOG = logging.getLogger(__name__)
 
 
 class WholeFunctionBackend(base.Backend):
-    """Backend that binds functions to vfio-pci and resets them afterwards."""
+    """Backend that binds functions to VFIO and resets them afterwards."""
 
     def prepare(self, device: base.HostDevice) -> None:
         functions = self._functions(device)
+        ladder.check_idle(device.stable_id)
         if functions[0].iommu_group is None:
             raise exception.HostNotReady(
                 path=device.address,
                 reason='it is in no IOMMU group: is the IOMMU on (firmware: '
                        'VT-d or AMD-Vi; kernel: intel_iommu=on)?')
-        if functions[0].used_by in (
-                device_rules.DeviceUser.MDEV, device_rules.DeviceUser.VF):
+        if functions[0].has_vgpus:
             raise exception.HostError(
                 path=device.address,
                 reason='vGPUs exist on it, so it cannot be passed through '
@@ -61,60 +66,80 @@ class WholeFunctionBackend(base.Backend):
             self.access.binder.bind(function)
 
     def release(self, device: base.HostDevice) -> None:
+        """Make sure that no guest has the device; it stays bound."""
+        self._closed(device)
+
+    def _closed(self, device: base.HostDevice) -> tuple[pci.PCIFunction, ...]:
+        """Return the device's functions, which no process has open.
+
+        :raises HostError: a process has the device open
+        """
         functions = self._functions(device)
         if functions[0].used_by == device_rules.DeviceUser.VFIO:
-            # Unbinding would wait until it is closed.
             raise exception.HostError(
                 path=device.address, reason='a process still has it open')
-        for function in functions:
-            if self.access.is_designated(function):
-                self.access.binder.bind(function)
-            else:
-                self.access.binder.unbind(function)
+        return functions
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
-        try:
-            changes = self._reset_and_compare(device)
-        except exception.HostNotReady:
-            raise
-        except exception.HostError as exc:
-            return base.CleanVerdict(passed=False, evidence=str(exc))
-        return base.CleanVerdict(
-            passed=not changes, evidence='; '.join(
-                changes or [
-                    f'{device.address} was reset and matches its baseline']))
+        """Take the steps of the device's policy while it is isolated."""
+        before = self._closed(device)
+        if before[0].has_vgpus:
+            # Only its own driver keeps them alive, and they may be in guests.
+            return base.CleanVerdict(
+                steps=device.steps, results=(cleaning.StepResult(
+                    step=device.steps[0],
+                    outcome=cleaning.Outcome.INAPPLICABLE,
+                    reason='the GPU has vGPUs or VFs, so its driver manages '
+                           'its memory; remove them, then run "gpgpu-manage '
+                           'device release"'),))
+        ladder.check_idle(device.stable_id)
+        for function in before:
+            # After a reboot of the host, or if no guest of ours had it.
+            self._note_driver(device, function)
+            self.access.binder.bind(function)
+        verdict = base.CleanVerdict(steps=device.steps, results=ladder.clean(
+            step.Target(device=device, access=self.access, functions=before,
+                        read=lambda: self._functions(device))))
+        if verdict.passed:
+            self._give_back(device, before)
+        return verdict
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         return base.Attachment(functions=tuple(
             function.address for function in self._functions(device)))
 
-    def _reset_and_compare(self, device: base.HostDevice) -> list[str]:
-        """Reset the device; return the changes by the reset and the guest."""
-        before = self._functions(device)[0]
-        self.release(device)
-        self.access.binder.reset(before)
-        functions = self._functions(device)
-        changes = _changes(before, functions[0]) + [
-            f'{function.address} differs from its baseline: {difference}'
-            for function in functions
-            for difference in self.access.baselines.differences(
-                function.id, device.cleaning or device.assignment_uuid,
-                self._shape(function))]
-        if not changes:
-            self._give_back(device, functions)
-        return changes
+    def _note_driver(self, device: base.HostDevice,
+                     function: pci.PCIFunction) -> None:
+        """Note the driver for a later attempt, if this one fails."""
+        if vfio.is_vfio(function.driver):
+            return
+        try:
+            self.access.baselines.note_driver(
+                function.id, device.assignment_uuid, function.driver)
+        except exception.HostNotReady as exc:
+            LOG.warning('Cannot record that %s had driver %s: %s. If its '
+                        'cleaning fails, it stays bound to VFIO after a '
+                        'later one; then run "gpgpu-manage host undesignate '
+                        '%s" to bind its driver again', function.address,
+                        function.driver, exc, function.address)
 
     def _give_back(self, device: base.HostDevice,
                    functions: Iterable[pci.PCIFunction]) -> None:
-        """Bind functions to the drivers that they had before the guest.
+        """Bind clean functions to the drivers that they had before the guest.
 
         After that a vGPU driver can create vGPUs on the GPU again.
+
+        :param functions: as they were before the cleaning
         """
         for function in functions:
             driver = self.access.baselines.notes(
-                function.id, device.assignment_uuid).get('driver')
-            if driver not in (None, binding.VFIO) and (
-                    not self.access.is_designated(function)):
+                function.id, device.assignment_uuid).get(
+                    'driver', function.driver)
+            if vfio.is_vfio(driver) or self.access.is_designated(function):
+                continue
+            if driver is None:
+                self.access.binder.unbind(function)
+            else:
                 self.access.binder.give_back(function)
 
     def _shape(self, function: pci.PCIFunction) -> dict[str, str]:
@@ -136,10 +161,3 @@ class WholeFunctionBackend(base.Backend):
         if refusal is not None:
             raise exception.HostError(path=device.address, reason=refusal)
         return functions
-
-
-def _changes(before: pci.PCIFunction, after: pci.PCIFunction) -> list[str]:
-    """Return how the identity of a function differs after the reset."""
-    return [f'{name} was {getattr(before, name)}, is {getattr(after, name)}'
-            for name in _IDENTITY
-            if getattr(before, name) != getattr(after, name)]

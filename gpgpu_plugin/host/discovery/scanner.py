@@ -26,6 +26,7 @@ import typing
 from collections.abc import Collection
 from collections.abc import Mapping
 
+from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import pci
@@ -36,7 +37,9 @@ from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import pci_ids
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import topology
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
+from gpgpu_plugin.objects import codec
 
 
 class _SampleIds(typing.TypedDict):
@@ -56,6 +59,7 @@ class _GPUFields(typing.TypedDict, total=False):
     sriov_numvfs: int | None
     used_by: device_rules.DeviceUser | None
     fault: str | None
+    vfio_refusal: str | None
 
 
 # Ids that mdevs of the kernel's sample drivers show to a guest, by the name
@@ -63,7 +67,6 @@ class _GPUFields(typing.TypedDict, total=False):
 _SAMPLES: Mapping[str, _SampleIds] = {
     'mbochs': {'vendor': '1234', 'device': '1111', 'class_code': '038000'},
     'mtty': {'vendor': '4348', 'device': '3253', 'class_code': '070002'}}
-_VFIO = 'vfio-pci'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +94,7 @@ def scan(sysfs: sysfs_mod.Sysfs) -> Scan:
 
     :raises HostError: the root has no PCI bus
     """
-    return _Scanner(sysfs).scan()
+    return codec.printable(Scan, _Scanner(sysfs).scan())
 
 
 def scan_function(
@@ -103,8 +106,10 @@ def scan_function(
     """
     scanner = _Scanner(sysfs)
     if sysfs.link(f'{sysfs.devices}/{address}') is None:
-        return scanner.virtual_parent(address)
-    return scanner.function(address)
+        found = scanner.virtual_parent(address)
+    else:
+        found = scanner.function(address)
+    return codec.printable(pci.PCIFunction, found) if found else None
 
 
 def scan_card(sysfs: sysfs_mod.Sysfs, address: str,
@@ -131,7 +136,8 @@ def scan_card(sysfs: sysfs_mod.Sysfs, address: str,
     wanted = related.get(address)
     if wanted is None:
         return ()
-    return (wanted, *(related[name] for name in wanted.companions))
+    return codec.printable(tuple[pci.PCIFunction, ...], (
+        wanted, *(related[name] for name in wanted.companions)))
 
 
 class _Scanner:
@@ -225,6 +231,7 @@ class _Scanner:
         if pci.can_be_gpu(ids.class_code):
             fields = self._gpu(
                 folder, address, stable_id, hops, driver, attempt)
+            fields['vfio_refusal'] = vfio_drivers.refusal(self._sysfs, ids)
         return pci.PCIFunction(
             id=stable_id, address=address, **ids._asdict(), pf=pf_id,
             vf_index=vf_index, numa_node=numa_node, driver=driver,
@@ -264,7 +271,7 @@ class _Scanner:
             stable_id, f'{self._sysfs.devices}/{address}', names, attempt)
         boot_vga = 'boot_vga' in names and attempt(
             'boot_vga', folder.read, 'boot_vga') == '1'
-        is_vfio = 'vfio-dev' in names or driver == _VFIO
+        is_vfio = 'vfio-dev' in names or vfio.is_vfio(driver)
         fields['used_by'] = _user(
             boot_vga=boot_vga, vgpus=vgpus, numvfs=fields.get('sriov_numvfs'),
             is_open=is_vfio and _is_enabled(folder, attempt))

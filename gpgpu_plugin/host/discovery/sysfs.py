@@ -22,6 +22,9 @@ import os
 
 from gpgpu_plugin import exception
 
+ROOT = '/sys'
+"""Where Linux mounts the sysfs of the running kernel."""
+
 _MAX = 4096
 _READ = os.O_RDONLY | os.O_CLOEXEC
 
@@ -96,7 +99,7 @@ class Sysfs(_Files):
     :ivar devices: the folder of all PCI functions
     """
 
-    def __init__(self, root: str = '/sys') -> None:
+    def __init__(self, root: str = ROOT) -> None:
         super().__init__()
         self.root = root.rstrip('/') or '/'
         self.devices = f'{self.root}/bus/pci/devices'

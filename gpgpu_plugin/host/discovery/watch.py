@@ -13,9 +13,10 @@
 
 It is called often, so it is cheap: it compares listings, and small files that
 it keeps open. It notices functions and parents of mdevs that came or went,
-drivers that were bound or unbound, a changed number of VFs, and a driver that
-creates vGPUs after it created none. Modification times are not used, since
-sysfs does not maintain them reliably.
+drivers that were bound or unbound, a changed number of VFs, a driver that
+creates vGPUs after it created none, and a replaced modules.alias.
+Of files in sysfs, modification times are not used, since sysfs does not
+maintain them reliably.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import os
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 
 # An attribute of sysfs has one page at most.
@@ -61,6 +63,10 @@ class Watch:
                     else f'{sysfs.root}/{vgpu_sysfs.PARENTS}/'
                          f'{function.address}')
         self._before = self._listing()
+        # A module may be installed for a GPU that lacks its VFIO driver.
+        self._lacks_driver = any(
+            function.vfio_refusal for function in scan.functions)
+        self._aliases = self._aliases_version()
 
     def _open_capacity(self, folder: str) -> None:
         """Watch the capacity of a driver that creates no vGPUs at all.
@@ -92,7 +98,15 @@ class Watch:
         except OSError:
             # The function of the open file is gone.
             return True
+        if self._lacks_driver and self._aliases_version() != self._aliases:
+            return True
         return self._listing() != self._before
+
+    def _aliases_version(self) -> vfio_drivers.Version | None:
+        # A file that cannot be read is like none: it changes once it can.
+        with contextlib.suppress(OSError):
+            return vfio_drivers.aliases_version(self._sysfs)
+        return None
 
     def close(self) -> None:
         """Close the files that were kept open."""

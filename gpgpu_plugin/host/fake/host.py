@@ -51,7 +51,8 @@ class FakeHost(local.LocalHost):
                 lambda path: (pathlib.Path(root) / path).read_bytes(),
                 self.kernel.sriov_manage),
             is_designated=self.designations.holds,
-            baselines=baseline.Baselines(f'{root}/etc/cards')), numvfs)
+            baselines=baseline.Baselines(f'{root}/etc/cards'),
+            vfio=self.kernel.vfio), numvfs)
 
     def identity(self, scan: scanner.Scan) -> machine_rules.MachineIdentity:
         """Return the identity of the fake machine.

@@ -25,8 +25,14 @@ import pathlib
 import shutil
 import threading
 
+from gpgpu_plugin import vfio
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import vfio_drivers
+from gpgpu_plugin.host.fake import vfio_operations
 from gpgpu_plugin.host.fake import vgpu_driver
+
+# Drivers that are not called as their module (KBUILD_MODNAME).
+_DRIVERS = {'xe_vfio_pci': 'xe-vfio-pci'}
 
 
 def add_driver(root: pathlib.Path, name: str) -> None:
@@ -66,6 +72,7 @@ class FakeKernel:
     :ivar ignored: ends of paths; writes there have no effect and no error
     :ivar late: ends of paths; writes there take effect in ``catch_up``
     :ivar written: paths that were written, in order
+    :ivar vfio: what VFIO does on this machine
     """
 
     def __init__(self, root: str) -> None:
@@ -77,6 +84,7 @@ class FakeKernel:
         self.late: set[str] = set()
         self._waiting: list[tuple[str, str]] = []
         self.written: list[str] = []
+        self.vfio = vfio_operations.FakeVFIO(root, self._note)
         # Drivers by the ids of devices that they were bound to.
         self._native: dict[str, str] = {}
 
@@ -86,9 +94,7 @@ class FakeKernel:
         :param path: relative to the root
         :raises OSError: with the errno of Linux
         """
-        for end, number in self.faults.items():
-            if path.endswith(end):
-                raise _error(number, path)
+        self._check_fault(path)
         folder, _, name = path.rpartition('/')
         actions = {
             'bind': self._bind, 'unbind': self._unbind,
@@ -108,6 +114,16 @@ class FakeKernel:
         with self._lock:
             actions[name](self._root / folder, value.strip())
 
+    def _check_fault(self, path: str) -> None:
+        for end, number in self.faults.items():
+            if path.endswith(end):
+                raise _error(number, path)
+
+    def _note(self, path: str) -> None:
+        """Note what VFIO did, as if it had been written to an attribute."""
+        self._check_fault(path)
+        self.written.append(path)
+
     def catch_up(self) -> None:
         """Apply late writes."""
         self.late.clear()
@@ -116,9 +132,21 @@ class FakeKernel:
 
     # -- drivers ------------------------------------------------------------
 
-    def load_vfio(self) -> None:
-        """Load vfio-pci, as ``modprobe vfio-pci``."""
-        add_driver(self._root, 'vfio-pci')
+    def load_vfio(self, module: str = vfio.PLAIN) -> None:
+        """Load a module with a VFIO driver, as modprobe does.
+
+        :raises OSError: modules.alias does not have it
+        """
+        if module != vfio.PLAIN and module not in {
+                name for _, name in vfio_drivers.aliases(self._sysfs)}:
+            raise OSError(errno.EIO, f'modprobe {module} failed: not found')
+        name = _DRIVERS.get(module, module)
+        add_driver(self._root, name)
+        links = self._root / 'module' / module.replace('-', '_') / 'drivers'
+        links.mkdir(parents=True, exist_ok=True)
+        if not (links / f'pci:{name}').is_symlink():
+            (links / f'pci:{name}').symlink_to(
+                os.path.relpath(self._root / 'bus/pci/drivers' / name, links))
 
     def _device(self, address: str) -> pathlib.Path:
         path = self._root / 'bus/pci/devices' / address
@@ -131,9 +159,9 @@ class FakeKernel:
         if (device / 'driver').is_symlink():
             raise _error(errno.EBUSY, address)
         override = self._overridden(device)
-        # vfio-pci has no ids of its own: it needs an override.
+        # VFIO drivers bind by override only.
         if (override and override != driver.name) or (
-                driver.name == 'vfio-pci' and not override):
+                vfio.is_vfio(driver.name) and not override):
             raise _error(errno.ENODEV, address)
         self._attach(driver, device)
         if self._has_vgpus(driver, device):
@@ -141,8 +169,8 @@ class FakeKernel:
                 self._root, (device / 'physfn').resolve(), [device])
 
     def _attach(self, driver: pathlib.Path, device: pathlib.Path) -> None:
-        # vfio-pci enables a device when it is opened, others at once.
-        self._enable(device, driver.name != 'vfio-pci')
+        # VFIO drivers enable a device when it is opened, others at once.
+        self._enable(device, not vfio.is_vfio(driver.name))
         (device / 'driver').symlink_to(os.path.relpath(driver, device))
         (driver / device.name).symlink_to(os.path.relpath(device, driver))
 
@@ -154,7 +182,7 @@ class FakeKernel:
         device = self._device(address)
         if self._sysfs.link(str(device / 'driver')) != driver.resolve().name:
             raise _error(errno.ENODEV, address)
-        if driver.name != 'vfio-pci':
+        if not vfio.is_vfio(driver.name):
             self._native[self._ids(device)] = driver.name
         self._enable(device, False)
         (device / 'driver').unlink()
@@ -173,10 +201,7 @@ class FakeKernel:
 
     @staticmethod
     def _enable(device: pathlib.Path, enabled: bool) -> None:
-        # Most modelled machines lack the attribute.
-        path = device / 'enable'
-        if path.exists():
-            path.write_text(f'{enabled:d}\n')
+        (device / 'enable').write_text(f'{enabled:d}\n')
 
     @staticmethod
     def _ids(device: pathlib.Path) -> str:
@@ -210,6 +235,7 @@ class FakeKernel:
         method = device / 'reset_method'
         if not method.exists() or not method.read_text().strip():
             raise _error(errno.ENOTTY, str(device))
+        self.vfio.clear(device.resolve().name)
 
     def _remove(self, device: pathlib.Path, value: str) -> None:
         try:

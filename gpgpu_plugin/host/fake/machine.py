@@ -28,6 +28,7 @@ import pathlib
 import shutil
 import struct
 import typing
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -35,6 +36,7 @@ import yaml
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine_file
@@ -63,6 +65,8 @@ class Machine:
     :ivar facts: facts of the listing, for tests that compare them with a scan
     :ivar roots: of modelled machines: host bridges, with trees of functions
     :ivar tree: of recorded machines: the recording
+    :ivar aliases: of modelled machines: ``vfio_pci:`` aliases of the kernel,
+        with their modules, as modules.alias has them
     :ivar vgpu: of recorded machines: rules for vGPUs by the name of a function
         or an mdev parent; without a rule, vGPUs exist but none can be created
     """
@@ -74,6 +78,7 @@ class Machine:
     facts: Node
     roots: tuple[Node, ...] = ()
     tree: tree_mod.Tree | None = None
+    aliases: tuple[str, ...] = ()
     vgpu: Mapping[str, vgpu_rule.VGPURule] = dataclasses.field(
         default_factory=dict)
 
@@ -137,6 +142,7 @@ def _parse(name: str, text: str) -> Machine:
         name=name, title=data['title'], source=data['source'],
         reference=data['reference'], facts=data.get('facts', {}),
         roots=tuple(data.get('roots', ())), tree=data.get('tree'),
+        aliases=tuple(data.get('aliases', ())),
         vgpu={device: vgpu_rule.check(device, rule)
               for device, rule in vgpu.items()})
 
@@ -175,6 +181,7 @@ def build(machine: Machine, root: str | os.PathLike[str],
         (top / folder).mkdir(parents=True, exist_ok=True)
     if machine.tree is None:
         _Builder(top, bus_step).build(machine)
+        write_aliases(machine.aliases, top)
     try:
         for name, rule in machine.vgpu.items():
             vgpu_driver.set_rule(_device(top, name), rule)
@@ -182,6 +189,15 @@ def build(machine: Machine, root: str | os.PathLike[str],
         # A later start would take the rest for a machine.
         shutil.rmtree(top)
         raise
+
+
+def write_aliases(aliases: Iterable[str], root: pathlib.Path) -> None:
+    """Write a fake kernel's modules.alias; without aliases there is none."""
+    lines = ''.join(f'alias {alias}\n' for alias in aliases)
+    if lines:
+        path = root / vfio_drivers.ALIASES
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines)
 
 
 def _device(root: pathlib.Path, name: str) -> pathlib.Path:

@@ -11,6 +11,8 @@
 #    under the License.
 """Recordings: the part of a host's /sys that the plugin reads, as a tree.
 
+The kernel's aliases of VFIO drivers are added, which are in modules.alias.
+
 Only what the lists below name is recorded (gpgpu_plugin.host.fake.tree); no
 other file is opened. Reading some attributes of sysfs is slow, large or
 changes the device (``rom``, ``resource*``), and operators send recordings to
@@ -27,6 +29,7 @@ from collections.abc import Mapping
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import anonymize
 from gpgpu_plugin.host.fake import tree as tree_mod
 
@@ -135,6 +138,20 @@ class _Recorder:
         for _, folder in self._linked(_PARENTS):
             if folder not in self.tree:
                 self._folder(folder, PARENT, {})
+        self._aliases()
+
+    def _aliases(self) -> None:
+        try:
+            lines = [f'alias {pattern} {module}'
+                     for pattern, module in vfio_drivers.aliases(self._sysfs)]
+        except OSError as exc:
+            entry = tree_mod.unreadable(exc)
+        else:
+            if not lines:
+                return
+            entry = '\n'.join(lines)
+        folder, _, name = vfio_drivers.ALIASES.rpartition('/')
+        self.tree[folder] = {name: entry}
 
     def _linked(self, folder: str) -> Iterator[tuple[str, str]]:
         """Yield name and folder of every device that a folder links to."""

@@ -34,13 +34,14 @@ class _Baseline:
     """Content of a file.
 
     :ivar assignment: UUID of the assignment before which it was recorded
-    :ivar shape: the function's identity and layout, by name
+    :ivar shape: the function's identity and layout, by name; None: only notes
+        were made
     :ivar notes: what a backend has to know while the device is assigned
     :ivar reported_to: the cleaning to which the differences were reported
     """
 
     assignment: str
-    shape: dict[str, str]
+    shape: dict[str, str] | None
     notes: dict[str, str | None] = dataclasses.field(default_factory=dict)
     reported_to: str | None = None
 
@@ -70,7 +71,8 @@ class Baselines:
         :raises HostNotReady: the new one cannot be written
         """
         known = self._load(stable_id)
-        if known is None or known.assignment != assignment:
+        if (known is None or known.assignment != assignment
+                or known.shape is None):
             self._save(stable_id, _Baseline(
                 assignment=assignment, shape=dict(shape),
                 notes=dict(notes or {})))
@@ -89,6 +91,21 @@ class Baselines:
                 path=str(self._path(stable_id)),
                 reason=f'it is not the baseline of assignment {assignment}')
         self._save(stable_id, dataclasses.replace(known, notes=dict(notes)))
+
+    def note_driver(self, stable_id: str, assignment: str,
+                    driver: str | None) -> None:
+        """Note the driver before a cleaning, unless prepare has noted it.
+
+        The shape of an earlier assignment stays.
+
+        :raises HostError: the baseline that is there cannot be read
+        :raises HostNotReady: the note cannot be written
+        """
+        known = self._load(stable_id) or _Baseline(
+            assignment=assignment, shape=None)
+        if known.assignment != assignment or 'driver' not in known.notes:
+            self._save(stable_id, dataclasses.replace(
+                known, assignment=assignment, notes={'driver': driver}))
 
     def notes(self, stable_id: str,
               assignment: str) -> dict[str, str | None]:
@@ -114,7 +131,7 @@ class Baselines:
         :raises HostNotReady: it cannot be written
         """
         known = self._load(stable_id)
-        if known is None:
+        if known is None or known.shape is None:
             return []
         differences = [
             f'{name} was {known.shape.get(name)}, is {shape.get(name)}'
@@ -134,8 +151,10 @@ class Baselines:
             raise exception.HostError(
                 path=str(path),
                 reason=f'the baseline of {stable_id} cannot be read: {exc}. '
-                       f'Check the device, remove the file, then release the '
-                       f'device') from None
+                       f'Check the device, remove the file and release the '
+                       f'device. If its card is not designated, run '
+                       f'gpgpu-manage host undesignate after the cleaning to '
+                       f'bind its own driver again') from None
 
     def _save(self, stable_id: str, baseline: _Baseline) -> None:
         path = self._path(stable_id)

@@ -18,20 +18,25 @@ import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from oslo_log import log as logging
+
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
+from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
-from gpgpu_plugin.privsep import designation as privsep_designation
+from gpgpu_plugin.host.discovery import vfio_drivers
+from gpgpu_plugin.privsep import modules as privsep_modules
 from gpgpu_plugin.privsep import nvidia as privsep_nvidia
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 
-VFIO = 'vfio-pci'
+LOG = logging.getLogger(__name__)
+
 _NVIDIA = 'nvidia'
 
 
 @contextlib.contextmanager
-def _translate_errors(path: str, what: str) -> Iterator[None]:
+def translate_errors(path: str, what: str) -> Iterator[None]:
     """Translate errors of the kernel, a program or the privileged helper."""
     try:
         yield
@@ -50,7 +55,7 @@ class Binder:
     functions that need root's rights; all raise OSError.
 
     :param write: writes a value to a path relative to the root of sysfs
-    :param load: loads vfio-pci
+    :param load: loads a kernel module with a VFIO driver, by name
     :param read: reads a file at a path relative to the root of sysfs
     :param make_nvidia_vfs: runs NVIDIA's program that creates all VFs of the
         GPU at an address
@@ -58,7 +63,7 @@ class Binder:
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
                  write: Callable[[str, str], None],
-                 load: Callable[[], None],
+                 load: Callable[[str], None],
                  read: Callable[[str], bytes],
                  make_nvidia_vfs: Callable[[str], None]) -> None:
         self._sysfs = sysfs
@@ -73,38 +78,59 @@ class Binder:
         return cls(
             sysfs,
             functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
-            functools.partial(privsep.call, privsep_designation.load_vfio),
+            functools.partial(privsep.call, privsep_modules.load_vfio),
             functools.partial(
                 privsep.call, privsep_sysfs.read_config, sysfs.root),
             functools.partial(privsep.call, privsep_nvidia.make_vfs))
 
     def bind(self, function: pci.PCIFunction) -> None:
-        """Bind a function to vfio-pci, and keep other drivers off it.
+        """Bind a function to its VFIO driver, and keep other drivers off it.
 
         :raises HostError: the kernel refused
-        :raises HostNotReady: vfio-pci cannot be loaded
+        :raises HostNotReady: the VFIO driver cannot be loaded
         """
         driver = self._driver(function)
-        if driver != VFIO:
-            self._load()
-        self._override(function, VFIO)
-        if driver == VFIO:
+        # A guest that began with another VFIO driver keeps it: the kernel
+        # would make an unbind wait for the guest.
+        wanted = (driver if driver is not None and vfio.is_vfio(driver)
+                  and self._is_open(function)
+                  else self.load_driver(function).name)
+        self._override(function, wanted)
+        if driver == wanted:
             return
         if driver is not None:
             self.write(f'bus/pci/drivers/{driver}/unbind', function.address)
-        self.write(f'bus/pci/drivers/{VFIO}/bind', function.address)
+        self.write(f'bus/pci/drivers/{wanted}/bind', function.address)
+
+    def load_driver(self, function: pci.PCIFunction,
+                    ) -> vfio_drivers.VFIODriver:
+        """Load the VFIO driver for a function, if it is not loaded yet.
+
+        :raises HostNotReady: it cannot be loaded
+        """
+        module = self._module(function)
+        name = vfio_drivers.loaded(self._sysfs, module)
+        if name is None:
+            self._load(module)
+            name = vfio_drivers.loaded(self._sysfs, module)
+        if name is None:
+            raise exception.HostNotReady(
+                path=module, reason='the module was loaded, but '
+                '/sys/bus/pci/drivers has no driver of it')
+        return vfio_drivers.VFIODriver(module=module, name=name)
 
     def unbind(self, function: pci.PCIFunction) -> None:
-        """Unbind a function from vfio-pci; it has no driver then.
+        """Unbind a function from its VFIO driver; it has no driver then.
 
         :raises HostError: the kernel refused
         """
         self._override(function, '')
-        if self._driver(function) == VFIO:
-            self.write(f'bus/pci/drivers/{VFIO}/unbind', function.address)
+        driver = self._driver(function)
+        if vfio.is_vfio(driver):
+            self.write(f'bus/pci/drivers/{driver}/unbind', function.address)
 
     def give_back(self, function: pci.PCIFunction) -> None:
-        """Unbind a function from vfio-pci and bind the host's own driver.
+        """Unbind a function from its VFIO driver and bind the host's driver.
 
         :raises HostError: the kernel refused
         """
@@ -146,7 +172,7 @@ class Binder:
         """
         path = f'bus/pci/devices/{function.address}/sriov_numvfs'
         if self._driver(function) == _NVIDIA:
-            with _translate_errors(path, 'VFs cannot be created'):
+            with translate_errors(path, 'VFs cannot be created'):
                 self._make_nvidia_vfs(function.address)
         else:
             self.write(path, str(count))
@@ -164,7 +190,7 @@ class Binder:
         :raises HostNotReady: the privileged helper does not start
         """
         path = f'bus/pci/devices/{function.address}/config'
-        with _translate_errors(path, 'cannot be read'):
+        with translate_errors(path, 'cannot be read'):
             return self._read_file(path)
 
     def write(self, path: str, value: str) -> None:
@@ -173,7 +199,7 @@ class Binder:
         :raises HostError: the kernel refused
         :raises HostNotReady: the privileged helper does not start
         """
-        with _translate_errors(path, f'cannot write {value!r}'):
+        with translate_errors(path, f'cannot write {value!r}'):
             self._write_attribute(path, value)
 
     def _driver(self, function: pci.PCIFunction) -> str | None:
@@ -188,12 +214,34 @@ class Binder:
         if current not in (driver, driver or '(null)'):
             self.write(path, driver)
 
-    def _load(self) -> None:
-        if self._sysfs.names(f'{self._sysfs.root}/bus/pci/drivers/{VFIO}'):
-            return
+    def _is_open(self, function: pci.PCIFunction) -> bool:
+        """Return whether a process has a function's VFIO device open.
+
+        VFIO drivers enable a device only as long (vfio_pci_core_enable).
+        """
+        return self._sysfs.read(
+            f'{self._sysfs.devices}/{function.address}/enable',
+        ) not in (None, '0')
+
+    def _module(self, function: pci.PCIFunction) -> str:
         try:
-            self._load_vfio()
+            return vfio_drivers.module_for(self._sysfs, function)
+        except OSError as exc:
+            # A device that is known not to work with vfio-pci never gets it;
+            # any other works at least as well as before its own driver was
+            # added to the kernel.
+            module = vfio_drivers.needed_module(function)
+            LOG.warning(
+                'Binding %s to the VFIO driver of module %s, although the '
+                'kernel may have a more specific one: cannot read %s (%s). '
+                'Make the file readable by the user of nova-compute',
+                function.address, module, exc.filename, exc.strerror)
+            return module
+
+    def _load(self, module: str) -> None:
+        try:
+            self._load_vfio(module)
         except OSError as exc:
             raise exception.HostNotReady(
-                path=VFIO, reason=f'cannot be loaded: {exc.strerror}',
+                path=module, reason=f'cannot be loaded: {exc.strerror}',
             ) from None

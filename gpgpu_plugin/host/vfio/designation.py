@@ -11,10 +11,10 @@
 #    under the License.
 """Designation of cards for passthrough, which survives reboots of the host.
 
-All functions of a designated card stay bound to vfio-pci, so that no other
-driver binds to them. After a boot driverctl restores this if it is installed,
-otherwise a udev rule of the plugin. The rule matches a function by its path
-without bus numbers and by its ids.
+All functions of a designated card stay bound to their VFIO drivers, so that no
+other driver binds to them. After a boot driverctl restores this if it is
+installed, otherwise a udev rule of the plugin. The rule matches a function by
+its path without bus numbers and by its ids.
 """
 
 from __future__ import annotations
@@ -25,22 +25,34 @@ import os
 import pathlib
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
+from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.vfio import binding
-from gpgpu_plugin.host.vfio import usage
-from gpgpu_plugin.privsep import designation as privsep_designation
+from gpgpu_plugin.host.vfio import boot_files
+from gpgpu_plugin.privsep import guard
+from gpgpu_plugin.privsep import host_use
 
 LOG = logging.getLogger(__name__)
+
+_AddRule = Callable[[str, str, str, vfio_drivers.VFIODriver], None]
+
+_USERS = {
+    device_rules.DeviceUser.BOOT_VGA: host_use.BOOT_DISPLAY,
+    device_rules.DeviceUser.VFIO: host_use.OPEN,
+    device_rules.DeviceUser.MDEV: 'it has mdevs',
+    device_rules.DeviceUser.VF: 'it has VFs'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,34 +78,36 @@ class Store:
 
     The functions that it is given raise OSError.
 
-    :param add_rule: adds a udev rule for a stable id, vendor and device
+    :param add_rule: adds a udev rule for a stable id, vendor, device and
+        VFIO driver
     :param remove_rule: removes the udev rule of a stable id
-    :param driverctl: runs driverctl with an action and an address; None: it
-        is not installed
+    :param set_override: stores the driver of an address through driverctl;
+        None: driverctl is not installed
+    :param unset_override: removes what set_override stored
     """
 
     def __init__(self, etc: str = '/etc',
-                 add_rule: Callable[[str, str, str], None] | None = None,
+                 add_rule: _AddRule | None = None,
                  remove_rule: Callable[[str], None] | None = None,
-                 driverctl: Callable[[str, str], None] | None = None,
+                 set_override: Callable[[str, str], None] | None = None,
+                 unset_override: Callable[[str], None] | None = None,
                  ) -> None:
         self._etc = etc
         self._overrides = pathlib.Path(etc) / 'driverctl.d'
         self._add_rule = add_rule
         self._remove_rule = remove_rule
-        self._driverctl = driverctl
+        self._set_override = set_override
+        self._unset_override = unset_override
 
     @classmethod
-    def privileged(cls) -> Store:
-        """Return the store of this host, changed through the helper."""
+    def as_root(cls) -> Store:
+        """Return the store of this host for a process that runs as root."""
+        has_driverctl = os.path.exists(boot_files.DRIVERCTL)
         return cls(
-            add_rule=functools.partial(
-                privsep.call, privsep_designation.add_rule),
-            remove_rule=functools.partial(
-                privsep.call, privsep_designation.remove_rule),
-            driverctl=functools.partial(
-                privsep.call, privsep_designation.driverctl)
-            if os.path.exists(privsep_designation.DRIVERCTL) else None)
+            add_rule=boot_files.add_rule, remove_rule=boot_files.remove_rule,
+            set_override=boot_files.set_override if has_driverctl else None,
+            unset_override=(
+                boot_files.unset_override if has_driverctl else None))
 
     def holds(self, function: pci.PCIFunction) -> bool:
         """Return whether the function is designated."""
@@ -106,28 +120,31 @@ class Store:
         return 'udev' if function.id in self.rules() else None
 
     def addresses(self) -> set[str]:
-        """Return the addresses that driverctl binds to vfio-pci."""
+        """Return the addresses that driverctl binds to a VFIO driver."""
         return {
             path.name.removeprefix('pci-')
             for path in self._overrides.glob('pci-*')
-            if path.read_text().strip() == binding.VFIO}
+            if vfio.is_vfio(path.read_text().strip())}
 
     def rules(self) -> dict[str, str]:
         """Return the plugin's udev rules by stable id."""
-        return privsep_designation.read_rules(self._etc)
+        return boot_files.read_rules(self._etc)
 
-    def add(self, functions: Iterable[pci.PCIFunction]) -> None:
+    def add(self, functions: Iterable[pci.PCIFunction], *,
+            bound_to: Mapping[str, vfio_drivers.VFIODriver]) -> None:
         """Store functions as designated.
 
+        :param bound_to: their VFIO drivers by address
         :raises OSError: that cannot be written
         """
         for function in functions:
-            if self._driverctl is not None:
-                self._driverctl('set-override', function.address)
+            driver = bound_to[function.address]
+            if self._set_override is not None:
+                self._set_override(function.address, driver.name)
             elif self._add_rule is not None:
                 # A function whose ids are unknown was refused before.
                 self._add_rule(function.id, function.vendor or '',
-                               function.device or '')
+                               function.device or '', driver)
             else:
                 raise PermissionError(1, 'opened for reading')
 
@@ -139,11 +156,11 @@ class Store:
         rules, addresses = self.rules(), self.addresses()
         for function in functions:
             if function.address in addresses:
-                if self._driverctl is None:
+                if self._unset_override is None:
                     raise FileNotFoundError(
                         2, f'{function.address} was designated by driverctl, '
                         'which is not installed any more')
-                self._driverctl('unset-override', function.address)
+                self._unset_override(function.address)
             if function.id in rules:
                 if self._remove_rule is None:
                     raise PermissionError(1, 'opened for reading')
@@ -172,15 +189,19 @@ def listing(sysfs: sysfs_mod.Sysfs, store: Store) -> list[Designation]:
 
 
 class Designator:
-    """Designator of cards of a host, with all functions of a card together."""
+    """Designator of cards of a host, with all functions of a card together.
+
+    :param check: raises OSError for a function that root must not change
+    """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs, binder: binding.Binder,
-                 store: Store, used_by_host: Callable[
-                     [pci.PCIFunction], str | None] | None = None) -> None:
+                 store: Store,
+                 check: Callable[[str, str], None] = guard.check_closed,
+                 ) -> None:
         self._sysfs = sysfs
         self._binder = binder
         self._store = store
-        self._used_by_host = used_by_host or usage.Usage(sysfs).of
+        self._check = check
 
     @classmethod
     def as_root(cls) -> Designator:
@@ -191,10 +212,10 @@ class Designator:
         privsep.be_root()
         sysfs = sysfs_mod.Sysfs()
         return cls(sysfs, binding.Binder.privileged(sysfs),
-                   Store.privileged())
+                   Store.as_root())
 
     def designate(self, name: str) -> Sequence[pci.PCIFunction]:
-        """Bind a card to vfio-pci, now and after every boot.
+        """Bind a card to its VFIO drivers, now and after every boot.
 
         :param name: address or stable id of one of its functions
         :returns: all its functions
@@ -204,14 +225,17 @@ class Designator:
         """
         card = self._card(name)
         for function in card:
-            reason = _refusal(function) or self._used_by_host(function)
+            reason = _refusal(function) or self._checked(function)
             if reason is not None:
                 raise exception.HostError(
                     path=function.address, reason=reason)
         new = [function for function in card
                if not self._store.holds(function)]
+        bound_to = {function.address: self._binder.load_driver(function)
+                    for function in new}
         try:
-            self._change_store(self._store.add, new)
+            self._change_store(functools.partial(
+                self._store.add, bound_to=bound_to), new)
             for function in card:
                 self._binder.bind(function)
         except exception.HostError:
@@ -220,7 +244,7 @@ class Designator:
         return card
 
     def undesignate(self, name: str) -> Sequence[pci.PCIFunction]:
-        """Unbind a card from vfio-pci and bind the host's own drivers.
+        """Unbind a card from VFIO and bind the host's own drivers.
 
         :param name: address or stable id of one of its functions
         :returns: all its functions
@@ -232,11 +256,19 @@ class Designator:
         for function in card:
             if function.used_by == device_rules.DeviceUser.VFIO:
                 raise exception.HostError(
-                    path=function.address, reason='a process has it open')
+                    path=function.address, reason=host_use.OPEN)
         self._change_store(self._store.remove, card)
         for function in card:
             self._binder.give_back(function)
         return card
+
+    def _checked(self, function: pci.PCIFunction) -> str | None:
+        """Return why root must not change a function; None: it may."""
+        try:
+            self._check(self._sysfs.root, function.address)
+        except OSError as exc:
+            return exc.strerror
+        return None
 
     def _card(self, name: str) -> Sequence[pci.PCIFunction]:
         for function in scanner.scan(self._sysfs).functions:
@@ -254,7 +286,7 @@ class Designator:
                     self._change_store, self._store.remove, functions),
                 *(functools.partial(self._binder.give_back, function)
                   for function in functions
-                  if function.driver != binding.VFIO)):
+                  if not vfio.is_vfio(function.driver))):
             try:
                 step()
             except exception.HostError:
@@ -282,6 +314,8 @@ def _refusal(function: pci.PCIFunction) -> str | None:
     """Return why a function cannot be designated; None: it can."""
     if pci.is_bridge(function.class_code):
         return 'it is a bridge'
+    if function.used_by is not None:
+        return _USERS[function.used_by]
     if function.pf is not None:
         return (f'it is a VF of {function.pf}; the VFs of a GPU do not '
                 f'survive a reboot of the host')

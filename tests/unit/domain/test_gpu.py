@@ -17,6 +17,7 @@ from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import pci
 
 GPU, AUDIO, DISK, BRIDGE = '030200', '040300', '010802', '060400'
+HOST_BRIDGE, ISA_BRIDGE, NVSWITCH = '060000', '060100', '068000'
 
 
 def function(address, class_code=GPU, group=None, **facts):
@@ -71,7 +72,9 @@ class RelateTest(base.BaseTestCase):
     def test_iommu_group_member_of_another_device_is_foreign(self):
         # A class that cannot be read may be anything.
         for class_code, foreign in ((DISK, True), (None, True),
-                                    (GPU, True), (BRIDGE, False)):
+                                    (GPU, True), (NVSWITCH, True),
+                                    (ISA_BRIDGE, True), (BRIDGE, False),
+                                    (HOST_BRIDGE, False)):
             related = self.relate(
                 function('20:01.0', BRIDGE, 1), function('21:00.0', GPU, 2),
                 function('21:00.1', AUDIO, 1),
@@ -101,6 +104,17 @@ class UnassignableReasonTest(base.BaseTestCase):
             self.assertIn(words, gpu.passthrough_refusal(refused))
         self.assertIsNone(gpu.unassignable_reason(function('21:00.0'), None))
         self.assertIsNone(gpu.passthrough_refusal(function('21:00.0')))
+
+    def test_function_without_vfio_driver_is_for_vgpus_only(self):
+        for facts, mechanism, refused in (
+                ({}, None, True), ({}, 'mdev', False), ({}, 'vf', False),
+                ({'pf': '/pf'}, None, True), ({'pf': '/pf'}, 'vf', False)):
+            reason = gpu.unassignable_reason(
+                function('21:00.4', vfio_refusal='no driver', **facts),
+                mechanism)
+            self.assertEqual('no driver' if refused else None, reason)
+        self.assertEqual('no driver', gpu.passthrough_refusal(
+            function('21:00.0', vfio_refusal='no driver')))
 
     def test_assigned_vf_needs_an_iommu_group_of_its_own(self):
         # As without ACS; the second guest could not have the group.

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import device
 from gpgpu_plugin.domain import pci
 
 
@@ -55,3 +56,15 @@ class NormalizeTest(base.BaseTestCase):
             exc = self.assertRaises(
                 exception.Invalid, pci.normalize_id, 'vendor', text, digits)
             self.assertEqual('vendor', exc.kwargs['field'])
+
+
+class FunctionTest(base.BaseTestCase):
+
+    def test_mdevs_and_vfs_are_vgpus(self):
+        User = device.DeviceUser
+        for used_by, expected in (
+                (User.MDEV, True), (User.VF, True), (User.VFIO, False),
+                (User.BOOT_VGA, False), (None, False)):
+            self.assertIs(expected, pci.PCIFunction(
+                id='/devices/x', address='0000:01:00.0',
+                used_by=used_by).has_vgpus)

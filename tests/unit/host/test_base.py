@@ -30,7 +30,8 @@ def assignment(**kwargs):
 def task(**kwargs):
     return claim_obj.CleanTask(**{
         'device_uuid': 'd1', 'stable_id': '/devices/x',
-        'address': '0000:3b:00.0', 'variant': 'T4', 'token': 't1', **kwargs})
+        'address': '0000:3b:00.0', 'variant': 'T4', 'token': 't1',
+        'request': 'r1', 'steps': ('reset',), **kwargs})
 
 
 class HostDeviceTest(base.BaseTestCase):
@@ -51,7 +52,7 @@ class HostDeviceTest(base.BaseTestCase):
     def test_cleaning_has_its_token_and_the_last_assignment(self):
         device = host_base.HostDevice.to_clean(
             task(assignment_uuid='a1', vgpu_type='T4-4Q'))
-        self.assertEqual(('a1', 't1', 'T4-4Q'), (
+        self.assertEqual(('a1', 'r1', 'T4-4Q'), (
             device.assignment_uuid, device.cleaning, device.vgpu_type))
 
     def test_device_that_was_never_assigned_is_cleaned_as_passthrough(self):

@@ -12,6 +12,8 @@
 """Tests of the host of nova-compute, on fake machines."""
 
 import errno
+import os
+import pathlib
 import shutil
 import uuid
 
@@ -19,6 +21,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
@@ -28,8 +31,11 @@ from gpgpu_plugin.host.backends import nvidia_vf
 from gpgpu_plugin.host.backends import passthrough
 from gpgpu_plugin.host.backends import sriov_vf
 from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from gpgpu_plugin.host.fake import machine
 
 
 class LocalHostCase(base.BaseTestCase):
@@ -111,7 +117,8 @@ class ErrorsTest(LocalHostCase):
         self.kernel.faults['/reset'] = errno.EIO
         verdict = self.host.clean(self.gpu)
         self.assertFalse(verdict.passed)
-        self.assertIn('/reset', verdict.evidence)
+        self.assertIn('it cannot be reset: Input/output error',
+                      verdict.evidence)
 
     def test_vgpu_that_no_backend_supports_is_not_clean(self):
         verdict = self.host.clean(self.device(
@@ -179,6 +186,63 @@ class MakeVFsTest(LocalHostCase):
     def test_no_vfs_are_made_unless_configured(self):
         self.host.make_vfs(())
         self.assertEqual([], self.kernel.written)
+
+
+class VariantTest(LocalHostCase):
+    """A GPU that needs a VFIO driver of its own."""
+
+    machine = 'wide-domains'
+
+    def setUp(self):
+        super().setUp()
+        self.grace, self.other = self.functions()
+        self.assertEqual('2342', self.grace.device)
+
+    def drivers(self):
+        return [function.driver for function in self.functions()]
+
+    def test_gpu_is_assigned_and_given_back_by_its_vfio_driver(self):
+        for function in (self.grace, self.other):
+            self.host.prepare(self.device(function))
+        self.assertEqual(['nvgrace_gpu_vfio_pci', 'vfio-pci'], self.drivers())
+        device = self.device(self.grace)
+        self.host.prepare(device)
+        self.assertTrue(self.host.clean(device).passed)
+
+    def test_clean_gpu_is_unbound_from_its_vfio_driver(self):
+        device = self.device(self.grace)
+        self.host.prepare(device)
+        self.assertTrue(self.host.clean(device).passed)
+        self.assertEqual([None, None], self.drivers())
+
+    def test_gpu_without_its_vfio_driver_is_not_offered(self):
+        os.unlink(f'{self.root}/{vfio_drivers.ALIASES}')
+        grace, other = self.host.discover(self.host.scan())
+        reason = gpu.unassignable_reason(grace, None)
+        self.assertIn('needs VFIO driver nvgrace-gpu-vfio-pci', reason)
+        self.assertIsNone(gpu.unassignable_reason(other, None))
+        exc = self.assertRaises(
+            exception.HostError, self.host.prepare, self.device(grace))
+        self.assertIn(reason, str(exc))
+        self.assertEqual([None, None], self.drivers())
+        # A module that is loaded by hand is enough.
+        fake_kernel.add_driver(
+            pathlib.Path(self.root), 'nvgrace-gpu-vfio-pci')
+        self.assertTrue(self.host.changed())
+        self.host.prepare(self.device(grace))
+        self.assertEqual(['nvgrace-gpu-vfio-pci', None], self.drivers())
+
+    def test_gpu_of_a_variant_gets_no_vfs(self):
+        self.host = self.make_host('intel-flex170-2', {'8086:56c0': 4})
+        machine.write_aliases(
+            ['vfio_pci:v00008086d000056C0sv*sd*bc*sc*i* xe_vfio_pci'],
+            pathlib.Path(self.root))
+        first, second = self.functions()
+        self.host.binder.bind(first)
+        self.host.make_vfs(())
+        self.assertEqual('xe-vfio-pci', self.functions()[0].driver)
+        self.assertEqual({second.id}, {
+            vf.pf for vf in self.functions() if vf.pf})
 
 
 class SampledAtTest(LocalHostCase):

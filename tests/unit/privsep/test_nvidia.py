@@ -32,6 +32,14 @@ class MakeVFsTest(base.BaseTestCase):
         self.path = f'{self.folder}/sriov-manage'
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.privsep.nvidia.SRIOV_MANAGE', self.path))
+        for address, code in (('0000:26:00.0', '0x030200'),
+                              ('0000:27:00.0', '0x020700')):
+            device = pathlib.Path(
+                self.folder, 'sys/bus/pci/devices', address)
+            device.mkdir(parents=True)
+            (device / 'class').write_text(f'{code}\n')
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.privsep.sysfs.SYSFS_ROOT', f'{self.folder}/sys'))
         # It is another process, which keeps what it saw.
         self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
             privsep.sys_admin_pctxt, {}))
@@ -57,5 +65,5 @@ class MakeVFsTest(base.BaseTestCase):
 
     def test_no_address(self):
         self.program('exit 0')
-        for address in ('ALL', '', '-h', '0000:26:00.0 ALL'):
+        for address in ('ALL', '', '-h', '0000:26:00.0 ALL', '0000:27:00.0'):
             self.assertRaises(PermissionError, nvidia.make_vfs, address)

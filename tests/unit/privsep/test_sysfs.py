@@ -34,7 +34,7 @@ class SysfsWriteTest(base.BaseTestCase):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
         self.root, self.outside = f'{folder}/sys', f'{folder}/sys2'
-        os.makedirs(f'{self.root}/{DEVICE}')
+        self.add_device(DEVICE)
         os.mkdir(self.outside)
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.privsep.sysfs.SYSFS_ROOT', self.root))
@@ -42,6 +42,10 @@ class SysfsWriteTest(base.BaseTestCase):
         # keeps what it saw.
         self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
             privsep.sys_admin_pctxt, {}))
+
+    def add_device(self, path, code='0x030200'):
+        os.makedirs(f'{self.root}/{path}')
+        pathlib.Path(self.root, path, 'class').write_text(f'{code}\n')
 
     def written(self, name):
         with open(f'{self.root}/{DEVICE}/{name}', encoding='utf-8') as file:
@@ -60,15 +64,76 @@ class SysfsWriteTest(base.BaseTestCase):
             OSError, sysfs.write, self.root, f'{DEVICE}/reset', '1')
         self.assertEqual(2, exc.errno)
 
-    def test_what_may_be_written(self):
-        mdev = f'bus/mdev/devices/{uuid.uuid4()}'
-        for path in (f'{DEVICE}/nvidia/current_vgpu_type',
-                     f'{DEVICE}/nvidia/placement_id', f'{mdev}/remove',
-                     f'{mdev}/nvidia/placement_id'):
-            os.makedirs(os.path.dirname(f'{self.root}/{path}'), exist_ok=True)
-            with open(f'{self.root}/{path}', 'w', encoding='utf-8'):
-                pass
-            sysfs.write(self.root, path, '1')
+    def test_all_rules_write_only_their_values(self):
+        mdev, uuids = 'devices/virtual/mtty/mtty', [
+            str(uuid.uuid4()) for _ in range(2)]
+        os.makedirs(f'{self.root}/{mdev}/{uuids[0]}')
+        for folder, name, target in (
+                ('class/mdev_bus', 'mtty', mdev),
+                ('bus/mdev/devices', uuids[0], f'{mdev}/{uuids[0]}')):
+            os.makedirs(f'{self.root}/{folder}')
+            os.symlink(f'{self.root}/{target}', f'{self.root}/{folder}/{name}')
+        values = ('', 'vfio-pci', '0', '1', '25', '10000:e1:00.0', uuids[1],
+                  'nvme', '0000:00:00.0', '1; id', '\n')
+        allowed = {
+            'driver_override': {'', 'vfio-pci'}, 'reset': {'1'},
+            'sriov_numvfs': {'1', '25'},
+            'current_vgpu_type': {'0', '1', '25'},
+            'placement_id': {'0', '1', '25'}, 'bind': {'10000:e1:00.0'},
+            'unbind': {'10000:e1:00.0'}, 'drivers_probe': {'10000:e1:00.0'},
+            'create': {uuids[1]}, 'remove': {'1'}}
+        for rule in sysfs.RULES:
+            path = rule.path
+            for name, real in (
+                    ('ADDRESS', '10000:e1:00.0'), ('DRIVER', 'nvidia'),
+                    ('PARENT', 'mtty'), ('TYPE', 'mtty-1'),
+                    ('UUID', uuids[0])):
+                path = path.replace(name, real)
+            file = pathlib.Path(self.root, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+            for value in values:
+                if value in allowed[file.name]:
+                    sysfs.write(self.root, path, value)
+                else:
+                    self.assertRaises((PermissionError, FileNotFoundError),
+                                      sysfs.write, self.root, path, value)
+
+    def test_devices_that_are_no_gpus_are_refused(self):
+        # As the user of nova-compute could ask for.
+        for number, code in enumerate(('0x010802', '0x020700', '0x068000')):
+            address = f'0000:0{number}:00.0'
+            device = f'bus/pci/devices/{address}'
+            self.add_device(device, code)
+            for path, value in (
+                    (f'{device}/driver_override', 'vfio-pci'),
+                    (f'{device}/driver_override', ''),
+                    (f'{device}/reset', '1'), (f'{device}/sriov_numvfs', '4'),
+                    ('bus/pci/drivers/nvme/unbind', address),
+                    ('bus/pci/drivers/vfio-pci/bind', address),
+                    ('bus/pci/drivers_probe', address)):
+                file = pathlib.Path(self.root, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+                exc = self.assertRaises(
+                    PermissionError, sysfs.write, self.root, path, value)
+                self.assertIn('neither a GPU', str(exc))
+                self.assertEqual('', file.read_text())
+            pathlib.Path(self.root, device, 'config').touch()
+            self.assertRaises(PermissionError, sysfs.read_config, self.root,
+                              f'{device}/config')
+
+    def test_helper_calls_nothing_but_its_entrypoints(self):
+        channel = privsep.sys_admin_pctxt.channel
+        for name, arguments in (
+                ('gpgpu_plugin.host.vfio.boot_files.add_rule',
+                 ('/devices/pci0000:20/01.0', '10de', '11fa', 'vfio-pci')),
+                ('gpgpu_plugin.host.vfio.boot_files.set_override',
+                 ('0000:21:00.0', 'vfio-pci')),
+                ('gpgpu_plugin.privsep.run', ('id',)), ('os.system', ('id',))):
+            exc = self.assertRaises(
+                NameError, channel.remote_call, name, arguments, {}, 60)
+            self.assertIn('Invalid privsep function', str(exc))
 
     def test_other_paths_are_refused(self):
         for path in ('../etc/passwd', f'{DEVICE}/../x/reset', '/etc/passwd',

@@ -61,6 +61,8 @@ class OtherDomainsTest(base.BaseTestCase):
                               driver=driver)]))
 
     def test_gpu_of_a_domain_without_an_instance_is_reported(self):
+        self.assertEqual(OWNER, self.owners(driver='xe-vfio-pci'))
+        self.host.list_guests.reset_mock()
         self.assertEqual(OWNER, self.owners())
         # It may be stopped.
         self.host.list_guests.assert_called_once_with(only_running=False)

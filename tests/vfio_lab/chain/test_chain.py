@@ -70,13 +70,17 @@ class ChainTest(cloud.GpuCloud):
     compute_driver = 'gpgpu.GpuLibvirtDriver'
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': ''}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
-        ('BOCHS', '--vendor', '1234', '--device', '1111'),)
+        ('BOCHS', '--vendor', '1234', '--device', '1111', '--cleaning-policy',
+         'scrub', '--memory-mib', '16'),)
 
     def setUp(self) -> None:
         lab.require(self)
         # At once: the machine may be ended before all that runs is stopped.
         self.addOnException(
             lambda exc_info: traceback.print_exception(*exc_info))
+        # Another display, with a sound function; the four are alike.
+        for function in lab.two_functions():
+            lab.write(f'bus/pci/devices/{function.address}/remove', '1')
         super().setUp()
 
     def _configure(self) -> None:
@@ -179,6 +183,7 @@ class ChainTest(cloud.GpuCloud):
             print(f'{what} ({time.monotonic() - began:.0f} s)')
         before = {gpu.address: gpu for gpu in lab.displays()}
         self.wait_inventory(4, 0, variant='BOCHS')
+        done('start: four displays are in Placement')
 
         server = self.boot(self.flavor(BOCHS=1))
         [first] = self._assigned(server)

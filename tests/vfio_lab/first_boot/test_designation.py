@@ -19,12 +19,14 @@ import os
 import pathlib
 import subprocess
 import typing
+from unittest import mock
 
 import fixtures
 
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.privsep import designation
+from gpgpu_plugin.host.vfio import boot_files
+from gpgpu_plugin.privsep import guard
 from tests.vfio_lab import lab
 
 BOCHS = 'bochs-drm'
@@ -53,7 +55,7 @@ class DesignationTest(lab.LabTestCase):
 
     def without_driverctl(self) -> None:
         self.useFixture(fixtures.MockPatchObject(
-            designation, 'DRIVERCTL', '/nowhere/driverctl'))
+            boot_files, 'DRIVERCTL', '/nowhere/driverctl'))
 
     def test_designated_card_is_bound_until_undesignated(self) -> None:
         for keeper in ('driverctl', 'udev'):
@@ -76,7 +78,7 @@ class DesignationTest(lab.LabTestCase):
         self.manage('designate', self.kept.id)
         self.assertEqual('vfio-pci', self.driver(self.kept))
         self.assertTrue(pathlib.Path(
-            designation.ETC, designation.RULES).exists())
+            boot_files.ETC, boot_files.RULES).exists())
 
     def test_disk_in_use_is_not_designated(self) -> None:
         root = next(function for function in lab.functions().values()
@@ -87,4 +89,9 @@ class DesignationTest(lab.LabTestCase):
         err = self.useFixture(fixtures.MonkeyPatch(
             'sys.stderr', io.StringIO()))
         self.assertEqual(1, manage.run(['host', 'designate', root.address]))
+        self.assertIn('neither a GPU', err.new_value.getvalue())
+        # Nor if it were on the card of one.
+        with mock.patch.object(guard, 'GPU_CLASSES', ('0x',)):
+            self.assertEqual(
+                1, manage.run(['host', 'designate', root.address]))
         self.assertIn('disk vda is in use', err.new_value.getvalue())

@@ -211,10 +211,11 @@ class SriovVFTest(lab.LabTestCase):
         print(f'the firmware of a guest placed {device.address}')
         for _ in range(2):
             self.backend.release(device)
-            self.assertIsNone(self._driver(device))
+            self.assertEqual('vfio-pci', self._driver(device))
         verdict = self.backend.clean(device)
         self.assertTrue(verdict.passed, verdict.evidence)
         self.assertIn('was reset', verdict.evidence)
+        self.assertIsNone(self._driver(device))
         print(verdict.evidence)
 
     def test_other_vf_at_the_address_is_refused(self) -> None:

@@ -285,6 +285,16 @@ class MdevOnVFTest(vgpu_base.VFCase):
     def test_failed_driver_is_scanned_again(self):
         self.check_recovery(self.device(0))
 
+    def test_vf_of_which_no_type_is_known_keeps_its_driver(self):
+        """It is cleaned after a restore of the database."""
+        self.host.kernel.written.clear()
+        verdict = self.host.clean(self.device(
+            0, vgpu_type='passthrough', cleaning='c1'))
+        self.assertEqual(['host-driver'], [
+            result.step for result in verdict.results])
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertEqual([], self.host.kernel.written)
+
     def test_vf_takes_one_mdev(self):
         devices = [self.device(number) for number in range(4)]
         for device in devices:

@@ -89,6 +89,17 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.assertTrue(verdict.passed, verdict.evidence)
         self.assertEqual('0', self.current())
 
+    def test_vf_of_which_no_type_is_known_keeps_its_driver(self):
+        """It is cleaned after a restore of the database."""
+        self.host.kernel.written.clear()
+        verdict = self.host.clean(self.device(
+            cleaning='c1', vgpu_type='passthrough'))
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertNotIn(
+            f'bus/pci/devices/{self.vfs[0].address}/driver_override',
+            self.host.kernel.written)
+        self.assertEqual('nvidia', self.driver())
+
     def test_clean_resets_and_binds_again(self):
         device = self.device(cleaning='c1')
         self.host.prepare(device)

@@ -15,6 +15,7 @@ The fake kernel has tests of its own.
 """
 
 import dataclasses
+import errno
 import os
 import pathlib
 import shutil
@@ -49,6 +50,15 @@ class PassthroughCase(base.BaseTestCase):
                 for name, value in facts.items())]
         return found
 
+    def join_group(self, function, gpu):
+        device = os.path.realpath(
+            f'{self.root}/bus/pci/devices/{function.address}')
+        os.unlink(f'{device}/iommu_group/devices/{function.address}')
+        os.unlink(f'{device}/iommu_group')
+        group = f'{self.root}/kernel/iommu_groups/{gpu.iommu_group}'
+        os.symlink(group, f'{device}/iommu_group')
+        os.symlink(device, f'{group}/devices/{function.address}')
+
     @staticmethod
     def device(function):
         return host_base.HostDevice(
@@ -75,37 +85,31 @@ class FunctionsTest(PassthroughCase):
         self.gpu = self.the(device='11fa')
         [self.audio] = self.gpu.companions
 
-    def join_group(self, function):
-        device = os.path.realpath(
-            f'{self.root}/bus/pci/devices/{function.address}')
-        os.unlink(f'{device}/iommu_group/devices/{function.address}')
-        os.unlink(f'{device}/iommu_group')
-        group = (f'{self.root}/kernel/iommu_groups/'
-                 f'{self.gpu.iommu_group}')
-        os.symlink(group, f'{device}/iommu_group')
-        os.symlink(device, f'{group}/devices/{function.address}')
+    def drivers(self):
+        """Return the drivers of the GPU and its audio function."""
+        found = self.functions()
+        return [found[address].driver
+                for address in (self.gpu.address, self.audio)]
 
     def test_attachment_has_all_functions_of_the_gpu(self):
         self.assertEqual(
             (self.gpu.address, self.audio),
             self.backend.attachment(self.device(self.gpu)).functions)
 
-    def test_designated_gpu_stays_bound_after_release(self):
+    def test_designated_gpu_stays_bound(self):
         etc = f'{self.root}/etc/driverctl.d'
         os.makedirs(etc)
         both = self.gpu.address, self.audio
         for address in both:
             with open(f'{etc}/pci-{address}', 'w', encoding='utf-8') as file:
                 file.write('vfio-pci\n')
-        # Somebody unbound it by hand.
-        self.backend.release(self.device(self.gpu))
         for _ in range(2):
-            found = self.functions()
-            self.assertEqual({'vfio-pci'},
-                             {found[address].driver for address in both})
             self.backend.prepare(self.device(self.gpu))
             self.assertTrue(self.backend.clean(
                 self.device(self.gpu)).passed)
+            found = self.functions()
+            self.assertEqual({'vfio-pci'},
+                             {found[address].driver for address in both})
 
     def test_gpu_that_is_designated_meanwhile_stays_bound(self):
         self.assertIsNotNone(self.gpu.driver)
@@ -130,7 +134,7 @@ class FunctionsTest(PassthroughCase):
     def test_prepare_without_vfio_pci_is_refused(self):
         shutil.rmtree(f'{self.root}/bus/pci/drivers/vfio-pci')
 
-        def fails():
+        def fails(_module):
             raise OSError(5, 'modprobe vfio-pci failed: not found')
         self.backend.binder._load_vfio = fails
         self.refused(self.backend.prepare, self.gpu, 'vfio-pci',
@@ -141,7 +145,7 @@ class FunctionsTest(PassthroughCase):
         self.write(self.gpu, 'enable', '1\n')
         self.refused(self.backend.release, self.gpu, 'still has it open')
 
-    def test_all_functions_of_the_gpu_are_bound_and_unbound(self):
+    def test_all_functions_of_the_gpu_are_bound_until_they_are_clean(self):
         both = self.gpu.address, self.audio
         self.backend.prepare(self.device(self.gpu))
         found = self.functions()
@@ -149,10 +153,41 @@ class FunctionsTest(PassthroughCase):
                          {found[address].driver for address in both})
         self.assertEqual(2, sum(
             function.driver == 'vfio-pci' for function in found.values()))
+        written = self.backend.kernel.written
+        del written[:]
         self.backend.release(self.device(self.gpu))
-        found = self.functions()
-        self.assertEqual({None},
-                         {found[address].driver for address in both})
+        self.assertEqual([], written)
+        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        # Nothing lets another driver bind before the card is reset.
+        self.assertEqual(
+            f'bus/pci/devices/{self.gpu.address}/reset', written[0])
+        self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
+    def test_gpu_that_no_guest_had_keeps_its_driver(self):
+        """It is cleaned after a restore of the database, for example."""
+        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
+    def test_gpu_that_no_guest_had_keeps_its_driver_after_a_failure(self):
+        faults = self.backend.kernel.faults
+        faults['/reset'] = errno.EIO
+        self.assertFalse(self.backend.clean(self.device(self.gpu)).passed)
+        faults.clear()
+        self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
+        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
+    def test_dirty_gpu_that_a_driver_of_the_host_has_is_bound_first(self):
+        self.backend.prepare(self.device(self.gpu))
+        # As after a reboot of the host.
+        for address in (self.gpu.address, self.audio):
+            self.backend.binder.give_back(self.the(address=address))
+        written = self.backend.kernel.written
+        del written[:]
+        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        reset = written.index(f'bus/pci/devices/{self.gpu.address}/reset')
+        self.assertEqual(
+            2, written[:reset].count('bus/pci/drivers/vfio-pci/bind'))
 
     def change_config(self, address):
         path = f'{self.root}/bus/pci/devices/{address}/config'
@@ -160,7 +195,7 @@ class FunctionsTest(PassthroughCase):
             file.seek(2)
             file.write(b'\x39\x23')
 
-    def test_changed_companion_is_not_clean_and_stays_without_driver(self):
+    def test_changed_companion_is_not_clean_and_stays_bound_to_vfio_pci(self):
         before = self.functions()
         self.backend.prepare(self.device(self.gpu))
         self.change_config(self.audio)
@@ -170,8 +205,8 @@ class FunctionsTest(PassthroughCase):
                       verdict.evidence)
         found = self.functions()
         for address in (self.gpu.address, self.audio):
-            self.assertIsNotNone(before[address].driver)
-            self.assertIsNone(found[address].driver)
+            self.assertNotEqual('vfio-pci', before[address].driver)
+            self.assertEqual('vfio-pci', found[address].driver)
 
     def test_no_function_is_bound_if_one_cannot_be_read(self):
         read = self.backend.binder._read_file
@@ -205,7 +240,7 @@ class FunctionsTest(PassthroughCase):
             function for function in self.functions().values()
             if function.address not in (self.gpu.address, self.audio)
             and not function.class_code.startswith('06'))
-        self.join_group(foreign)
+        self.join_group(foreign, self.gpu)
         for method in (self.backend.prepare, self.backend.release):
             self.refused(method, self.gpu, foreign.address,
                          'not on its card')
@@ -215,7 +250,7 @@ class FunctionsTest(PassthroughCase):
     def test_bridge_in_iommu_group_is_no_hindrance(self):
         bridge = next(function for function in self.functions().values()
                       if function.class_code.startswith('0604'))
-        self.join_group(bridge)
+        self.join_group(bridge, self.gpu)
         self.backend.prepare(self.device(self.gpu))
         self.assertEqual('pcieport', self.the(id=bridge.id).driver)
 
@@ -284,8 +319,8 @@ class CleanTest(PassthroughCase):
         self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
 
     def test_gpu_without_reset_is_not_clean(self):
-        self.write(self.gpu, 'reset_method', '')
-        self.verdict(False, 'reset')
+        self.backend.kernel.faults['/reset'] = errno.ENODEV
+        self.verdict(False, 'reset', 'No such device')
 
     def change_config(self, offset, value):
         path = f'{self.root}/bus/pci/devices/{self.gpu.address}/config'
@@ -342,27 +377,29 @@ class CleanTest(PassthroughCase):
             self.device(self.the(id=self.gpu.id)))
         self.assertIn('No space left', str(exc))
 
-    def test_gpu_with_other_id_after_reset_is_not_clean(self):
-        reset = self.backend.kernel.write
+    def after_reset(self, act):
+        vfio = self.backend.kernel.vfio
+        reset = vfio.hot_reset
 
-        def swap(path, value):
-            reset(path, value)
-            if path.endswith('/reset'):
-                self.write(self.gpu, 'device', '0x2331\n')
-                self.write(self.gpu, 'modalias', '')
-        self.backend.binder._write_attribute = swap
+        def reset_and_act(*args):
+            reset(*args)
+            act()
+        self.useFixture(fixtures.MockPatchObject(
+            vfio, 'hot_reset', reset_and_act))
+
+    def test_gpu_with_other_id_after_reset_is_not_clean(self):
+        def swap():
+            self.write(self.gpu, 'device', '0x2331\n')
+            self.write(self.gpu, 'modalias', '')
+        self.after_reset(swap)
         self.verdict(False, 'device was 2330, is 2331')
 
     def test_gpu_that_is_dead_after_reset_is_not_clean(self):
-        reset = self.backend.kernel.write
-
-        def die(path, value):
-            reset(path, value)
-            if path.endswith('/reset'):
-                path = f'{self.root}/bus/pci/devices/{self.gpu.address}'
-                with open(f'{path}/config', 'wb') as file:
-                    file.write(b'\xff' * 256)
-        self.backend.binder._write_attribute = die
+        def die():
+            path = f'{self.root}/bus/pci/devices/{self.gpu.address}'
+            with open(f'{path}/config', 'wb') as file:
+                file.write(b'\xff' * 256)
+        self.after_reset(die)
         self.verdict(False, 'does not answer')
 
     def test_removed_gpu_is_not_clean(self):
@@ -371,3 +408,29 @@ class CleanTest(PassthroughCase):
         os.unlink(f'{self.root}/bus/pci/devices/{self.gpu.address}')
         self.refused(self.backend.release, self.gpu, 'is not there')
         self.verdict(False, 'is not there')
+
+    def test_nvswitch_in_iommu_group_is_foreign(self):
+        gpu, nvswitch = (
+            next(function for function in self.functions().values()
+                 if function.device == device) for device in ('2330', '22a3'))
+        self.join_group(nvswitch, gpu)
+        self.refused(self.backend.prepare, gpu, nvswitch.address,
+                     'not on its card')
+
+
+class VGPUTest(PassthroughCase):
+
+    machine = 'nvidia-l40s-vgpu-2'
+
+    def test_gpu_with_vgpus_keeps_the_driver_that_made_them(self):
+        gpu = next(function for function in self.functions().values()
+                   if function.sriov_totalvfs)
+        pathlib.Path(self.root, 'bus/pci/devices', gpu.address,
+                     'sriov_numvfs').write_text('2\n')
+        self.assertEqual('vf', self.the(id=gpu.id).used_by)
+        self.backend.kernel.written.clear()
+        verdict = self.backend.clean(self.device(gpu))
+        # They may be in guests, so nothing is reset.
+        self.assertEqual([], self.backend.kernel.written)
+        self.assertFalse(verdict.passed)
+        self.assertIn('vGPUs or VFs', verdict.evidence)

@@ -13,6 +13,7 @@
 
 import collections
 import os
+import pathlib
 
 import fixtures
 from oslotest import base
@@ -21,6 +22,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from tests.fixtures import reported
@@ -43,6 +45,26 @@ class MachineTestCase(base.BaseTestCase):
         return [function for function in reported.functions(scan)
                 if pci.can_be_gpu(function.class_code)
                 and function.vendor != BMC]
+
+
+class TextTest(MachineTestCase):
+    """What a device says must not control the operator's terminal."""
+
+    def test_text_of_a_device_is_escaped(self):
+        root = self.build('old-two-card')
+        tree = sysfs.Sysfs(root)
+        gpu = next(function for function in scanner.scan(tree).functions
+                   if function.device == '11fa')
+        pathlib.Path(root, 'bus/pci/devices', gpu.address,
+                     'label').write_text('\x1b]0;root\x07\nx')
+        expected = r'\x1b]0;root\x07\nx'
+        self.assertEqual(expected, next(
+            function.slot for function in scanner.scan(tree).functions
+            if function.id == gpu.id))
+        self.assertEqual(
+            expected, scanner.scan_card(tree, gpu.address)[0].slot)
+        self.assertEqual(
+            expected, scanner.scan_function(tree, gpu.address).slot)
 
 
 class FactsTest(MachineTestCase):
@@ -184,6 +206,39 @@ class BrokenTest(MachineTestCase):
         scan = scanner.scan(sysfs.Sysfs(root))
         self.assertEqual(9, len(scan.functions))
         self.assertIn(link.name, scan.problems[0])
+
+
+class VFIOTest(MachineTestCase):
+
+    def grace(self, root):
+        return next(
+            function for function in scanner.scan(sysfs.Sysfs(root)).functions
+            if function.device == '2342')
+
+    def test_gpu_without_its_vfio_driver_has_a_reason(self):
+        root = self.build('wide-domains')
+        self.assertIsNone(self.grace(root).vfio_refusal)
+        os.unlink(f'{root}/{vfio_drivers.ALIASES}')
+        reason = self.grace(root).vfio_refusal
+        for words in ('10de:2342 needs VFIO driver nvgrace-gpu-vfio-pci',
+                      'depmod'):
+            self.assertIn(words, reason)
+        self.assertNotIn(root, reason)
+        self.assertEqual(1, sum(
+            function.vfio_refusal is not None for function
+            in scanner.scan(sysfs.Sysfs(root)).functions))
+
+    def test_device_that_is_open_through_a_variant_is_used(self):
+        root = self.build('wide-domains')
+        kernel = fake_kernel.FakeKernel(root)
+        kernel.load_vfio('nvgrace_gpu_vfio_pci')
+        folder = f'bus/pci/devices/{self.grace(root).address}'
+        kernel.write(f'{folder}/driver_override', 'nvgrace_gpu_vfio_pci')
+        kernel.write('bus/pci/drivers/nvgrace_gpu_vfio_pci/bind',
+                     self.grace(root).address)
+        for enabled, used_by in (('0', None), ('1', 'vfio')):
+            pathlib.Path(root, folder, 'enable').write_text(f'{enabled}\n')
+            self.assertEqual(used_by, self.grace(root).used_by)
 
 
 class CallsTest(MachineTestCase):

@@ -20,6 +20,7 @@ from oslotest import base
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import watch
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
@@ -64,6 +65,23 @@ class WatchTest(base.BaseTestCase):
         self.write('driver_override', 'vfio-pci')
         self.kernel.write('bus/pci/drivers/vfio-pci/bind', address)
         self.assertTrue(before.changed())
+
+    def test_new_aliases_are_noticed_if_a_vfio_driver_is_missing(self):
+        alias = 'vfio_pci:v000010DEd00002342sv*sd*bc*sc*i* x_vfio_pci'
+        folder = pathlib.Path(self.root)
+        before = self.watch()
+        machine.write_aliases([alias], folder)
+        self.assertFalse(before.changed())
+        (folder / vfio_drivers.ALIASES).unlink()
+        path = folder / 'bus/pci/devices' / self.gpu.address
+        (path / 'vendor').write_text('0x10de\n')
+        (path / 'device').write_text('0x2342\n')
+        (path / 'modalias').unlink()
+        before = self.watch()
+        self.assertFalse(before.changed())
+        machine.write_aliases([alias], folder)
+        self.assertTrue(before.changed())
+        self.assertFalse(self.watch().changed())
 
     def test_removed_function_is_noticed(self):
         before = self.watch()

@@ -13,6 +13,7 @@
 
 import errno
 import os
+import pathlib
 import uuid
 
 import fixtures
@@ -22,6 +23,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
@@ -140,6 +142,33 @@ class SriovTest(KernelTestCase):
                 self.assertEqual(there, os.path.exists(path))
             # The vGPU is gone, and the driver can create it again.
             self.assertEqual(before, host.scan())
+
+    def test_module_without_an_alias_is_not_loaded(self):
+        exc = self.assertRaises(
+            OSError, self.kernel.load_vfio, 'xe_vfio_pci')
+        self.assertIn('modprobe xe_vfio_pci failed', str(exc))
+        machine.write_aliases(
+            ['vfio_pci:v00008086d*sv*sd*bc*sc*i* xe_vfio_pci'],
+            pathlib.Path(self.root))
+        for _ in range(2):
+            self.kernel.load_vfio('xe_vfio_pci')
+        self.assertEqual('xe-vfio-pci', vfio_drivers.loaded(
+            sysfs.Sysfs(self.root), 'xe_vfio_pci'))
+
+    def test_variant_binds_by_override_only_and_is_not_enabled(self):
+        machine.write_aliases(
+            ['vfio_pci:v*d*sv*sd*bc*sc*i* xe_vfio_pci'],
+            pathlib.Path(self.root))
+        self.kernel.load_vfio('xe_vfio_pci')
+        address = self.gpus[0].address
+        if self.gpus[0].driver:
+            self.kernel.write(
+                f'bus/pci/drivers/{self.gpus[0].driver}/unbind', address)
+        self.refused(errno.ENODEV, 'bus/pci/drivers/xe-vfio-pci/bind', address)
+        self.write('driver_override', 'xe-vfio-pci')
+        self.kernel.write('bus/pci/drivers/xe-vfio-pci/bind', address)
+        self.assertEqual('0\n', pathlib.Path(
+            self.root, 'bus/pci/devices', address, 'enable').read_text())
 
     def test_256_vfs_over_several_buses_have_different_ids(self):
         root = self.useFixture(fixtures.TempDir()).path

@@ -21,6 +21,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import machine
 
 HEAD = 'title: x\nsource: x\nreference: x\n'
@@ -98,6 +99,13 @@ class BuildTest(MachineTestCase):
              '00-11-22-33-44-55-66-77'),
             (gpu.address, gpu.vendor, gpu.device, gpu.class_code, gpu.driver,
              gpu.numa_node, gpu.dsn))
+
+    def test_kernel_has_the_aliases_of_the_description(self):
+        for name, count in (('wide-domains', 2), ('old-two-card', 0)):
+            root = self.folder / name
+            machine.build(machine.load(name), root)
+            self.assertEqual(
+                count, len(vfio_drivers.aliases(sysfs.Sysfs(str(root)))))
 
     def test_bus_step_changes_addresses_alone(self):
         port = {'at': '01.0', 'kind': 'root_port', 'vendor': '8086',

@@ -29,6 +29,7 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.discovery import watch
 from gpgpu_plugin.host.fake import host as fake_host
@@ -78,6 +79,8 @@ class RecordingCase(base.BaseTestCase):
                 (path / 'vfio-dev').mkdir()
                 (path / 'enable').write_text('1\n')
         self.join(root)
+        # GPUs that need a VFIO driver, which the kernel does not have.
+        pathlib.Path(root, vfio_drivers.ALIASES).unlink(missing_ok=True)
         return root
 
     def join(self, root):
@@ -177,6 +180,32 @@ class RoundTripTest(RecordingCase):
         self.assertEqual(
             {'owner'}, {field.name for field in dataclasses.fields(
                 pci.PCIFunction)} - set(seen))
+
+    def test_recording_has_the_aliases_of_vfio_drivers(self):
+        root = self.machine('wide-domains')
+        alias = ('vfio_pci:v000010DEd00002342sv*sd*bc*sc*i* '
+                 'nvgrace_gpu_vfio_pci')
+        path = pathlib.Path(root, vfio_drivers.ALIASES)
+        for first in ('', 'alias pci:v00008086d00001572sv*sd* i40e\n'):
+            path.write_text(f'{first}alias {alias}\n')
+            again = pathlib.Path(self.replay(self.text(root)))
+            self.assertEqual(f'alias {alias}\n',
+                             (again / vfio_drivers.ALIASES).read_text())
+            self.assertEqual([], [
+                function.vfio_refusal
+                for function in scanner.scan(sysfs.Sysfs(str(again))).functions
+                if function.vfio_refusal])
+
+    def test_recording_has_aliases_that_cannot_be_read(self):
+        root = self.machine('wide-domains')
+        path = pathlib.Path(root, vfio_drivers.ALIASES)
+        path.symlink_to(path.name)
+        again = self.replay(self.text(root))
+        [reason] = [
+            function.vfio_refusal
+            for function in scanner.scan(sysfs.Sysfs(again)).functions
+            if function.vfio_refusal]
+        self.assertIn('modules.alias cannot be read', reason)
 
     def test_files_equal_those_of_the_host(self):
         # Also files that only backends and the fake kernel read.
@@ -351,7 +380,7 @@ class ListTest(RecordingCase):
         listed = set(self._names({
             str(number): listing for number, listing in enumerate(
                 (recording.FUNCTION, *recording.FOLDERS.values()))}))
-        self.assertEqual(set(), names - listed)
+        self.assertEqual(set(), names - listed - {'modules.alias'})
         self.assertEqual(set(), names & {
             *FOREIGN, 'create', 'remove', 'reset', 'bind', 'unbind'})
 

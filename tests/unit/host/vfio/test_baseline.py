@@ -82,6 +82,26 @@ class LifeTest(BaselinesTestCase):
         self.assertEqual({}, self.baselines().notes(ID, 'a'))
         self.assertEqual([], self.baselines().differences(ID, 'c', {'x': '2'}))
 
+    def test_driver_is_noted_once_and_keeps_the_shape(self):
+        self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
+        self.baselines().note_driver(ID, 'a', 'nouveau')
+        self.assertEqual({'driver': 'nvidia'},
+                         self.baselines().notes(ID, 'a'))
+        for driver in ('nouveau', 'other'):
+            self.baselines().note_driver(ID, 'b', driver)
+            self.assertEqual({'driver': 'nouveau'},
+                             self.baselines().notes(ID, 'b'))
+        self.assertEqual(['x was 1, is 2'],
+                         self.baselines().differences(ID, 'c', {'x': '2'}))
+
+    def test_driver_of_a_function_without_a_baseline_is_no_baseline(self):
+        self.baselines().note_driver(ID, 'a', None)
+        self.assertEqual({'driver': None}, self.baselines().notes(ID, 'a'))
+        self.assertEqual([], self.baselines().differences(ID, 'c', {'x': '2'}))
+        self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
+        self.assertEqual(['x was 1, is 2'],
+                         self.baselines().differences(ID, 'c', {'x': '2'}))
+
     def test_notes_of_another_assignment_are_refused(self):
         self.assertRaises(exception.HostError, self.baselines().note,
                           ID, 'a', {})

@@ -11,8 +11,11 @@
 #    under the License.
 """Tests of binding, resets and VFs, on the fake kernel."""
 
+import dataclasses
 import errno
+import logging
 import os
+import pathlib
 
 import fixtures
 from oslotest import base
@@ -22,9 +25,12 @@ from gpgpu_plugin import privsep
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.vfio import binding
+
+CATCH_ALL = 'vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci'
 
 
 class BindingCase(base.BaseTestCase):
@@ -107,11 +113,94 @@ class BindTest(BindingCase):
             os.unlink(f'{self.root}/bus/pci/drivers/vfio-pci/{name}')
         os.rmdir(f'{self.root}/bus/pci/drivers/vfio-pci')
 
-        def load():
-            loaded.append(True)
-            self.kernel.load_vfio()
+        def load(module):
+            loaded.append(module)
+            self.kernel.load_vfio(module)
         self.make_binder(load=load).bind(self.gpu)
-        self.assertEqual(([True], 'vfio-pci'), (loaded, self.driver()))
+        self.assertEqual((['vfio-pci'], 'vfio-pci'), (loaded, self.driver()))
+
+
+class VariantTest(BindingCase):
+    """Tests with a VFIO driver of its own for the GPU."""
+
+    def setUp(self):
+        super().setUp()
+        self.alias('xe_vfio_pci')
+
+    def alias(self, module):
+        machine.write_aliases(
+            [f'vfio_pci:v00008086d0000{self.gpu.device.upper()}'
+             f'sv*sd*bc*sc*i* {module}', CATCH_ALL],
+            pathlib.Path(self.root))
+
+    def bind(self):
+        self.binder.bind(self.gpu)
+        return self.driver(), self.override()
+
+    def test_loaded_and_bound_by_the_driver_s_name(self):
+        for module, driver in (
+                ('xe_vfio_pci', 'xe-vfio-pci'),
+                ('nvgrace_gpu_vfio_pci', 'nvgrace_gpu_vfio_pci')):
+            self.alias(module)
+            self.assertEqual((driver, driver), self.bind())
+
+    def test_loaded_once(self):
+        self.bind()
+        self.binder.give_back(self.gpu)
+        self.binder = self.make_binder(load=None)
+        self.assertEqual(('xe-vfio-pci', 'xe-vfio-pci'), self.bind())
+
+    def test_unbound_from_the_variant(self):
+        before = self.driver()
+        self.bind()
+        self.binder.unbind(self.gpu)
+        self.assertEqual((None, ''), (self.driver(), self.override()))
+        self.bind()
+        self.binder.give_back(self.gpu)
+        self.assertEqual((before, ''), (self.driver(), self.override()))
+
+    def test_bound_anew_from_vfio_pci(self):
+        self.alias('vfio_pci')
+        self.assertEqual(('vfio-pci', 'vfio-pci'), self.bind())
+        self.alias('xe_vfio_pci')
+        self.assertEqual(('xe-vfio-pci', 'xe-vfio-pci'), self.bind())
+
+    def test_open_function_keeps_its_vfio_driver(self):
+        self.alias('vfio_pci')
+        self.bind()
+        pathlib.Path(self.root, self.folder, 'enable').write_text('1\n')
+        self.alias('xe_vfio_pci')
+        self.kernel.written.clear()
+        self.assertEqual(('vfio-pci', 'vfio-pci'), self.bind())
+        self.assertEqual([], self.kernel.written)
+
+    def test_variant_that_cannot_be_loaded_is_named(self):
+        def fail(module):
+            raise OSError(errno.EIO, f'modprobe {module} failed')
+        self.binder = self.make_binder(load=fail)
+        before = self.driver(), self.override()
+        self.refused(exception.HostNotReady, self.binder.bind,
+                     'xe_vfio_pci', 'cannot be loaded')
+        self.assertEqual(before, (self.driver(), self.override()))
+
+    def test_unreadable_aliases_are_logged_and_vfio_pci_is_bound(self):
+        path = pathlib.Path(self.root, vfio_drivers.ALIASES)
+        path.unlink()
+        path.symlink_to(path.name)
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.WARNING))
+        self.assertEqual(('vfio-pci', 'vfio-pci'), self.bind())
+        for words in (self.gpu.address, str(path), 'Make the file readable'):
+            self.assertIn(words, logged.output)
+        grace = dataclasses.replace(
+            self.gpu, vendor='10de', device='2342')
+        exc = self.assertRaises(
+            exception.HostNotReady, self.binder.load_driver, grace)
+        self.assertIn('nvgrace_gpu_vfio_pci', str(exc))
+
+    def test_module_without_a_driver_is_refused(self):
+        self.binder = self.make_binder(load=lambda module: None)
+        self.refused(exception.HostNotReady, self.binder.bind, 'xe_vfio_pci',
+                     'has no driver of it')
 
 
 class ReprobeTest(BindingCase):

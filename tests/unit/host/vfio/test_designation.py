@@ -25,8 +25,9 @@ from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.host.vfio import boot_files
 from gpgpu_plugin.host.vfio import designation
-from gpgpu_plugin.privsep import designation as privsep_designation
+from gpgpu_plugin.privsep import guard
 
 
 class AsRootTest(base.BaseTestCase):
@@ -45,21 +46,24 @@ class DesignationCase(base.BaseTestCase):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
         self.root, self.etc = f'{folder}/sys', pathlib.Path(folder) / 'etc'
-        machine.build(machine.load('old-two-card'), self.root)
+        self.build('old-two-card')
         self.useFixture(fixtures.MockPatchObject(
-            privsep_designation, 'ETC', str(self.etc)))
+            boot_files, 'ETC', str(self.etc)))
         # The privileged functions run here, without rights.
         self.useFixture(fixtures.MockPatchObject(
             privsep.sys_admin_pctxt, 'client_mode', False))
-        self.kernel = fake_kernel.FakeKernel(self.root)
-        self.sysfs = sysfs.Sysfs(self.root)
-        self.driverctl = None
+        self.driverctl = None, None
         for function in self.functions().values():
             if function.device == '11fa':
                 self.gpu = function
             elif function.device == '0e0b':
                 self.audio = function
         self.write(self.gpu, 'boot_vga', '0')
+
+    def build(self, name):
+        machine.build(machine.load(name), self.root)
+        self.kernel = fake_kernel.FakeKernel(self.root)
+        self.sysfs = sysfs.Sysfs(self.root)
 
     def write(self, function, name, value):
         pathlib.Path(f'{self.root}/bus/pci/devices/{function.address}/'
@@ -76,15 +80,15 @@ class DesignationCase(base.BaseTestCase):
 
     def store(self):
         return designation.Store(
-            str(self.etc), privsep_designation.add_rule,
-            privsep_designation.remove_rule, self.driverctl)
+            str(self.etc), boot_files.add_rule,
+            boot_files.remove_rule, *self.driverctl)
 
-    def designator(self, used_by_host=lambda function: None):
+    def designator(self, check=guard.check_closed):
         return designation.Designator(
             self.sysfs, binding.Binder(
-                self.sysfs, self.kernel.write, lambda: None, lambda path: b'',
-                self.kernel.sriov_manage),
-            self.store(), used_by_host)
+                self.sysfs, self.kernel.write, self.kernel.load_vfio,
+                lambda path: b'', self.kernel.sriov_manage),
+            self.store(), check)
 
     def listed(self):
         return [(listed.address, listed.kept_by, listed.driver)
@@ -141,12 +145,10 @@ class DesignateTest(DesignationCase):
         folder = self.etc / 'driverctl.d'
         folder.mkdir(parents=True)
 
-        def driverctl(action, address):
-            path = folder / f'pci-{address}'
-            if action == 'set-override':
-                path.write_text('vfio-pci\n')
-            else:
-                path.unlink()
+        driverctl = (
+            lambda address, driver: (folder / f'pci-{address}').write_text(
+                f'{driver}\n'),
+            lambda address: (folder / f'pci-{address}').unlink())
         self.driverctl = driverctl
         (folder / 'pci-0000:ff:00.0').write_text('vfio-pci\n')
         (folder / 'net-eth0').write_text('x\n')
@@ -155,7 +157,7 @@ class DesignateTest(DesignationCase):
             [*((address, 'driverctl', 'vfio-pci') for address in self.both),
              ('0000:ff:00.0', 'driverctl', None)], self.listed())
         self.assertEqual({}, self.store().rules())
-        self.driverctl = None
+        self.driverctl = None, None
         exc = self.assertRaises(
             exception.HostError, self.designator().undesignate,
             self.gpu.address)
@@ -164,6 +166,27 @@ class DesignateTest(DesignationCase):
         self.designator().undesignate(self.gpu.address)
         self.assertEqual([('0000:ff:00.0', 'driverctl', None)],
                          self.listed())
+
+    def test_variant_of_the_kernel_is_stored_and_bound(self):
+        machine.write_aliases(
+            ['vfio_pci:v000010DEd000011FAsv*sd*bc*sc*i* xe_vfio_pci'],
+            pathlib.Path(self.root))
+        before = self.drivers()
+        self.designator().designate(self.gpu.address)
+        self.assertEqual(('xe-vfio-pci', 'vfio-pci'), self.drivers())
+        rules = self.store().rules()
+        self.assertIn('modprobe xe_vfio_pci;', rules[self.gpu.id])
+        self.assertIn('driver_override}="xe-vfio-pci"', rules[self.gpu.id])
+        self.assertIn('driver_override}="vfio-pci"', rules[self.audio.id])
+        self.designator().undesignate(self.gpu.address)
+        self.assertEqual(before, self.drivers())
+
+    def test_driverctl_keeps_the_variant(self):
+        folder = self.etc / 'driverctl.d'
+        folder.mkdir(parents=True)
+        (folder / f'pci-{self.gpu.address}').write_text('xe-vfio-pci\n')
+        (folder / f'pci-{self.audio.address}').write_text('nouveau\n')
+        self.assertEqual({self.gpu.address}, self.store().addresses())
 
     def test_designation_of_missing_card_is_listed(self):
         self.designator().designate(self.gpu.address)
@@ -193,22 +216,56 @@ class RefusedTest(DesignationCase):
                       if function.class_code.startswith('0604'))
         self.refused(bridge.address, 'it is a bridge')
 
+    def test_nvswitch_is_designated(self):
+        self.root += '2'
+        self.build('hgx-h100-8')
+        nvswitch = next(function for function in self.functions().values()
+                        if function.device == '22a3')
+        self.designator().designate(nvswitch.address)
+        self.assertEqual('vfio-pci', self.functions()[
+            nvswitch.address].driver)
+
     def test_function_with_unreadable_ids_is_refused(self):
         self.write(self.gpu, 'device', 'garbage')
         self.write(self.gpu, 'modalias', 'garbage')
         self.refused(self.gpu.address, 'its ids cannot be read')
 
     def test_card_whose_companion_the_host_uses_is_refused(self):
-        self.refused(
-            self.gpu.address, self.audio.address, 'it plays sound',
-            used_by_host=lambda function: 'it plays sound' if
-            function.address == self.audio.address else None)
+        def check(_root, address):
+            if address == self.audio.address:
+                raise PermissionError(1, 'it plays sound', address)
+        self.refused(self.gpu.address, self.audio.address, 'it plays sound',
+                     check=check)
+
+    def test_function_that_is_not_on_a_gpu_s_card_is_refused(self):
+        self.root += '2'
+        self.build('hgx-h100-8')
+        nic = next(function for function in self.functions().values()
+                   if function.device == '1021')
+        self.refused(nic.address, 'neither a GPU nor on the card of one')
 
     def test_card_without_iommu_group_is_refused(self):
         for function in (self.gpu, self.audio):
             os.unlink(f'{self.root}/bus/pci/devices/{function.address}'
                       '/iommu_group')
         self.refused(self.gpu.address, 'is the IOMMU on')
+
+    def test_gpu_without_its_vfio_driver_is_refused(self):
+        self.write(self.gpu, 'device', '0x2342')
+        self.write(self.gpu, 'modalias', '')
+        self.refused(self.gpu.address, 'nvgrace-gpu-vfio-pci')
+        self.assertEqual(('nouveau', 'snd_hda_intel'), self.drivers())
+
+    def test_module_that_cannot_be_loaded_changes_nothing(self):
+        machine.write_aliases(
+            ['vfio_pci:v000010DEd000011FAsv*sd*bc*sc*i* xe_vfio_pci'],
+            pathlib.Path(self.root))
+
+        def fail(module):
+            raise OSError(errno.EIO, 'modprobe failed')
+        self.kernel.load_vfio = fail
+        self.refused(self.gpu.address, 'xe_vfio_pci', 'cannot be loaded')
+        self.assertEqual([], self.kernel.written)
 
     def test_failed_designation_is_undone(self):
         self.before = self.drivers()

@@ -18,14 +18,12 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import sysfs
-from gpgpu_plugin.host.vfio import usage
+from gpgpu_plugin.privsep import host_use
 
 ADDRESS = '0000:21:00.0'
 
 
-class UsageTest(base.BaseTestCase):
+class HostUseTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
@@ -54,21 +52,21 @@ class UsageTest(base.BaseTestCase):
             os.path.relpath(folder, self.sys / 'class' / kind))
         return folder
 
-    def use(self, used_by=None):
-        function = pci.PCIFunction(
-            id='/devices/pci0000:20/00.0', address=ADDRESS, used_by=used_by)
-        return usage.Usage(
-            sysfs.Sysfs(str(self.sys)), str(self.proc),
-            str(self.dev)).of(function)
+    def finder(self):
+        return host_use.HostUse(
+            str(self.sys), str(self.proc), str(self.dev))
+
+    def use(self):
+        return self.finder().of(ADDRESS)
 
     def test_unused_function_is_free(self):
         self.assertIsNone(self.use())
 
-    def test_use_that_the_scan_found_is_named(self):
-        self.assertIn('booted with', self.use('boot_vga'))
-        self.assertIn('open', self.use('vfio'))
-        self.assertIn('mdevs', self.use('mdev'))
-        self.assertIn('VFs', self.use('vf'))
+    def test_display_that_the_host_booted_with_is_named(self):
+        (self.device / 'boot_vga').write_text('0\n')
+        self.assertIsNone(self.use())
+        (self.device / 'boot_vga').write_text('1\n')
+        self.assertIn('booted with', self.use())
 
     def test_network_interface_that_is_up_is_named(self):
         folder = self.add_class_device('net', 'eth0', flags='0x1003')
@@ -108,9 +106,7 @@ class UsageTest(base.BaseTestCase):
                               (errno.ENOMEDIUM, None)):
             with fixtures.MockPatch(
                     'os.open', side_effect=OSError(number, 'x')):
-                reason = usage.Usage(
-                    sysfs.Sysfs(str(self.sys)), str(self.proc),
-                    str(self.dev))._exclusive_use('c0d0')
+                reason = self.finder()._exclusive_use('c0d0')
             if words is None:
                 self.assertIsNone(reason)
             else:

@@ -15,14 +15,16 @@ import os
 import pathlib
 
 import fixtures
-from oslo_privsep.test import fixture as privsep_fixture
 from oslotest import base
 
-from gpgpu_plugin import privsep
-from gpgpu_plugin.privsep import designation
+from gpgpu_plugin import exception
+from gpgpu_plugin.host.discovery import vfio_drivers
+from gpgpu_plugin.host.vfio import boot_files
 
 ID = '/devices/pci0000:20/01.0/00.0'
 OTHER = '/devices/pci0000:a0/01.0/00.0'
+VFIO = vfio_drivers.VFIODriver(module='vfio-pci', name='vfio-pci')
+XE = vfio_drivers.VFIODriver(module='xe_vfio_pci', name='xe-vfio-pci')
 
 
 class DesignationCase(base.BaseTestCase):
@@ -35,29 +37,26 @@ class DesignationCase(base.BaseTestCase):
         for name, value in (('ETC', self.folder),
                             ('DRIVERCTL', f'{self.folder}/driverctl')):
             self.useFixture(fixtures.MonkeyPatch(
-                f'gpgpu_plugin.privsep.designation.{name}', value))
-        # It is another process, which keeps what it saw.
-        self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
-            privsep.sys_admin_pctxt, {}))
+                f'gpgpu_plugin.host.vfio.boot_files.{name}', value))
 
 
 class RulesTest(DesignationCase):
 
     def rules(self):
-        return designation.read_rules(self.folder)
+        return boot_files.read_rules(self.folder)
 
     def test_added_and_removed(self):
         self.assertEqual({}, self.rules())
         for _ in range(2):
-            designation.add_rule(ID, '10de', '11fa')
-        designation.add_rule(OTHER, '10de', '102d')
+            boot_files.add_rule(ID, '10de', '11fa', VFIO)
+        boot_files.add_rule(OTHER, '10de', '102d', VFIO)
         self.assertEqual({ID, OTHER}, self.rules().keys())
         self.assertIn('ATTR{vendor}=="0x10de", ATTR{device}=="0x11fa"',
                       self.rules()[ID])
         for _ in range(2):
-            designation.remove_rule(ID)
+            boot_files.remove_rule(ID)
             self.assertEqual({OTHER}, self.rules().keys())
-        designation.remove_rule(OTHER)
+        boot_files.remove_rule(OTHER)
         self.assertEqual([], os.listdir(f'{self.folder}/udev/rules.d'))
 
     def test_place_without_bus_numbers(self):
@@ -68,12 +67,12 @@ class RulesTest(DesignationCase):
                 ('/devices/pci0000:3f/0e.0/pci10000:e0/01.0/00.0',
                  'pci0000:3f/0000:??:0e.0/pci10000:e0/10000:??:01.0/'
                  '10000:??:00.0')):
-            designation.add_rule(stable_id, '10de', '11fa')
+            boot_files.add_rule(stable_id, '10de', '11fa', VFIO)
             self.assertIn(f'DEVPATH=="/devices/*{path}", ',
                           self.rules()[stable_id])
 
     def test_words_of_the_caller_are_refused(self):
-        designation.add_rule(ID, '10de', '11fa')
+        boot_files.add_rule(ID, '10de', '11fa', VFIO)
         before = self.rules()
         other = '", RUN+="/bin/sh -c id'
         for arguments in (
@@ -87,8 +86,29 @@ class RulesTest(DesignationCase):
                 ('/devices/pci0000:20', '10de', '11fa'),
                 ('0000:21:00.0', '10de', '11fa'), ('', '', '')):
             self.assertRaises(
-                PermissionError, designation.add_rule, *arguments)
+                PermissionError, boot_files.add_rule, *arguments, VFIO)
         self.assertEqual(before, self.rules())
+
+    def test_other_words_than_vfio_drivers_are_refused(self):
+        for word in ('', 'nvidia', 'vfio-pci; id', "vfio-pci'", 'vfio-pci"',
+                     'vfio-pci\n', '../vfio-pci', '%k-vfio-pci',
+                     '$x-vfio-pci', 'vfio-pci,RUN+=x'):
+            for driver in (
+                    vfio_drivers.VFIODriver(module=word, name='vfio-pci'),
+                    vfio_drivers.VFIODriver(module='vfio-pci', name=word)):
+                self.assertRaises(PermissionError, boot_files.add_rule,
+                                  ID, '10de', '11fa', driver)
+        self.assertEqual({}, self.rules())
+
+    def test_rule_loads_the_module_and_binds_its_driver(self):
+        boot_files.add_rule(ID, '10de', '11fa', VFIO)
+        boot_files.add_rule(OTHER, '8086', 'e211', XE)
+        self.assertIn('ATTR{driver_override}="vfio-pci", RUN+="/bin/sh -c '
+                      "'modprobe vfio-pci; ", self.rules()[ID])
+        rule = self.rules()[OTHER]
+        self.assertIn('ATTR{driver_override}="xe-vfio-pci", RUN+="/bin/sh -c '
+                      "'modprobe xe_vfio_pci; ", rule)
+        self.assertIn('grep -qx DRIVER=xe-vfio-pci uevent', rule)
 
 
 class DriverctlTest(DesignationCase):
@@ -100,15 +120,22 @@ class DriverctlTest(DesignationCase):
         os.chmod(f'{self.folder}/driverctl', 0o755)
 
     def test_called_for_one_function(self):
-        designation.driverctl('set-override', '0000:26:00.0')
-        designation.driverctl('unset-override', '0000:26:00.0')
+        boot_files.set_override('0000:26:00.0', 'vfio-pci')
+        boot_files.set_override('0000:27:00.0', 'xe-vfio-pci')
+        boot_files.unset_override('0000:26:00.0')
         self.assertEqual(
             '--noprobe set-override 0000:26:00.0 vfio-pci\n'
+            '--noprobe set-override 0000:27:00.0 xe-vfio-pci\n'
             '--noprobe unset-override 0000:26:00.0\n',
             pathlib.Path(self.folder, 'called').read_text())
 
     def test_no_address(self):
         for address in ('--all', '', '../../etc', '0000:26:00.0 x'):
-            self.assertRaises(PermissionError, designation.driverctl,
-                              'set-override', address)
+            self.assertRaises(exception.Invalid, boot_files.set_override,
+                              address, 'vfio-pci')
+            self.assertRaises(
+                exception.Invalid, boot_files.unset_override, address)
+        for driver in ('', 'none', 'nvidia', '--all'):
+            self.assertRaises(PermissionError, boot_files.set_override,
+                              '0000:26:00.0', driver)
         self.assertFalse(os.path.exists(f'{self.folder}/called'))

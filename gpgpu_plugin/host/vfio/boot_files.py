@@ -9,10 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Files that make a designation permanent, and the module vfio-pci.
+"""Files below /etc that bind designated functions at boot.
 
-Rules of udev run programs as root, so the daemon itself composes them, from
-stable ids and PCI ids that it has checked.
+No privileged helper writes them, only commands that root runs, so that nobody
+who took over nova-compute decides what is bound at boot. Rules of udev run
+programs as root, so they are composed here, from checked ids.
 """
 
 from __future__ import annotations
@@ -25,51 +26,59 @@ from collections.abc import Mapping
 
 from gpgpu_plugin import durable
 from gpgpu_plugin import privsep
-from gpgpu_plugin.privsep import sysfs
+from gpgpu_plugin import vfio
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import vfio_drivers
 
 ETC = '/etc'
 RULES = 'udev/rules.d/71-gpgpu-plugin.rules'
 DRIVERCTL = '/usr/sbin/driverctl'
-_VFIO = 'vfio-pci'
 _HEADER = '# Written by gpgpu-manage host designate.\n'
 _MARK = '# designated: '
 _STABLE_ID = re.compile(
     r'/devices(/pci[0-9a-f]{4,16}:[0-9a-f]{2}(/[0-9a-f]{2}\.[0-7])+)+')
 _NUMBER = re.compile(r'[0-9a-f]{4}')
-# A driver of the initramfs may bind the device before udev, when vfio-pci is
-# not loaded yet. In a rule, %k is the address and %p the path below /sys.
-_BIND = ('modprobe vfio-pci; cd /sys%p && '
-         '{ grep -qx DRIVER=vfio-pci uevent || '
+# A driver of the initramfs may bind the device before udev, when the VFIO
+# driver is not loaded yet. In a rule, %k is the address and %p the path below
+# /sys.
+_BIND = ('modprobe MODULE; cd /sys%p && '
+         '{ grep -qx DRIVER=NAME uevent || '
          '{ [ ! -e driver ] || echo %k >driver/unbind; '
          'echo %k >/sys/bus/pci/drivers_probe; }; }')
 
 
-@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
-def load_vfio() -> None:
-    """Load vfio-pci.
+def set_override(address: str, driver: str) -> None:
+    """Store a function's override to a VFIO driver through driverctl.
 
-    :raises OSError: it cannot be loaded
+    :param driver: its name
+    :raises OSError: driverctl failed, or it is no name of a VFIO driver
+    :raises Invalid: the address is malformed
     """
-    privsep.run('modprobe', _VFIO)
+    _check_vfio(driver)
+    _driverctl('set-override', address, driver)
 
 
-@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
-def driverctl(action: str, address: str) -> None:
-    """Store or remove a function's override to vfio-pci through driverctl.
+def unset_override(address: str) -> None:
+    """Remove a function's override through driverctl.
+
+    :raises OSError: driverctl failed
+    :raises Invalid: the address is malformed
+    """
+    _driverctl('unset-override', address)
+
+
+def _driverctl(action: str, address: str, *driver: str) -> None:
+    """Run driverctl for a function.
 
     ``--noprobe``: driverctl does not bind the device, since driverctl 0.111
     does not remove the override of a device that has no other driver.
-
-    :param action: ``set-override`` or ``unset-override``
-    :raises OSError: driverctl failed, or the address is malformed
     """
-    sysfs.check_address(address)
-    driver = {'set-override': [_VFIO], 'unset-override': []}[action]
+    pci.PCIAddress.parse(address)
     privsep.run(DRIVERCTL, '--noprobe', action, address, *driver)
 
 
 def read_rules(etc: str) -> dict[str, str]:
-    """Return the plugin's udev rules by stable id; this needs no privilege."""
+    """Return the plugin's udev rules by stable id; anybody may read them."""
     with contextlib.suppress(FileNotFoundError):
         lines = pathlib.Path(etc, RULES).read_text().splitlines()
         return {line.removeprefix(_MARK): rule
@@ -78,22 +87,23 @@ def read_rules(etc: str) -> dict[str, str]:
     return {}
 
 
-@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
-def add_rule(stable_id: str, vendor: str, device: str) -> None:
-    """Add a udev rule that binds a function to vfio-pci whenever it appears.
+def add_rule(stable_id: str, vendor: str, device: str,
+             driver: vfio_drivers.VFIODriver) -> None:
+    """Add a udev rule that binds a function to a VFIO driver when it appears.
 
     :raises OSError: the rule cannot be written, or an argument is malformed
     """
+    _check_vfio(driver.module)
+    _check_vfio(driver.name)
     if not (_STABLE_ID.fullmatch(stable_id) and _NUMBER.fullmatch(vendor)
             and _NUMBER.fullmatch(device)):
         raise PermissionError(
             1, f'no udev rule can be made for {stable_id} '
             f'({vendor}:{device}): malformed stable id or PCI id')
     _replace(read_rules(ETC) | {
-        stable_id: _rule(stable_id, vendor, device)})
+        stable_id: _rule(stable_id, vendor, device, driver)})
 
 
-@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def remove_rule(stable_id: str) -> None:
     """Remove the rule of a function, if there is one.
 
@@ -104,7 +114,17 @@ def remove_rule(stable_id: str) -> None:
         _replace(rules)
 
 
-def _rule(stable_id: str, vendor: str, device: str) -> str:
+def _check_vfio(name: str) -> None:
+    """Refuse a name that is not that of a VFIO driver or its module.
+
+    :raises PermissionError: it is not
+    """
+    if not vfio.is_vfio(name):
+        raise PermissionError(1, f'{name} is not a VFIO driver')
+
+
+def _rule(stable_id: str, vendor: str, device: str,
+          driver: vfio_drivers.VFIODriver) -> str:
     """Return the rule that binds a function whenever it appears (udev(7))."""
     path, domain = [], ''
     for hop in stable_id.removeprefix('/devices/').split('/'):
@@ -114,12 +134,13 @@ def _rule(stable_id: str, vendor: str, device: str) -> str:
             path.append(hop)
         else:
             path.append(f'{domain}:??:{hop}')
+    bind = _BIND.replace('MODULE', driver.module).replace('NAME', driver.name)
     return ', '.join([
         'ACTION=="add"', 'SUBSYSTEM=="pci"',
         f'DEVPATH=="/devices/*{"/".join(path)}"',
         f'ATTR{{vendor}}=="0x{vendor}"', f'ATTR{{device}}=="0x{device}"',
-        f'ATTR{{driver_override}}="{_VFIO}"',
-        f'RUN+="/bin/sh -c \'{_BIND}\'"'])
+        f'ATTR{{driver_override}}="{driver.name}"',
+        f'RUN+="/bin/sh -c \'{bind}\'"'])
 
 
 def _replace(rules: Mapping[str, str]) -> None:

@@ -11,51 +11,49 @@
 #    under the License.
 """Use of a PCI function by the host itself.
 
-Sources: Documentation/ABI/testing/sysfs-class-net, sysfs-block; proc(5) on
-mountinfo; open(2) on O_EXCL and block devices.
+Sources: Documentation/ABI/testing/sysfs-class-net, sysfs-block, sysfs-bus-pci
+(boot_vga, enable); proc(5) on mountinfo; open(2) on O_EXCL and block devices.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import pathlib
 from collections.abc import Iterator
 
-from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+BOOT_DISPLAY = 'it is the display that the host booted with'
+OPEN = 'a process has it open'
 
 _IFF_UP = 1
-_USERS = {
-    device_rules.DeviceUser.BOOT_VGA:
-        'it is the display that the host booted with',
-    device_rules.DeviceUser.VFIO: 'a process has it open',
-    device_rules.DeviceUser.MDEV: 'it has mdevs',
-    device_rules.DeviceUser.VF: 'it has VFs'}
 
 
-class Usage:
-    """Finder of mounts, disks, network interfaces and users of a function.
+class HostUse:
+    """Finder of mounts, disks, network interfaces and displays of a function.
 
+    :param root: root of sysfs
     :param proc: root of procfs
     :param dev: folder of device nodes
     """
 
-    def __init__(self, sysfs: sysfs_mod.Sysfs, proc: str = '/proc',
-                 dev: str = '/dev') -> None:
-        self._sysfs = sysfs
+    def __init__(self, root: str, proc: str = '/proc', dev: str = '/dev',
+                 ) -> None:
+        self._root = root
         self._proc = proc
         self._dev = dev
 
-    def of(self, function: pci.PCIFunction) -> str | None:
-        """Return why the host needs the function; None: it does not."""
-        if function.used_by is not None:
-            return _USERS[function.used_by]
-        path = os.path.realpath(
-            f'{self._sysfs.devices}/{function.address}')
+    def of(self, address: str) -> str | None:
+        """Return why the host needs a function; None: it does not.
+
+        :raises OSError: that cannot be found out
+        """
+        folder = f'{self._root}/bus/pci/devices/{address}'
+        if _read(f'{folder}/boot_vga') == '1':
+            return BOOT_DISPLAY
+        path = os.path.realpath(folder)
         for name in self._below(path, 'net'):
-            flags = self._sysfs.read(
-                f'{self._sysfs.root}/class/net/{name}/flags')
+            flags = _read(f'{self._root}/class/net/{name}/flags')
             if flags is None or int(flags, 16) & _IFF_UP:
                 return f'its network interface {name} is up'
         for name in self._below(path, 'block'):
@@ -66,17 +64,17 @@ class Usage:
 
     def _below(self, path: str, kind: str) -> Iterator[str]:
         """Yield the names of a class's devices below a PCI function."""
-        folder = f'{self._sysfs.root}/class/{kind}'
-        for name in sorted(self._sysfs.names(folder)):
+        folder = f'{self._root}/class/{kind}'
+        for name in _names(folder):
             if os.path.realpath(f'{folder}/{name}').startswith(f'{path}/'):
                 yield name
 
     def _disk_usage(self, name: str) -> str | None:
-        folder = f'{self._sysfs.root}/class/block/{name}'
-        holders = self._sysfs.names(f'{folder}/holders')
+        folder = f'{self._root}/class/block/{name}'
+        holders = _names(f'{folder}/holders')
         if holders:
-            return f'is part of {", ".join(sorted(holders))}'
-        number = self._sysfs.read(f'{folder}/dev')
+            return f'is part of {", ".join(holders)}'
+        number = _read(f'{folder}/dev')
         with open(f'{self._proc}/self/mountinfo', encoding='utf-8') as file:
             for line in file:
                 fields = line.split()
@@ -103,3 +101,16 @@ class Usage:
             return f'cannot be opened ({exc.strerror})'
         os.close(fd)
         return None
+
+
+def _read(path: str) -> str | None:
+    """Return an attribute without white space; None: there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return pathlib.Path(path).read_text(encoding='utf-8').strip()
+    return None
+
+
+def _names(folder: str) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(os.listdir(folder))
+    return []

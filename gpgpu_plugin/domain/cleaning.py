@@ -1,0 +1,197 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cleaning policies: what must be proven before the next tenant gets a device.
+
+A cleaning is a ladder of steps, which the host takes in order. Each returns
+its evidence as data, and the conductor judges all of it by the policy of the
+device's variant: a step that the policy requires and that is missing, failed
+or did not apply keeps the device in quarantine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
+
+RESET, FLR = 'reset', 'flr'
+SETTINGS = 'settings'
+SCRUB = 'scrub'
+CANARY = 'canary'
+HOST_DRIVER = 'host-driver'
+
+DEFAULT, RESET_ONLY = 'default', 'reset-only'
+POLICIES: Mapping[str, tuple[str, ...]] = {
+    DEFAULT: (RESET, SETTINGS, CANARY),
+    'scrub': (RESET, SETTINGS, SCRUB, CANARY),
+    RESET_ONLY: (RESET, SETTINGS)}
+"""Steps of the shipped policies, all of them required, in their order."""
+
+OF_MDEVS = (HOST_DRIVER,)
+OF_VFS = (HOST_DRIVER, RESET, SETTINGS)
+"""Steps of vGPUs and VFs, whatever the policy of their variant."""
+
+SHIPPED = frozenset({FLR, *OF_VFS}.union(*POLICIES.values()))
+"""Steps of the plugin itself."""
+
+SEPARATOR = '+'
+"""Between the steps of a policy."""
+
+_MIB = 1024 ** 2
+# Characters that the database stores.
+_LONGEST = 255
+_STEP = re.compile(r'[a-z0-9]+(-[a-z0-9]+)*')
+
+
+class Outcome(enum.StrEnum):
+    """Outcome of a step.
+
+    ``inapplicable``: the step can say nothing about this device, which is no
+    defect of the device.
+    """
+
+    PASSED = 'passed'
+    FAILED = 'failed'
+    INAPPLICABLE = 'inapplicable'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """Evidence of one step of a cleaning.
+
+    :ivar step: name of the step
+    :ivar reason: why it failed or does not apply, or what it showed, in one
+        sentence
+    :ivar facts: what was measured, by name: method, hashes, numbers of bytes
+    :ivar seconds: duration
+    """
+
+    step: str
+    outcome: Outcome
+    reason: str
+    facts: dict[str, str | int] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f'{self.step} {self.outcome}: {self.reason}'
+
+
+def check_policy(text: str) -> str:
+    """Return a cleaning policy unchanged, if it is one.
+
+    :raises Invalid: it is no policy's name, and not at least two different
+        steps, ``reset`` or ``flr`` first and ``canary``, if any, last
+    """
+    if text in POLICIES:
+        return text
+    steps = text.split(SEPARATOR)
+    if (len(text) > _LONGEST or len(steps) < 2
+            or steps[0] not in (RESET, FLR) or HOST_DRIVER in steps
+            or CANARY in steps[:-1] or len(set(steps)) < len(steps)
+            or not all(_STEP.fullmatch(step) for step in steps)):
+        raise exception.Invalid(
+            field='cleaning policy', value=text,
+            expected=f'one of {", ".join(POLICIES)}, or at least two '
+                     f'different steps, {RESET} or {FLR} first and {CANARY}, '
+                     f'if any, last, such as '
+                     f'{SEPARATOR.join(POLICIES["scrub"])}; '
+                     f'{HOST_DRIVER} is for vGPUs')
+    return text
+
+
+def steps_of(policy: str) -> tuple[str, ...]:
+    """Return the steps of a policy in their order."""
+    return POLICIES.get(policy) or tuple(policy.split(SEPARATOR))
+
+
+def required(policy: str, stable_id: str, *,
+             makes_mdevs: bool) -> tuple[str, ...]:
+    """Return the steps that the cleaning of a device must pass.
+
+    The memory of a vGPU or VF belongs to the driver of its GPU, so the policy
+    of the variant is about whole GPUs only.
+
+    :param makes_mdevs: whether mdevs are created on the device
+    """
+    if pci.function_id_of(stable_id) != stable_id:
+        return OF_MDEVS
+    if pci.pf_of(stable_id) is not None:
+        return OF_MDEVS if makes_mdevs else OF_VFS
+    return steps_of(policy)
+
+
+def failure(results: Sequence[StepResult], steps: Sequence[str],
+            memory_mib: int | None = None) -> str | None:
+    """Return why a device is not clean; None: it is.
+
+    A step that failed is never outweighed by others, required or not.
+
+    :param steps: those that the policy requires
+    :param memory_mib: MiB of the device's memory; None: as the host says
+    """
+    failed = [result for result in results
+              if result.outcome is Outcome.FAILED]
+    by_name: dict[str, StepResult] = {}
+    for result in results:
+        # Of two results, the one that does not pass counts.
+        if (result.step not in by_name
+                or result.outcome is not Outcome.PASSED):
+            by_name[result.step] = result
+    # The host takes no step after a failure: those are not missing.
+    unproven = [_unproven(by_name.get(step), step, memory_mib)
+                for step in steps if step in by_name or not failed]
+    reasons = dict.fromkeys([*map(str, failed), *filter(None, unproven)])
+    return '; '.join(reasons) or None
+
+
+def _unproven(result: StepResult | None, step: str,
+              memory_mib: int | None) -> str | None:
+    """Return why a required step is no evidence; None: it is."""
+    if result is None:
+        return f'{step} is required, and the host did not do it'
+    if result.outcome is not Outcome.PASSED:
+        return str(result)
+    if step != SCRUB:
+        return None
+    verified = _number(result, 'bytes_verified')
+    memory = max(_number(result, 'bytes_of_memory'),
+                 (memory_mib or 0) * _MIB)
+    if verified < memory or not memory:
+        return (f'{step} verified {verified} of {memory} bytes of memory, '
+                f'which is not all of it')
+    return None
+
+
+def _number(result: StepResult, fact: str) -> int:
+    value = result.facts.get(fact, 0)
+    return value if isinstance(value, int) else 0
+
+
+def is_proven(passed: str | None, steps: Sequence[str]) -> bool:
+    """Return whether a device has passed all that is required of it now.
+
+    :param passed: steps that its last cleaning passed, joined; None: it was
+        never cleaned, since it never had a tenant
+    :param steps: those that are required
+    """
+    return passed is None or set(steps).issubset(passed.split(SEPARATOR))
+
+
+def passed_steps(results: Sequence[StepResult]) -> tuple[str, ...]:
+    """Return the steps that passed, in their order."""
+    return tuple(result.step for result in results
+                 if result.outcome is Outcome.PASSED)

@@ -1,0 +1,168 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The steps of one cleaning, run one after the other.
+
+No step follows one that failed, since what it would find says nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.host.cleaning import step as step_mod
+
+LOG = logging.getLogger(__name__)
+
+STEPS = 'gpgpu_plugin.cleaning_steps'
+
+# Threads of steps that took too long, by the stable id of their device.
+_late: dict[str, threading.Thread] = {}
+
+
+def check_idle(stable_id: str) -> None:
+    """Refuse a device on which a step of an earlier cleaning still runs.
+
+    :raises HostError: one does
+    """
+    thread = _late.get(stable_id)
+    if thread is not None and thread.is_alive():
+        raise exception.HostError(
+            path=stable_id, reason=f'step {thread.name} of an earlier '
+            f'cleaning has not ended; try again later, or restart '
+            f'nova-compute')
+    _late.pop(stable_id, None)
+
+
+def clean(target: step_mod.Target) -> tuple[cleaning.StepResult, ...]:
+    """Run the steps that the policy of a device names.
+
+    :returns: results in order, up to the first failure; only that failure if
+        the step is not installed or cannot begin
+    :raises HostError: a step of an earlier cleaning still runs
+    :raises HostNotReady: the host is not set up for a step
+    """
+    check_idle(target.device.stable_id)
+    try:
+        steps = [_load(name) for name in target.device.steps]
+    except _NotInstalledError as exc:
+        return (exc.result,)
+    try:
+        return _run_all(target, steps)
+    finally:
+        target.ended.set()
+
+
+class _NotInstalledError(Exception):
+    """A step of somebody else is not installed, or cannot be loaded."""
+
+    def __init__(self, result: cleaning.StepResult) -> None:
+        self.result = result
+        super().__init__(result.reason)
+
+
+def _load(name: str) -> step_mod.Step:
+    """Return a new step.
+
+    :raises HostNotReady: one of the plugin itself cannot be loaded
+    """
+    try:
+        step: step_mod.Step = extensions.load(STEPS, name)()
+    except Exception as exc:
+        if name in cleaning.SHIPPED:
+            raise exception.HostNotReady(
+                path=name, reason=f'the step cannot be loaded; restart '
+                f'nova-compute, or install the plugin again ({exc})',
+            ) from exc
+        LOG.exception('Step %s of a cleaning cannot be loaded', name)
+        raise _NotInstalledError(cleaning.StepResult(
+            step=name, outcome=cleaning.Outcome.FAILED,
+            reason=f'this host cannot load the step: {exc}; install it, or '
+                   f'change the cleaning policy of the variant')) from exc
+    return step
+
+
+def _run_all(target: step_mod.Target, steps: Sequence[step_mod.Step],
+             ) -> tuple[cleaning.StepResult, ...]:
+    for step in steps:
+        failed = _run(target, step, functools.partial(step.begin, target))
+        if failed is not None:
+            return (failed,)
+    results = []
+    for step in steps:
+        result = _run(target, step, functools.partial(step.run, target))
+        assert result is not None
+        results.append(result)
+        if result.outcome is cleaning.Outcome.FAILED:
+            break
+    return tuple(results)
+
+
+def _run(target: step_mod.Target, step: step_mod.Step,
+         work: Callable[[], cleaning.StepResult | None],
+         ) -> cleaning.StepResult | None:
+    """Return what a part of a step returned within the step's limit.
+
+    :raises HostNotReady: the host is not set up for it
+    """
+    began = time.monotonic()
+    try:
+        result = _within(target, step, work)
+    except exception.HostNotReady:
+        raise
+    except TimeoutError:
+        result = step.failed(f'it took longer than {step.limit:g} s')
+    except exception.HostError as exc:
+        result = step.failed(str(exc))
+    except Exception as exc:
+        # A third-party step may raise anything; other devices must be cleaned
+        # all the same.
+        LOG.exception('Step %s of a cleaning failed', step.name)
+        result = step.failed(f'{type(exc).__name__}: {exc}')
+    return result and dataclasses.replace(
+        result, seconds=round(time.monotonic() - began, 3))
+
+
+def _within(target: step_mod.Target, step: step_mod.Step,
+            work: Callable[[], cleaning.StepResult | None],
+            ) -> cleaning.StepResult | None:
+    """Return the result of work that is not waited for beyond a limit.
+
+    :raises TimeoutError: it takes longer; its thread goes on alone
+    """
+    outcome: list[cleaning.StepResult | None] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as exc:  # noqa: BLE001
+            # For the thread that waits.
+            errors.append(exc)
+    thread = threading.Thread(target=run, name=step.name, daemon=True)
+    thread.start()
+    thread.join(step.limit)
+    if errors:
+        raise errors[0]
+    if not outcome:
+        _late[target.device.stable_id] = thread
+        raise TimeoutError
+    return outcome[0]

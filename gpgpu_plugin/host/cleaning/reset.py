@@ -1,0 +1,88 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Steps ``reset`` and ``flr``: the device is reset, and is still the same.
+
+``reset`` resets the whole card at once, as VFIO does before it gives a card to
+another user: functions without a reset of their own are reset, too. Whether
+that clears the memory depends on the GPU; see ``canary``. A VF has no bus of
+its own, and is reset alone. ``flr`` resets the device's own function, which
+leaves more of a GPU as it was; a policy must name it.
+"""
+
+from __future__ import annotations
+
+from gpgpu_plugin.domain import broken_resets
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.cleaning import step
+
+# What must be the same after a reset. A VF's number is a part of its id.
+_IDENTITY = ('id', 'vendor', 'device', 'subsystem_vendor', 'subsystem',
+             'revision', 'class_code', 'serial', 'dsn')
+
+
+class FunctionResetStep(step.Step):
+    """Step that resets the device's own function."""
+
+    name = cleaning.FLR
+    limit = 150.0
+
+    def run(self, target: step.Target) -> cleaning.StepResult:
+        return self._checked(target, alone=True)
+
+    def _checked(self, target: step.Target, *,
+                 alone: bool) -> cleaning.StepResult:
+        before = target.functions[0]
+        reason = broken_resets.reason(before, alone=alone)
+        if reason is not None:
+            return self.failed(f'{target.address} was not reset: {reason}; '
+                               f'change the cleaning policy of its variant')
+        facts = self._reset(target, alone=alone)
+        target.check()
+        target.after_reset()
+        [after, *_] = target.read()
+        changes = _changes(before, after)
+        if changes:
+            return self.failed('; '.join(changes), **facts)
+        return self.passed(f'{target.address} was reset, and its identity is '
+                           f'the same', **facts)
+
+    @staticmethod
+    def _reset(target: step.Target, *, alone: bool) -> step.Facts:
+        """Reset the device.
+
+        :returns: how it was reset
+        :raises HostError: the kernel refused
+        """
+        if alone:
+            target.access.binder.reset(target.functions[0])
+            return {'method': 'function'}
+        functions = [function.address for function in target.functions]
+        target.vfio.hot_reset(target.address, functions)
+        return {'method': 'card', 'functions': len(functions)}
+
+
+class ResetStep(FunctionResetStep):
+    """Step that resets the whole card."""
+
+    name = cleaning.RESET
+
+    def run(self, target: step.Target) -> cleaning.StepResult:
+        return self._checked(
+            target, alone=target.functions[0].pf is not None)
+
+
+def _changes(before: pci.PCIFunction, after: pci.PCIFunction) -> list[str]:
+    """Return how the identity of a function differs after the reset."""
+    return [f'{name} was {getattr(before, name)}, is {getattr(after, name)}'
+            for name in _IDENTITY
+            if getattr(before, name) != getattr(after, name)]

@@ -1,0 +1,54 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Step ``scrub``: all memory is written, and verified."""
+
+from __future__ import annotations
+
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.host.vfio import operations
+
+_MIB = 1024 ** 2
+
+
+class ScrubStep(step.Step):
+    """Step that writes all memory through the largest memory BAR.
+
+    It satisfies no policy unless that BAR shows all memory of the GPU.
+    """
+
+    name = cleaning.SCRUB
+    # The host does no other GPU work meanwhile, and must not fall silent.
+    limit = operations.SCRUB_SECONDS + 20.0
+
+    def run(self, target: step.Target) -> cleaning.StepResult:
+        if target.device.memory_mib is None:
+            return self.inapplicable(
+                'its size of memory is unknown; set it with "gpgpu-manage '
+                'variant set VARIANT --memory-mib MIB"')
+        total = target.device.memory_mib * _MIB
+        window = target.vfio.memory(target.address)
+        facts: step.Facts = {'bytes_of_memory': total,
+                             'bytes_of_window': window}
+        reachable = min(window, operations.SCRUB_LIMIT)
+        if reachable < total:
+            return self.inapplicable(
+                f'{reachable} of {total} bytes of its memory can be written '
+                f'through its BAR', **facts)
+        verified = target.vfio.scrub(target.address, total)
+        facts['bytes_verified'] = verified
+        if verified < total:
+            return self.failed(
+                f'{total - verified} of {total} bytes did not keep what was '
+                f'written', **facts)
+        return self.passed(f'{verified} of {total} bytes of its memory were '
+                           f'written and verified', **facts)

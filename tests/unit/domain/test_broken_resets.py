@@ -1,0 +1,50 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+
+from oslotest import base
+
+from gpgpu_plugin.domain import broken_resets
+from gpgpu_plugin.domain import pci
+
+
+def function(vendor, device, pf=None):
+    return pci.PCIFunction(
+        id='/devices/x', address='0000:01:00.0', vendor=vendor,
+        device=device, pf=pf)
+
+
+class ReasonTest(base.BaseTestCase):
+
+    def test_function_reset_of_hopper_keeps_state_but_not_that_of_its_card(
+            self):
+        for device in ('2330', '2901', '3182'):
+            gpu = function('10de', device)
+            self.assertIn('state', broken_resets.reason(gpu, alone=True))
+            self.assertIsNone(broken_resets.reason(gpu, alone=False))
+
+    def test_function_reset_hangs_desktop_blackwell(self):
+        for device in ('2b85', '2bb5'):
+            self.assertIn('hang', broken_resets.reason(
+                function('10de', device), alone=True))
+
+    def test_any_reset_kills_mi300x_but_not_its_vfs(self):
+        for alone in (True, False):
+            self.assertIn('not answer after a reset', broken_resets.reason(
+                function('1002', '74a1'), alone=alone))
+            self.assertIsNone(broken_resets.reason(
+                function('1002', '74b5', pf='/devices/pf'), alone=alone))
+
+    def test_other_hardware_is_not_named(self):
+        for vendor, device in (('10de', '20b5'), ('10de', '1eb8'),
+                               ('8086', '56c0'), (None, None)):
+            self.assertIsNone(broken_resets.reason(
+                function(vendor, device), alone=True))

@@ -1,0 +1,133 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import cleaning
+from tests.fixtures import cleaned
+
+_GPU = '/devices/pci0000:00/01.0'
+
+
+def result(step, outcome='passed', **facts):
+    return cleaning.StepResult(
+        step=step, outcome=cleaning.Outcome(outcome), reason='why',
+        facts=facts)
+
+
+class PolicyTest(base.BaseTestCase):
+
+    def test_names_and_steps_are_policies(self):
+        for policy in (*cleaning.POLICIES, 'reset+settings',
+                       'flr+settings+acme-scrub+canary'):
+            self.assertEqual(policy, cleaning.check_policy(policy))
+
+    def test_other_texts_are_refused(self):
+        for text in ('', 'none', 'settings+reset', 'reset', 'reset+reset',
+                     'reset+Scrub', 'reset+', 'canary+scrub', 'reset scrub',
+                     'reset+host-driver', 'reset+canary+acme-scrub',
+                     'reset+' + '+'.join(f'a{n}' for n in range(99))):
+            exc = self.assertRaises(
+                exception.Invalid, cleaning.check_policy, text)
+            self.assertIn('default, scrub, reset-only', str(exc))
+
+    def test_policy_is_of_whole_gpus(self):
+        whole = ('reset', 'settings', 'scrub', 'canary')
+        for stable_id, makes_mdevs, expected in (
+                (_GPU, False, whole), (_GPU, True, whole),
+                (f'{_GPU}/mdev3', False, ('host-driver',)),
+                (f'{_GPU}/vf0', True, ('host-driver',)),
+                (f'{_GPU}/vf0', False, ('host-driver', 'reset', 'settings'))):
+            self.assertEqual(expected, cleaning.required(
+                'scrub', stable_id, makes_mdevs=makes_mdevs), stable_id)
+
+
+class FailureTest(base.BaseTestCase):
+
+    STEPS = ('reset', 'settings', 'canary')
+
+    def test_all_required_steps_passed(self):
+        self.assertIsNone(cleaning.failure(
+            cleaned.results(self.STEPS), self.STEPS))
+
+    def test_missing_step_is_named(self):
+        self.assertEqual(
+            'canary is required, and the host did not do it',
+            cleaning.failure(
+                cleaned.results(('reset', 'settings')), self.STEPS))
+        self.assertIn('reset is required', cleaning.failure((), self.STEPS))
+
+    def test_step_that_says_nothing_is_no_evidence(self):
+        self.assertEqual('canary inapplicable: why', cleaning.failure(
+            [*cleaned.results(('reset', 'settings')),
+             result('canary', 'inapplicable')], self.STEPS))
+
+    def test_step_that_is_not_required_may_say_nothing(self):
+        self.assertIsNone(cleaning.failure(
+            [*cleaned.results(self.STEPS), result('other', 'inapplicable')],
+            self.STEPS))
+
+    def test_failure_is_not_outweighed_although_not_required(self):
+        self.assertEqual('canary failed: why', cleaning.failure(
+            [*cleaned.results(('reset', 'settings')),
+             result('canary', 'failed')], ('reset', 'settings')))
+
+    def test_scrub_of_a_part_is_no_scrub(self):
+        mib = 1024 ** 2
+        for verified, memory, variant, expected in (
+                (8 * mib, 8 * mib, None, None),
+                (8 * mib, 8 * mib, 8, None),
+                (8 * mib - 1, 8 * mib, None, f'{8 * mib - 1} of {8 * mib}'),
+                # The host believes that the GPU has less.
+                (8 * mib, 8 * mib, 16, f'{8 * mib} of {16 * mib}'),
+                (0, 0, None, '0 of 0')):
+            reason = cleaning.failure(
+                [result('scrub', bytes_verified=verified,
+                        bytes_of_memory=memory)], ('scrub',), variant)
+            if expected is None:
+                self.assertIsNone(reason)
+            else:
+                self.assertIn(expected, reason)
+
+    def test_scrub_without_numbers_is_no_scrub(self):
+        for facts in ({}, {'bytes_verified': 'all', 'bytes_of_memory': 'x'}):
+            self.assertIn('0 of 0', cleaning.failure(
+                [result('scrub', **facts)], ('scrub',)))
+
+    def test_of_two_results_the_worse_one_counts(self):
+        both = [result('a', 'inapplicable'), result('a')]
+        for results in (both, both[::-1]):
+            self.assertEqual('a inapplicable: why', cleaning.failure(
+                results, ('a',)))
+
+
+class ProvenTest(base.BaseTestCase):
+
+    def test_device_that_passed_all_that_is_required_is_proven(self):
+        for passed, steps, expected in (
+                ('reset+settings', ('reset', 'settings'), True),
+                ('reset+settings', ('reset', 'settings', 'canary'), False),
+                ('reset+settings+canary', ('reset', 'settings'), True),
+                ('', ('reset',), False),
+                # It never had a tenant.
+                (None, ('reset',), True)):
+            self.assertIs(expected, cleaning.is_proven(passed, steps),
+                          (passed, steps))
+
+
+class PassedStepsTest(base.BaseTestCase):
+
+    def test_steps_that_passed_in_order(self):
+        self.assertEqual(('b', 'a'), cleaning.passed_steps([
+            result('b'), result('x', 'failed'), result('a'),
+            result('y', 'inapplicable')]))

@@ -1,0 +1,77 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+
+from gpgpu_plugin.host.vfio import operations
+from tests.unit.host.cleaning import card
+
+_MIB = 1024 ** 2
+
+
+class ScrubTest(card.CardCase):
+
+    def setUp(self):
+        super().setUp()
+        self.vfio.outlasting.add(self.address)
+
+    def test_all_memory_is_zero_afterwards(self):
+        self.use()
+        verdict, results = self.clean('scrub', memory_mib=2)
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertEqual(
+            {'bytes_of_memory': 2 * _MIB, 'bytes_of_window': 2 * _MIB,
+             'bytes_verified': 2 * _MIB}, results['scrub'].facts)
+        self.assertEqual(bytes(2 * _MIB), self.vfio.content(self.address))
+
+    def test_window_larger_than_the_memory_is_no_hindrance(self):
+        """BARs have powers of two, memories do not."""
+        self.vfio.sizes[self.address] = 4 * _MIB
+        lengths = []
+        scrub = self.vfio.scrub
+
+        def note(address, length):
+            lengths.append(length // _MIB)
+            return scrub(address, length)
+        self.vfio.scrub = note
+        _, results = self.clean('scrub', memory_mib=3)
+        self.assertEqual('passed', results['scrub'].outcome)
+        self.assertEqual([3], lengths)
+
+    def test_memory_that_takes_too_long_is_not_begun(self):
+        self.vfio.sizes[self.address] = operations.SCRUB_LIMIT + 1
+        _, results = self.clean(
+            'reset+scrub', memory_mib=operations.SCRUB_LIMIT // _MIB + 1)
+        self.assertEqual('inapplicable', results['scrub'].outcome)
+        self.assertIn(f'{operations.SCRUB_LIMIT} of', results['scrub'].reason)
+
+    def test_window_on_a_larger_memory_is_no_scrub(self):
+        self.use()
+        verdict, results = self.clean('scrub', memory_mib=81920)
+        self.assertFalse(verdict.passed)
+        self.assertEqual('inapplicable', results['scrub'].outcome)
+        self.assertIn(f'{2 * _MIB} of {81920 * _MIB} bytes',
+                      verdict.evidence)
+
+    def test_unknown_size_of_memory_is_no_scrub(self):
+        verdict, _ = self.clean('scrub')
+        self.assertFalse(verdict.passed)
+        self.assertIn('--memory-mib', verdict.evidence)
+
+    def test_memory_that_does_not_keep_a_byte_fails(self):
+        scrub = self.vfio.scrub
+        self.vfio.scrub = lambda *args: scrub(*args) - 1
+        verdict, results = self.clean('scrub', memory_mib=2)
+        self.assertFalse(verdict.passed)
+        self.assertEqual('failed', results['scrub'].outcome)
+        self.assertIn(f'1 of {2 * _MIB} bytes did not keep',
+                      verdict.evidence)
+        # What it would find says nothing.
+        self.assertNotIn('canary', results)

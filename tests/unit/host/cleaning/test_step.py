@@ -1,0 +1,60 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.host.cleaning import ladder
+from gpgpu_plugin.host.cleaning import step
+from tests.unit.host.cleaning import card
+
+
+class _Step(step.Step):
+
+    name = 'test'
+
+    def run(self, card):
+        raise NotImplementedError
+
+
+class StepTest(card.CardCase):
+
+    def test_results_have_the_name_of_the_step(self):
+        for method, outcome in ((_Step().passed, 'passed'),
+                                (_Step().failed, 'failed'),
+                                (_Step().inapplicable, 'inapplicable')):
+            self.assertEqual(
+                cleaning.StepResult(
+                    step='test', outcome=cleaning.Outcome(outcome),
+                    reason='why', facts={'bytes': 1}),
+                method('why', bytes=1))
+
+    def test_step_need_not_begin(self):
+        self.assertIsNone(_Step().begin(self.target()))
+
+    def test_target_has_the_address_of_the_device(self):
+        self.assertEqual(self.address, self.target().address)
+
+    def test_nothing_touches_the_device_after_the_end(self):
+        target = self.target()
+        target.check()
+        self.assertIs(self.vfio, target.vfio)
+        target.ended.set()
+        self.assertRaises(exception.HostError, target.check)
+        self.assertRaises(exception.HostError, getattr, target, 'vfio')
+
+    def test_names_are_those_of_the_entry_points(self):
+        installed = extensions.load_all(ladder.STEPS)
+        self.assertEqual(
+            {name: name for name in installed},
+            {name: kind.name for name, kind in installed.items()})
+        self.assertEqual(cleaning.SHIPPED, set(installed))

@@ -1,0 +1,64 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.host.fake import vfio_operations
+from tests.unit.host.cleaning import card
+
+
+class FakeVFIOTest(card.CardCase):
+
+    machine = 'old-two-card'
+    has_companions = True
+    zeros = bytes(vfio_operations.MEMORY)
+
+    def test_marks_are_found_until_the_memory_is_cleared(self):
+        places, kept = self.vfio.write_marks(self.address, 'seed')
+        self.assertEqual((16, 16, 16, 0), (
+            places, kept, self.vfio.find_marks(self.address, 'seed'),
+            self.vfio.find_marks(self.address, 'other')))
+        self.vfio.clear(self.address)
+        self.assertEqual(0, self.vfio.find_marks(self.address, 'seed'))
+
+    def test_reset_clears_all_functions(self):
+        for address in (self.address, *self.gpu.companions):
+            self.vfio.content(address)[:6] = b'secret'
+        self.vfio.hot_reset(
+            self.address, [self.address, *self.gpu.companions])
+        for address in (self.address, *self.gpu.companions):
+            self.assertEqual(self.zeros, self.vfio.content(address))
+
+    def test_reset_of_the_kernel_clears_the_memory(self):
+        with open(f'{self.root}/bus/pci/devices/{self.address}/reset_method',
+                  'w', encoding='utf-8') as file:
+            file.write('flr\n')
+        self.vfio.content(self.address)[:6] = b'secret'
+        self.host.kernel.write(f'bus/pci/devices/{self.address}/reset', '1')
+        self.assertEqual(self.zeros, self.vfio.content(self.address))
+
+    def test_reset_of_a_part_of_the_card_is_refused(self):
+        exc = self.assertRaises(
+            exception.HostError, self.vfio.hot_reset, self.address,
+            [self.address])
+        self.assertIn(self.gpu.companions[0], str(exc))
+
+    def test_marks_that_were_only_tried_are_erased(self):
+        self.assertEqual((16, 16), self.vfio.try_marks(self.address, 'seed'))
+        self.assertEqual(self.zeros, self.vfio.content(self.address))
+
+    def test_scrub_returns_how_many_bytes_were_kept(self):
+        self.vfio.content(self.address)[:6] = b'secret'
+        self.vfio.stuck.add(self.address)
+        self.assertEqual(506, self.vfio.scrub(self.address, 512))
+        self.vfio.stuck.clear()
+        self.assertEqual(512, self.vfio.scrub(self.address, 512))
+        self.assertEqual(self.zeros, self.vfio.content(self.address))

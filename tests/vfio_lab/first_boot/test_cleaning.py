@@ -1,0 +1,134 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cleaning of GPUs whose memory no reset clears, on a real kernel."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.privsep import vfio_device
+from tests.vfio_lab import lab
+
+SECRET = b'TENANT-A-SECRET-WEIGHTS'
+PLACE = 5 * 1024 ** 2
+
+
+class CleaningCase(lab.LabTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        subprocess.run(['modprobe', 'vfio-pci'], check=True)
+        lab.unload('bochs')
+        self.backend = lab.host(self)
+        self.gpu: pci.PCIFunction = self._gpu()
+
+    def _gpu(self) -> pci.PCIFunction:
+        return lab.displays()[0]
+
+    def device(self, assignment: str, policy: str) -> host_base.HostDevice:
+        return host_base.HostDevice(
+            assignment_uuid=assignment, stable_id=self.gpu.id,
+            address=self.gpu.address, cleaning=f'of {assignment}',
+            steps=cleaning.steps_of(policy), memory_mib=16)
+
+    def memory(self, data: bytes | None = None) -> bytes:
+        """Write into the memory of the GPU as a guest does, and read it."""
+        with vfio_device.opened('/sys', self.gpu.address) as opened:
+            region = opened.memory()
+            assert region is not None
+            if data is not None:
+                region.write(PLACE, data)
+            return region.read(PLACE, len(SECRET))
+
+    def cleaned(self, policy: str) -> host_base.CleanVerdict:
+        """Let tenant A use the GPU; clean it after that."""
+        device = self.device('a', policy)
+        self.backend.prepare(device)
+        self.assertEqual(SECRET, self.memory(SECRET))
+        self.backend.release(device)
+        began = time.monotonic()
+        verdict = self.backend.clean(device)
+        print(f'{policy}: {time.monotonic() - began:.1f} s, '
+              f'{"passed" if verdict.passed else "failed"}')
+        for result in verdict.results:
+            print(f'  {result}, {result.facts}, {result.seconds} s')
+        return verdict
+
+    def read_by_next_tenant(self) -> bytes:
+        """Return what tenant B finds where tenant A wrote."""
+        device = self.device('b', 'reset-only')
+        self.backend.prepare(device)
+        found = self.memory()
+        self.assertTrue(self.backend.clean(device).passed)
+        return found
+
+
+class MemoryTest(CleaningCase):
+
+    def test_data_of_the_last_tenant_is_found_without_a_scrub(self) -> None:
+        verdict = self.cleaned('default')
+        self.assertFalse(verdict.passed)
+        self.assertIn('64 of 64 marks in its memory outlasted',
+                      verdict.evidence)
+        # It is not taken for clean, and no driver of the host has it.
+        [found] = [function for function in lab.functions().values()
+                   if function.id == self.gpu.id]
+        self.assertEqual('vfio-pci', found.driver)
+        # What the policy is there to prevent.
+        self.assertTrue(self.backend.clean(
+            self.device('a', 'reset-only')).passed)
+        self.assertEqual(SECRET, self.read_by_next_tenant())
+
+    def test_next_tenant_reads_zeros_after_a_scrub(self) -> None:
+        verdict = self.cleaned('scrub')
+        self.assertTrue(verdict.passed, verdict.evidence)
+        facts = {result.step: result.facts for result in verdict.results}
+        self.assertEqual(16 * 1024 ** 2, facts['scrub']['bytes_verified'])
+        self.assertEqual({'marks': 64, 'places': 64, 'found': 0},
+                         facts['canary'])
+        self.assertEqual(bytes(len(SECRET)), self.read_by_next_tenant())
+
+    def test_window_on_a_larger_memory_is_no_scrub(self) -> None:
+        device = self.device('a', 'scrub')
+        self.backend.prepare(device)
+        verdict = self.backend.clean(host_base.HostDevice(
+            assignment_uuid='a', stable_id=device.stable_id,
+            address=device.address, cleaning='of a', steps=device.steps,
+            memory_mib=80 * 1024))
+        self.assertIn('scrub inapplicable: 16777216 of 85899345920 bytes',
+                      verdict.evidence)
+        self.backend.clean(self.device('a', 'reset-only'))
+
+
+class TwoFunctionsTest(CleaningCase):
+    """A card whose functions have no reset of their own (ENOTTY)."""
+
+    def _gpu(self) -> pci.PCIFunction:
+        return lab.two_functions()[0]
+
+    def _drivers(self) -> list[str | None]:
+        found = lab.functions()
+        return [found[address].driver for address in (
+            self.gpu.address, *self.gpu.companions)]
+
+    def test_card_is_clean_after_a_hot_reset(self) -> None:
+        before = self._drivers()
+        verdict = self.cleaned('scrub')
+        self.assertTrue(verdict.passed, verdict.evidence)
+        [reset, *_] = verdict.results
+        self.assertEqual({'method': 'card', 'functions': 2}, reset.facts)
+        # The sound controller has its own driver again.
+        self.assertEqual(before, self._drivers())
