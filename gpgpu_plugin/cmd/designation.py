@@ -60,7 +60,7 @@ class _Local(base.Command, command.Command):
 
 
 class HostDesignate(_Local):
-    """Bind a card of this machine to vfio-pci, now and at every boot."""
+    """Bind a card of this machine to VFIO drivers, now and at every boot."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.say(self.designator().designate(parsed_args.device),

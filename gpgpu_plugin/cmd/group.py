@@ -54,7 +54,8 @@ class GroupList(reach.Command, lister.Lister):
                 variant=parsed_args.variant, limit=parsed_args.limit,
                 marker=parsed_args.marker),
             ('host', 'variant', 'resource_class', 'allocation_policy',
-             'total', 'reserved', 'remaining', 'assigned', 'states'))
+             'cleaning_policy', 'total', 'reserved', 'remaining', 'assigned',
+             'states'))
 
 
 class GroupShow(reach.Command, show.ShowOne):

@@ -29,18 +29,26 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import catalogue
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.objects import admin
 
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
-           'type', 'resource_class', 'mix_policy')
+           'type', 'resource_class', 'mix_policy', 'cleaning_policy',
+           'memory_mib')
 _HELP = {
     'resource_class': 'resource class of a whole GPU '
                       '(default: CUSTOM_GPU_<name>)',
     'type': 'kind of device; only gpu',
     'mix_policy': 'which vGPUs may be on one GPU together: '
-               + ', '.join(capacity.VGPUMixPolicy)}
+               + ', '.join(capacity.VGPUMixPolicy),
+    'cleaning_policy': 'steps that a whole GPU must pass between two tenants: '
+                       + ', '.join(cleaning.POLICIES)
+                       + ', or at least two steps joined by "+", reset or flr '
+                         'first (flr+settings+canary)',
+    'memory_mib': 'MiB of memory of a whole GPU, all of which a scrub must '
+                  'verify'}
 _COLUMNS = ('name', *_FIELDS, 'traits', 'devices', 'status', 'reason',
             'hosts_pending')
 
@@ -51,6 +59,7 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
         parser.add_argument(
             '--' + name.replace('_', '-'),
             required=required and name in ('vendor', 'device'),
+            type=int if name == 'memory_mib' else str,
             help=_HELP.get(name, 'PCI ID in hex'))
     parser.add_argument('--trait', action='append', dest='traits',
                         help='trait of its resource providers, repeatable')
@@ -118,7 +127,7 @@ class VariantShow(reach.Command, show.ShowOne):
 
 
 class VariantSet(reach.Command, show.ShowOne):
-    """Change a variant if none of its devices is assigned."""
+    """Change a variant; while a device is assigned, only its cleaning."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -184,7 +193,8 @@ def _missing(wanted: Sequence[rules.Variant],
     :raises Conflict: one of them cannot be created; none was
     """
     different = [variant.name for variant in wanted if variant.name in known
-                 and variant != known[variant.name].without_devices()]
+                 and rules.matters_while_assigned(
+                     known[variant.name].without_devices(), variant)]
     if different:
         raise exception.Conflict(
             kind='variant', name=', '.join(different),

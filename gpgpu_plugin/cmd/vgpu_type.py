@@ -26,6 +26,7 @@ from cliff import lister
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import variant as variant_cmd
 from gpgpu_plugin.objects import admin
@@ -78,14 +79,20 @@ class VGPUTypeList(reach.Command, lister.Lister):
         parser.add_argument('--enabled', action='store_true',
                             help='only types that are enabled')
         parser.add_argument('--cloud', action='store_true',
-                            help='add up all hosts')
+                            help='add up all hosts, in a row for each type')
+        paging.add_arguments(parser, 'HOST:VARIANT:TYPE')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        types = [info for info in self.api.vgpu_type_list(
+        if parsed_args.cloud and (parsed_args.limit or parsed_args.marker):
+            raise exception.Invalid(
+                field='--limit and --marker',
+                value=parsed_args.limit or parsed_args.marker,
+                expected='none with --cloud, which adds up all hosts')
+        types = self.api.vgpu_type_list(
             gpgpu_context.admin(), host=parsed_args.host,
-            variant=parsed_args.variant)
-            if info.enabled or not parsed_args.enabled]
+            variant=parsed_args.variant, only_enabled=parsed_args.enabled,
+            limit=parsed_args.limit, marker=parsed_args.marker)
         if parsed_args.cloud:
             return columns.rows(summed(types), _OF_CLOUD)
         return columns.rows(types, _COLUMNS)

@@ -290,6 +290,11 @@ class HostAssignments:
                                  f'after its last assignment')
             return found
 
+    def unclean(self) -> frozenset[str]:
+        """Return the stable ids of devices that wait to be cleaned."""
+        with self._lock:
+            return self._book.unclean
+
     def cleaned(self, stable_id: str) -> None:
         """Note that a device was cleaned and is free."""
         with self._lock:

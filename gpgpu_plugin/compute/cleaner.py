@@ -53,7 +53,7 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
                   task.device_uuid)
     return host.session.call(
         host.api.clean_finished, task.device_uuid, attempt,
-        passed=verdict.passed, evidence=verdict.evidence,
+        task.steps, verdict.results,
         driver_capacities=host.backend.driver_capacity(
             [base.HostDevice.to_clean(task)]))
 
@@ -67,5 +67,5 @@ def _verdict(backend: base.Host,
     except Exception as exc:
         LOG.exception('Cleaning of device %s (%s) failed', task.device_uuid,
                       task.address)
-        return base.CleanVerdict(
-            passed=False, evidence=f'{type(exc).__name__}: {exc}')
+        return base.CleanVerdict.failed(
+            base.HostDevice.to_clean(task), f'{type(exc).__name__}: {exc}')

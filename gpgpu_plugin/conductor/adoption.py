@@ -62,16 +62,22 @@ def adopt(session: orm.Session, host: models.Host,
                 expected='the assignments in the book of the host, since the '
                          'database was restored')
         return
-    known = assignment_db.known(
-        session, [assignment.uuid for assignment in book])
-    unknown = [assignment for assignment in book
-               if assignment.uuid not in known]
-    if not unknown and not host.restored:
+    adopted = unknown(session, book)
+    if not adopted and not host.restored:
         return
-    _Adoption(session, host, book, unknown).run()
+    _Adoption(session, host, book, adopted).run()
     _distrust_free(session, host)
     host.restored = False
     host_db.changed(host)
+
+
+def unknown(session: orm.Session, book: Sequence[objects.Assignment],
+            ) -> list[objects.Assignment]:
+    """Return the part of a host's book that the database does not know."""
+    known = assignment_db.known(
+        session, [assignment.uuid for assignment in book])
+    return [assignment for assignment in book
+            if assignment.uuid not in known]
 
 
 class _Adoption:
@@ -208,9 +214,15 @@ def _distrust_free(session: orm.Session, host: models.Host) -> None:
 
 
 def _is_claimable(device: models.Device) -> bool:
-    """Return whether claims take the device itself: a whole GPU or a VF."""
+    """Return whether claims take the device itself: a whole GPU or a VF.
+
+    Nobody can have a whole GPU while it has vGPUs, which are only made on
+    clean ones.
+    """
     if device.parent_id is not None:
         return True
+    if device_db.pci_function(device).has_vgpus:
+        return False
     assert device.group is not None
     return any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
                for offered in device.group.types)

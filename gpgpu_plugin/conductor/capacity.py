@@ -24,9 +24,11 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.vgpu import capability
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,8 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
                 vgpu_type=row.vgpu_type, enabled=row.enabled,
                 listed=row.listed)
             for row in rows.types),
-        devices=tuple(device(row, ids) for row in rows.devices),
+        devices=tuple(_offered(row, ids, rows.variant.cleaning_policy)
+                      for row in rows.devices),
         foreign_vgpus=tuple(device(row, ids) for row in rows.foreign_vgpus),
         assignments=tuple(
             group_rules.AssignedDevice(
@@ -116,6 +119,39 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
                 vgpu_type=row.vgpu_type, resource_class=row.resource_class,
                 allocated=row.allocated)
             for row in rows.assignments))
+
+
+def _offered(row: device_db.DeviceRow, stable_ids: Mapping[int, str],
+             policy: str) -> group_rules.Device:
+    """Return the value of a device that a group offers.
+
+    One that has not passed what its variant's policy requires now counts as
+    dirty until it is (conductor.recleaning).
+    """
+    value = device(row, stable_ids)
+    if (value.state is device_rules.DeviceState.AVAILABLE
+            and not is_proven(row, policy)
+            and not (value.function and value.function.has_vgpus)):
+        return dataclasses.replace(
+            value, state=device_rules.DeviceState.DIRTY)
+    return value
+
+
+def required_steps(row: device_db.AnyDevice, policy: str) -> tuple[str, ...]:
+    """Return the steps that the cleaning of a device must pass now.
+
+    :param policy: the cleaning policy of its variant
+    """
+    vgpus = device_db.vgpu_capability(row)
+    return cleaning.required(
+        policy, row.stable_id, makes_mdevs=vgpus is not None
+        and vgpus.mechanism is capability.VGPUMechanism.MDEV)
+
+
+def is_proven(row: device_db.AnyDevice, policy: str) -> bool:
+    """Return whether a device has passed all that is required of it now."""
+    return row.cleaned_steps is None or cleaning.is_proven(
+        row.cleaned_steps, required_steps(row, policy))
 
 
 def device(row: device_db.AnyDevice,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from collections.abc import Sequence
 
 from sqlalchemy import orm
 
@@ -27,8 +28,10 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -48,13 +51,19 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         devices = device_db.to_clean(session, host.id)
         last = assignment_db.last_of(
             session, [device.id for device in devices]) if devices else {}
+        policies = {group_id: group_db.cleaning(session, group_id)
+                    for group_id in {device.group_id for device in devices}}
         return tuple(
             objects.CleanTask(
                 device_uuid=device.uuid, stable_id=device.stable_id,
-                address=device.address, token=device.clean_token or '',
+                address=device.address, token=_token(device) or '',
+                request=device.clean_token or '',
                 variant=device.group.variant.name if device.group else None,
                 assignment_uuid=last.get(device.id),
-                vgpu_type=device.vgpu_type)
+                vgpu_type=device.vgpu_type,
+                steps=capacity.required_steps(
+                    device, policies[device.group_id][0]),
+                memory_mib=policies[device.group_id][1])
             for device in devices)
 
 
@@ -73,13 +82,21 @@ def _lock(session: orm.Session, host_id: int, device_uuid: str,
         found[0] if found else device_db.row(session, device_uuid))
 
 
+def _token(device: device_db.AnyDevice) -> str | None:
+    """Return the attempt to clean a device, or what made it dirty."""
+    if device.state != _State.CLEANING:
+        return device.clean_token
+    # None: the attempt began before the migration that added the column.
+    return device.clean_attempt or device.clean_token
+
+
 def _check(device: device_db.DeviceRow, token: str,
            states: tuple[device_rules.DeviceState, ...]) -> None:
-    if device.state not in states or device.clean_token != token:
+    if device.state not in states or _token(device) != token:
         raise exception.Conflict(
             kind='device', name=device.uuid,
-            reason=f'it is {device.state}, cleaning {device.clean_token}, '
-                   f'not in cleaning {token}')
+            reason=f'it is {device.state}, cleaning {_token(device)}, not in '
+                   f'cleaning {token}')
 
 
 def started(db: api.Database, device_uuid: str, token: str, attempt: str,
@@ -98,7 +115,7 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
                 session, 'clean_interrupted', host.name, [(now, None)])
         # A verdict on an earlier attempt is refused from now on.
         now = dataclasses.replace(
-            device_db.after(now, _Event.CLEAN), clean_token=attempt)
+            device_db.after(now, _Event.CLEAN), clean_attempt=attempt)
         device_db.swap(session, [(device, now)])
         event_db.add_all(session, 'clean_started', host.name, [(now, None)])
         host_db.changed(host)
@@ -106,8 +123,8 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
     db.write(work)
 
 
-def finished(db: api.Database, device_uuid: str, attempt: str, *,
-             passed: bool, evidence: str,
+def finished(db: api.Database, device_uuid: str, attempt: str,
+             steps: Sequence[str], results: Sequence[rules.StepResult],
              driver_capacities: report_obj.DriverCapacities | None = None,
              origin: session_obj.Origin | None = None,
              ) -> inventory_obj.HostInventory:
@@ -117,20 +134,46 @@ def finished(db: api.Database, device_uuid: str, attempt: str, *,
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         host, loaded, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
-        now = dataclasses.replace(
-            device_db.after(device, _Event.CLEAN_PASSED if passed
-                            else _Event.CLEAN_FAILED),
-            clean_token=None,
-            reason=None if passed else f'cleaning failed: {evidence}')
+        policy, memory_mib = group_db.cleaning(session, device.group_id)
+        now, kind, detail = _judged(
+            device, capacity.required_steps(device, policy), memory_mib,
+            steps, results)
         device_db.swap(session, [(device, now)])
-        event_db.add_all(
-            session, 'clean_passed' if passed else 'clean_failed', host.name,
-            [(now, None)], evidence)
+        event_db.add_all(session, kind, host.name, [(now, None)], detail)
         host_db.changed(host)
         if driver_capacity.store(session, host, driver_capacities):
             return inventory.refresh(session, host)
         return inventory.refresh(session, host, loaded.after([now]).groups)
     return db.write(work)
+
+
+def _judged(device: device_db.DeviceRow, required: Sequence[str],
+            memory_mib: int | None, steps: Sequence[str],
+            results: Sequence[rules.StepResult],
+            ) -> tuple[device_db.DeviceRow, str, str]:
+    """Return a device after its cleaning, with the event that records it.
+
+    :param required: steps that the policy requires now
+    :param steps: those that it required when the host was asked
+    :returns: the device, the kind of the event and its detail
+    """
+    failure = rules.failure(results, required, memory_mib)
+    passed = rules.passed_steps(results)
+    now = dataclasses.replace(
+        device, clean_attempt=None, cleaned_steps=rules.SEPARATOR.join(
+            step for step in required if step in passed))
+    if failure is None:
+        return (dataclasses.replace(
+            device_db.after(now, _Event.CLEAN_PASSED), clean_token=None,
+            reason=None), 'clean_passed', '; '.join(map(str, results)))
+    if (set(steps) != set(required)
+            and rules.failure(results, steps, memory_mib) is None):
+        # The policy became stricter meanwhile.
+        return (device_db.after(now, _Event.CLEAN_INTERRUPTED),
+                'clean_interrupted', failure)
+    return (dataclasses.replace(
+        device_db.after(now, _Event.CLEAN_FAILED), clean_token=None,
+        reason=f'cleaning failed: {failure}'), 'clean_failed', failure)
 
 
 def operator_release(db: api.Database, device_uuid: str) -> str:

@@ -12,8 +12,9 @@
 """How many calls one conductor handles at once.
 
 The number of its threads decides. A thread without a connection to the
-database would wait for one. The prefetch count limits only what was not
-received yet: oslo.messaging acknowledges a call when it has received it.
+database would wait for one. As many calls as there are threads may wait for
+one; then the conductor reads no further (rpc.throttle), and the prefetch count
+limits how many calls the broker sends it all the same.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ THREADS = 40
 """Default of [DEFAULT] executor_thread_pool_size of a conductor.
 
 Two conductors then have fewer connections than PostgreSQL allows by default.
+"""
+
+PREFETCH = 10
+"""Default of [oslo_messaging_rabbit] rabbit_qos_prefetch_count of a conductor.
+
+For each of its three queues, the broker sends this many calls to a conductor
+that has stopped reading. A conductor that reads handles them within one round
+trip to the broker, so a higher count would not make it faster.
 """
 
 HEARTBEAT = 20
@@ -47,9 +56,13 @@ def set_defaults(conf: cfg.ConfigOpts) -> None:
     api.register_opts(conf)
     conf.set_default('executor_thread_pool_size', THREADS)
     threads = conf.executor_thread_pool_size
-    conf.set_default('rabbit_qos_prefetch_count', threads,
+    conf.set_default('rabbit_qos_prefetch_count', min(PREFETCH, threads),
                      'oslo_messaging_rabbit')
     conf.set_default('heartbeat_timeout_threshold', HEARTBEAT,
+                     'oslo_messaging_rabbit')
+    # For answers and casts. A thread that finds none free logs a warning and
+    # waits.
+    conf.set_default('rpc_conn_pool_size', threads + _OTHERS,
                      'oslo_messaging_rabbit')
     conf.set_default(
         'max_overflow',

@@ -46,3 +46,14 @@ def store(session: orm.Session, host: models.Host,
         if now != before:
             host_db.changed(host)
     return True
+
+
+def is_late(session: orm.Session, host_id: int,
+            reported: report_obj.DriverCapacities) -> bool:
+    """Return whether one of the reports is older than what is stored."""
+    if not reported:
+        return False
+    both = ((reported[gpu.stable_id], device_db.driver_capacity(gpu))
+            for gpu in device_db.by_stable_id(session, host_id, reported))
+    return any(stored is not None and driver_capacity.is_older(one, stored)
+               for one, stored in both)

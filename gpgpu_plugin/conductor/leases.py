@@ -12,8 +12,10 @@
 """Leases of claims that nobody activated.
 
 A claim is granted to a build. If its caller gave up before the answer, or
-died, only the host knows that nobody builds with it. It is told until it has
-ended or activated the claim.
+died, only the host knows that nobody builds with it. It is notified until it
+has ended or activated the claim. A silent host is not notified, since the
+broker would keep the messages; when it returns, it sees from its digest that
+its book lacks the claim.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ LOG = logging.getLogger(__name__)
 INTERVAL = 60
 """Seconds between two searches for expired leases."""
 
+SILENT = 900
+"""Seconds without a call after which a host counts as silent."""
+
 
 class LeaseWatch:
     """Tells hosts of expired leases.
@@ -47,6 +52,7 @@ class LeaseWatch:
         self._db = db
         self._compute = compute
         self._clock = clock
+        self._stopping = threading.Event()
         self._worker: periodics.PeriodicWorker | None = None
         self._thread: threading.Thread | None = None
 
@@ -57,14 +63,17 @@ class LeaseWatch:
         """
         try:
             with self._db.reader() as session:
+                now = self._clock()
                 hosts = assignment_db.hosts_with_expired_lease(
-                    session, self._clock())
+                    session, now, now - SILENT)
         except Exception:
             # The database's driver has errors of its own.
             LOG.exception('Cannot search for expired leases; tried again '
                           'in %s s', INTERVAL)
             return []
         for host in hosts:
+            if self._stopping.is_set():
+                break
             try:
                 self._compute.assignments_changed(
                     gpgpu_context.admin(), host)
@@ -78,13 +87,15 @@ class LeaseWatch:
         @periodics.periodic(INTERVAL, run_immediately=True)
         def search() -> None:
             self.run_once()
+        self._stopping.clear()
         self._worker = periodics.PeriodicWorker([(search, (), {})])
         self._thread = threading.Thread(
             target=self._worker.start, name='gpgpu-leases', daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the search under way."""
+        """End the thread after the message under way."""
+        self._stopping.set()
         if self._worker is not None and self._thread is not None:
             self._worker.stop()
             self._thread.join()

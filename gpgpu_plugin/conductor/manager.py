@@ -51,6 +51,7 @@ from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -212,13 +213,13 @@ class ConductorManager(conductor_contract.Conductor):
 
     def clean_finished(
         self, ctxt: _Context, *, origin: session_obj.Origin,
-        device_uuid: str, attempt: str, passed: bool, evidence: str,
+        device_uuid: str, attempt: str, steps: Sequence[str],
+        results: Sequence[cleaning_rules.StepResult],
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         return cleaning.finished(
-            self._db, device_uuid, attempt, passed=passed,
-            evidence=evidence, driver_capacities=driver_capacities,
-            origin=origin)
+            self._db, device_uuid, attempt, steps, results,
+            driver_capacities, origin)
 
     # -- schedulers ---------------------------------------------------------
 
@@ -268,10 +269,12 @@ class ConductorManager(conductor_contract.Conductor):
             variant_admin.delete(self._db, name, caller)
 
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
-                       variant: str | None, limit: int, marker: str | None,
+                       variant: str | None, only_enabled: bool, limit: int,
+                       marker: str | None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
         return vgpu_type_admin.list_all(
-            self._db, host, variant, limit, marker)
+            self._db, host, variant, limit, marker,
+            only_enabled=only_enabled)
 
     def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
                       host: str | None, enabled: bool,

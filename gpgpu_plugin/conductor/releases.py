@@ -17,6 +17,7 @@ Every writing transaction locks its host first.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -138,7 +139,10 @@ def _end(
         # UUIDs name one claim, so that a late call ends nothing else. The
         # device of one that ended may be another instance's now.
         ended = [row for row in loaded.rows.assignments if row.uuid in uuids]
-        devices = _end_all(session, host, ended, kind, events, fault, detail)
+        devices = _end_all(
+            session, host, ended, kind, events, fault, detail,
+            policies={group.rows.id: group.rows.variant.cleaning_policy
+                      for group in loaded.groups})
         if driver_capacity.store(session, host, driver_capacities):
             return inventory.refresh(session, host)
         return inventory.refresh(
@@ -149,14 +153,20 @@ def _end(
 def _end_all(session: orm.Session, host: models.Host,
              rows: Sequence[assignment_db.AssignmentRow], kind: str,
              events: _Events, fault: str | None = None,
-             detail: str | None = None) -> list[device_db.DeviceRow]:
+             detail: str | None = None,
+             policies: Mapping[int, str] = types.MappingProxyType({}),
+             ) -> list[device_db.DeviceRow]:
     """End assignments of a (locked) host; return their devices afterwards.
 
+    :param policies: cleaning policies by the group's id
     :raises Conflict: a device is in a state without an event
     """
     if not rows:
         return []
-    changes = [(row.device, _after(row, kind, events, fault)) for row in rows]
+    changes = [
+        (row.device, _after(
+            row, kind, events, fault, policies.get(row.device.group_id or 0)))
+        for row in rows]
     device_db.swap(session, changes)
     assignment_db.end(session, rows, event_db.now())
     event_db.add_all(session, kind, host.name,
@@ -166,14 +176,21 @@ def _end_all(session: orm.Session, host: models.Host,
 
 
 def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
-           fault: str | None) -> device_db.DeviceRow:
-    """Return the device of an assignment after its end."""
+           fault: str | None, policy: str | None) -> device_db.DeviceRow:
+    """Return the device of an assignment after its end.
+
+    :param policy: its cleaning policy, which may have become stricter
+    """
     state = device_rules.DeviceState(row.device.state)
     if state not in events:
         raise exception.Conflict(
             kind='assignment', name=row.uuid,
             reason=f'{kind} is not possible for a device in state {state}')
-    now = device_db.after(row.device, events[state])
+    event = events[state]
+    if (event is _Event.ABORT_UNTOUCHED and policy is not None
+            and not capacity.is_proven(row.device, policy)):
+        event = _Event.ABORT_TOUCHED
+    now = device_db.after(row.device, event)
     if now.state == _State.DIRTY:
         now = dataclasses.replace(now, clean_token=row.uuid)
     if fault is not None:

@@ -25,6 +25,8 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import adoption
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
@@ -55,6 +57,9 @@ def report(db: api.Database, scan: objects.HostReport,
     conductor crashes before that, the host has no answer and reports again.
     """
     _check(scan)
+    answer = repeated_reports.answer(db, scan, origin)
+    if answer is not None:
+        return answer
     number, stored = db.write(
         functools.partial(_report, scan=scan, origin=origin))
     if number is not None and _have_variants_changed(db, number):
@@ -74,6 +79,8 @@ def _report(session: orm.Session, scan: objects.HostReport,
     if origin is not None and scan.number <= host.report_number:
         # A newer scan was faster.
         return None, inventory.of_host(session, host)
+    # Read before the variants themselves, which may change meanwhile.
+    number = variant_db.change_number(session)
     before = host.generation
     problems = json.dumps(scan.problems)
     if (host.node, host.problems) != (scan.node, problems):
@@ -82,10 +89,11 @@ def _report(session: orm.Session, scan: objects.HostReport,
     host.report_number = scan.number
     _store(session, host, scan)
     adoption.adopt(session, host, scan.assignments)
-    # Read before the variants themselves, which may change meanwhile.
-    number = (None if host.generation == before
-              else variant_db.change_number(session))
-    return number, _match(session, host, before)
+    stored = _match(session, host, before)
+    if host.generation != before:
+        return number, stored
+    repeated_reports.note(session, host, scan, number, stored)
+    return None, stored
 
 
 def _match(session: orm.Session, host: models.Host,
@@ -97,6 +105,7 @@ def _match(session: orm.Session, host: models.Host,
     variant_matching.apply(session, [host])
     if host.generation == before:
         return inventory.of_host(session, host)
+    recleaning.clean_again(session, {host.id: host})
     type_sync.sync(session, [host.id])
     host.reported_at = event_db.now()
     return inventory.refresh(session, host)

@@ -22,7 +22,9 @@ Proof that the next reader finds each change that this one does not see:
   before ``changed_at``, is rolled back if it takes longer than
   ``limits.TRANSACTION`` (db.api), and is ended by the server if it then is not
   committed within ``limits.COMMIT``. Only PostgreSQL and MariaDB do so, not
-  MySQL, and none ends a commit that waits for a synchronous standby.
+  MySQL, and none ends a commit that waits for a synchronous standby:
+  schedulers find such a change when they read the host again, whether it
+  changed or not (scheduler_filters.scheduler_view).
 * Hence ``changed_at > t - WINDOW``, which is what the next reader asks for.
 
 A reader therefore finds each change several times. It sends the versions that

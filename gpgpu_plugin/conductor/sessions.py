@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import time
+import typing
 
 from oslo_log import log as logging
 from sqlalchemy import orm
@@ -157,6 +158,7 @@ def _machine(host: models.Host) -> machine.MachineIdentity:
 def _accept(session: orm.Session, host: models.Host,
             request: objects.SessionRequest, restored: bool) -> None:
     host.session = max(host.session, request.expected) + 1
+    before = host.generation
     # What the host or a scheduler once had must never be newer.
     host.generation = max(host.generation, request.generation)
     host.start_uuid = request.start_uuid
@@ -166,6 +168,9 @@ def _accept(session: orm.Session, host: models.Host,
     host.restored = restored
     host.report_number = host.comparison_number = 0
     host_db.changed(host)
+    if host.report_generation == before:
+        # A new session alone does not change what a report would.
+        host.report_generation = host.generation
     event_db.add(session, 'session', host.name,
                  detail=f'{host.session}, start {request.start_uuid}')
     if restored:
@@ -186,11 +191,42 @@ def _view(host: models.Host) -> objects.Session:
 
 def check(host: models.Host | None, origin: objects.Origin | None, *,
           reported: bool = True, hear: bool = True) -> None:
-    """Refuse a call of whoever must not speak for the locked host.
+    """Refuse a call as refuse() does, and note that the host called.
+
+    :param hear: False where nothing is locked
+    """
+    refuse(host, origin, reported=reported)
+    now = time.time()
+    if (hear and host is not None and origin is not None
+            and now - (host.heard_at or 0) >= _HEARD_PRECISION):
+        host.heard_at = now
+
+
+class _Host(typing.Protocol):
+    """A row of ``hosts``, as far as it says who speaks for the host."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def session(self) -> int: ...
+
+    @property
+    def start_uuid(self) -> str | None: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def report_number(self) -> int: ...
+
+
+def refuse(host: _Host | None, origin: objects.Origin | None, *,
+           reported: bool = True) -> None:
+    """Refuse a call of whoever must not speak for the host.
 
     :param origin: None: the conductor itself, or an operator
     :param reported: the session must have reported the host's devices
-    :param hear: note that the host called; False where nothing is locked
     :raises Fenced: another session speaks for the host
     :raises SessionLost: the database knows less than the host
     :raises Conflict: the session has not reported yet
@@ -217,9 +253,6 @@ def check(host: models.Host | None, origin: objects.Origin | None, *,
         raise exception.Conflict(
             kind='host', name=host.name,
             reason=f'session {host.session} has not reported its devices yet')
-    now = time.time()
-    if hear and now - (host.heard_at or 0) >= _HEARD_PRECISION:
-        host.heard_at = now
 
 
 def _lost(origin: objects.Origin, reason: str) -> exception.SessionLost:

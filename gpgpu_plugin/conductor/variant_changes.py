@@ -39,6 +39,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
@@ -260,6 +261,8 @@ def _match(session: orm.Session, change: models.VariantChange,
             if host.id in concerned:
                 host_db.changed(host)
     variant_matching.apply(session, hosts)
+    session.flush()
+    recleaning.clean_again(session, {host.id: host for host in hosts})
     changed = [host for host in hosts if host.generation != before[host.id]]
     type_sync.sync(session, [host.id for host in changed])
     inventory.refresh_all(session, [host.id for host in changed])
@@ -344,7 +347,8 @@ def _undo(session: orm.Session, part: _Part,
     variant.status = str(rules.Status.APPLYING)
     variant.reason = (
         f'instance {instance} got a device of this variant at the same time; '
-        f'the {what} was undone')
+        f'the {what} was undone. Groups that it had deleted are created '
+        f'again with the default allocation policy and types')
     change.last_host_id, change.skipped_hosts = 0, '[]'
     event_db.add(session, 'variant_undo', detail=json.dumps(
         {'name': variant.name, 'reason': variant.reason}))

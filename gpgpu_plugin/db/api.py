@@ -92,6 +92,7 @@ class Database:
                     hide_password=False)
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
+        _turn_off_jit(self.engine)
         if limit is not None:
             limit.apply(self.engine)
         # SQLite has one writer at a time anyway. Waiting here, in order,
@@ -148,6 +149,24 @@ class Database:
             max_retry_interval=1, retry_on_deadlock=True,
             exception_checker=_lost_insertion)(attempt)()
         return result
+
+
+def _turn_off_jit(engine: sa.Engine) -> None:
+    """Have PostgreSQL compile no expressions.
+
+    It compiles those of a statement that it believes to be long. A page of a
+    list takes 10 ms, and compiling its expressions took 600 ms.
+    """
+    if engine.dialect.name != 'postgresql':
+        return
+
+    @sa.event.listens_for(engine, 'connect')
+    def connect(connection: typing.Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute('SET jit = off')
+        connection.commit()
+    # oslo.db has opened a connection already.
+    engine.dispose()
 
 
 @contextlib.contextmanager

@@ -280,17 +280,20 @@ def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
         .where(models.Assignment.uuid.in_(list(uuids)))))
 
 
-def hosts_with_expired_lease(session: orm.Session, now: float) -> list[str]:
+def hosts_with_expired_lease(session: orm.Session, now: float,
+                             heard_since: float) -> list[str]:
     """Return the names of hosts with an active assignment whose lease is over.
 
     :param now: seconds since the epoch
+    :param heard_since: only hosts that called since then
     """
     return list(session.scalars(
         sa.select(models.Host.name).distinct()
         .join(models.Assignment,
               models.Assignment.host_id == models.Host.id)
         .where(models.Assignment.active == 1,
-               models.Assignment.lease_expires_at < now)
+               models.Assignment.lease_expires_at < now,
+               models.Host.heard_at >= heard_since)
         .order_by(models.Host.name)))
 
 
@@ -312,14 +315,22 @@ def other_hosts(session: orm.Session, uuids: Collection[str]) -> list[str]:
         .order_by(models.Host.name)))
 
 
+_KNOWN = tuple(
+    sa.select(column).where(
+        column.in_(sa.bindparam('uuids', expanding=True)))
+    for column in (
+        _TABLE.c.uuid,
+        models.Base.metadata.tables['usages'].c.assignment_uuid))
+
+
 def known(session: orm.Session, uuids: Collection[str]) -> set[str]:
     """Return those UUIDs that are assignments', ended and purged ones too."""
     found: set[str] = set()
-    for column in (models.Assignment.uuid, models.Usage.assignment_uuid):
+    for statement in _KNOWN:
         missing = set(uuids) - found
         if missing:
             found.update(session.scalars(
-                sa.select(column).where(column.in_(missing))))
+                statement, {'uuids': list(missing)}))
     return found
 
 

@@ -69,6 +69,8 @@ class DeviceRow:
     present: bool
     reason: str | None
     clean_token: str | None
+    clean_attempt: str | None
+    cleaned_steps: str | None
     pci_function: str
     vgpu_capability: str | None
     driver_capacity: str | None
@@ -82,7 +84,7 @@ COLUMNS = tuple(TABLE.c[field.name]
 """Columns of a DeviceRow, in its order."""
 
 _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
-            'clean_token')
+            'clean_token', 'clean_attempt', 'cleaned_steps')
 """Columns that claims and cleanings change."""
 
 _BY_UUID = sa.select(*COLUMNS).where(TABLE.c.uuid == sa.bindparam('uuid'))
@@ -185,6 +187,29 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
                    device_rules.DeviceState.DIRTY,
                    device_rules.DeviceState.CLEANING]))
         .order_by(models.Device.stable_id)))
+
+
+def had_tenants(session: orm.Session, host_ids: Sequence[int],
+                ) -> list[tuple[models.Device, str]]:
+    """Return the available functions that were cleaned after a tenant.
+
+    One whose vGPUs are not all available is left out.
+
+    :returns: each with the cleaning policy of its variant
+    """
+    child = orm.aliased(models.Device)
+    return list(session.execute(
+        sa.select(models.Device, models.Variant.cleaning_policy)
+        .join(models.Group, models.Group.id == models.Device.group_id)
+        .join(models.Variant, models.Variant.id == models.Group.variant_id)
+        .where(models.Device.host_id.in_(host_ids),
+               models.Device.kind == str(device_rules.DeviceKind.PCI),
+               models.Device.state == str(device_rules.DeviceState.AVAILABLE),
+               models.Device.cleaned_steps.is_not(None),
+               ~sa.exists().where(
+                   child.parent_id == models.Device.id,
+                   child.state != str(device_rules.DeviceState.AVAILABLE)))
+        .order_by(models.Device.id)).tuples())
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:

@@ -30,6 +30,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
+from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import variant as variant_rules
 
 
@@ -144,7 +145,7 @@ def listed(session: orm.Session, limit: int, host: str | None = None,
 
 def types_listed(session: orm.Session, limit: int, host: str | None = None,
                  variant: str | None = None, marker: str | None = None,
-                 vgpu_type: str | None = None,
+                 vgpu_type: str | None = None, *, only_enabled: bool = False,
                  ) -> list[tuple[str, models.Group, models.VGPUType]]:
     """Return types of groups of live hosts, with the hosts' names.
 
@@ -152,6 +153,7 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
     :param variant: name of the only variant
     :param marker: ``host:variant:type`` before the first one
     :param vgpu_type: name of the only type
+    :param only_enabled: leave out those that are disabled
     :raises NotFound: no such marker
     """
     query = _of_live_hosts(
@@ -160,9 +162,12 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
             models.VGPUType, models.VGPUType.gpu_group_id == models.Group.id)
     if vgpu_type is not None:
         query = query.where(models.VGPUType.vgpu_type == vgpu_type)
-    return list(session.execute(_page(
-        session, query, limit, (*_ORDER, models.VGPUType.id), marker,
-        (*_NAMES, models.VGPUType.vgpu_type))).tuples())
+    query = _page(session, query, limit, (*_ORDER, models.VGPUType.id),
+                  marker, (*_NAMES, models.VGPUType.vgpu_type))
+    # Not for the marker, which may have been disabled since.
+    if only_enabled:
+        query = query.where(models.VGPUType.enabled)
+    return list(session.execute(query).tuples())
 
 
 _ORDER = (models.Host.name, models.Group.id)
@@ -282,3 +287,16 @@ def _by_group(devices: Collection[device_db.DeviceRow]) -> tuple[
                 and device.vgpu_type is not None):
             foreign[of_gpu].append(device)
     return of_group, foreign
+
+
+def cleaning(session: orm.Session, group_id: int | None,
+             ) -> tuple[str, int | None]:
+    """Return the cleaning policy and the MiB of memory of a group's GPUs.
+
+    A device in no group has the default policy.
+    """
+    row = session.execute(
+        sa.select(models.Variant.cleaning_policy, models.Variant.memory_mib)
+        .join(models.Group, models.Group.variant_id == models.Variant.id)
+        .where(models.Group.id == group_id)).first()
+    return (cleaning_rules.DEFAULT, None) if row is None else (row[0], row[1])

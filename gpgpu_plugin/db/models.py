@@ -34,31 +34,13 @@ import datetime
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-_CONVENTION = {
-    'ix': 'ix_%(table_name)s_%(column_0_N_name)s',
-    'uq': 'uq_%(table_name)s_%(column_0_N_name)s',
-    'ck': 'ck_%(table_name)s_%(constraint_name)s',
-    'fk': 'fk_%(table_name)s_%(column_0_N_name)s',
-    'pk': 'pk_%(table_name)s',
-}
-
-NAME = sa.String(255)
-UUID = sa.String(36)
-PCI_ID = sa.String(4)
-
-# In parentheses: MySQL takes no literal as the default of a TEXT column, but
-# an expression; the other databases take either.
-EMPTY_LIST = sa.text("('[]')")
-EMPTY_OBJECT = sa.text("('{}')")
-PASSTHROUGH_ONLY = sa.text("""('["passthrough"]')""")
-# Recognisable as "not recorded". CURRENT_TIMESTAMP is UTC on SQLite alone.
-UNKNOWN_TIME = '1970-01-01 00:00:00'
+from gpgpu_plugin.db import column
 
 
 class Base(orm.DeclarativeBase):
     """Base class of all tables, which names constraints."""
 
-    metadata = sa.MetaData(naming_convention=_CONVENTION)
+    metadata = sa.MetaData(naming_convention=column.CONSTRAINTS)
 
 
 class Lock(Base):
@@ -94,8 +76,10 @@ class Host(Base):
     next start, whichever machine it is on. ``restored``: the host knows more
     than the database, and offers nothing until it has reported it.
     ``report_number``: the last scan of the session that was stored, 0 before
-    the first. ``comparison_number``: the last comparison with Placement that
-    was stored.
+    the first. ``report_digest``: of the last scan without news, NULL before
+    the first. ``report_generation``: the generation at which it has none.
+    ``report_answer``: the answer to it, as JSON. ``comparison_number``: the
+    last comparison with Placement that was stored.
 
     Unique keys: a live host is found by name and by node. Index
     ``changed_at``: ``changes_since`` reads only hosts that changed.
@@ -107,9 +91,9 @@ class Host(Base):
         sa.UniqueConstraint('node_uuid', 'deleted'),
         sa.Index(None, 'changed_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    name: orm.Mapped[str] = orm.mapped_column(NAME)
-    node: orm.Mapped[str] = orm.mapped_column(NAME)
-    node_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    name: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    node: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    node_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     generation: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
     changed_at: orm.Mapped[float] = orm.mapped_column(
@@ -117,13 +101,13 @@ class Host(Base):
     deleted: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
     problems: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='[]', server_default=EMPTY_LIST)
+        sa.Text, default='[]', server_default=column.EMPTY_LIST)
     reported_at: orm.Mapped[datetime.datetime | None]
     session: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
-    start_uuid: orm.Mapped[str | None] = orm.mapped_column(UUID)
+    start_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     machine: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='{}', server_default=EMPTY_OBJECT)
+        sa.Text, default='{}', server_default=column.EMPTY_OBJECT)
     heard_at: orm.Mapped[float | None] = orm.mapped_column(sa.Double)
     takeover: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
@@ -133,6 +117,12 @@ class Host(Base):
         sa.BigInteger, default=0, server_default='0')
     comparison_number: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
+    report_digest: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    report_generation: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
+    # Long, and only db.last_report reads it.
+    report_answer: orm.Mapped[str | None] = orm.mapped_column(
+        sa.Text, deferred=True)
 
 
 class Variant(Base):
@@ -145,6 +135,8 @@ class Variant(Base):
     kind of accelerator, as operators list it. ``resource_class``: of a whole
     GPU. ``traits``: JSON list of what its providers get beside the plugin's
     own. ``mix_policy``: which vGPUs may be on one GPU together.
+    ``cleaning_policy``: what its GPUs must pass between two tenants, a name or
+    steps. ``memory_mib``: MiB of memory of a GPU, NULL for unknown.
     ``enabled_types``: JSON list of the vGPU types that new groups offer.
     ``status``: a domain.variant.Status, whether a change of it is being
     applied to hosts. ``reason``: why its last change was undone, NULL if it
@@ -160,21 +152,24 @@ class Variant(Base):
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     name: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     normalized_name: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    vendor: orm.Mapped[str] = orm.mapped_column(PCI_ID)
-    device: orm.Mapped[str] = orm.mapped_column(PCI_ID)
-    subsystem_vendor: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
-    subsystem: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
+    vendor: orm.Mapped[str] = orm.mapped_column(column.PCI_ID)
+    device: orm.Mapped[str] = orm.mapped_column(column.PCI_ID)
+    subsystem_vendor: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
+    subsystem: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
     revision: orm.Mapped[str | None] = orm.mapped_column(sa.String(2))
     type: orm.Mapped[str] = orm.mapped_column(
         sa.String(32), server_default='gpu')
-    resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
+    resource_class: orm.Mapped[str] = orm.mapped_column(column.NAME)
     traits: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='[]', server_default=EMPTY_LIST)
+        sa.Text, default='[]', server_default=column.EMPTY_LIST)
     mix_policy: orm.Mapped[str] = orm.mapped_column(
         sa.String(16), default='same_type', server_default='same_type')
+    cleaning_policy: orm.Mapped[str] = orm.mapped_column(
+        sa.String(255), default='default', server_default='default')
+    memory_mib: orm.Mapped[int | None]
     enabled_types: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='["passthrough"]',
-        server_default=PASSTHROUGH_ONLY)
+        server_default=column.PASSTHROUGH_ONLY)
     status: orm.Mapped[str] = orm.mapped_column(
         sa.String(16), default='ready', server_default='ready')
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
@@ -201,14 +196,14 @@ class VariantChange(Base):
     variant_id: orm.Mapped[int] = orm.mapped_column(
         sa.ForeignKey('variants.id'))
     ids: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='[]', server_default=EMPTY_LIST)
+        sa.Text, default='[]', server_default=column.EMPTY_LIST)
     before: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     vgpu_type: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     enabled: orm.Mapped[bool | None]
     last_host_id: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
     skipped_hosts: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='[]', server_default=EMPTY_LIST)
+        sa.Text, default='[]', server_default=column.EMPTY_LIST)
 
 
 class Group(Base):
@@ -229,7 +224,7 @@ class Group(Base):
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
     variant_id: orm.Mapped[int] = orm.mapped_column(
         sa.ForeignKey('variants.id'))
-    provider_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    provider_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     allocation_policy: orm.Mapped[str] = orm.mapped_column(
         sa.String(32), default='depth_first', server_default='depth_first')
     variant: orm.Mapped[Variant] = orm.relationship(lazy='joined')
@@ -289,8 +284,11 @@ class Device(Base):
     last scan. ``state``: where it is in its life cycle; a row inserted without
     one is quarantined, so that nobody gets a device of which nothing is known.
     ``enabled``: the operator offers it. ``present``: the last scan saw it.
-    ``reason``: why it is quarantined or unmanaged. ``clean_token``: which
-    cleaning may end; a verdict on an earlier one is refused. ``pci_function``:
+    ``reason``: why it is quarantined or unmanaged. ``clean_token``: what made
+    it dirty, its last assignment or a request. ``clean_attempt``: the attempt
+    to clean it that may end; a verdict on an earlier one is refused.
+    ``cleaned_steps``: those that the last cleaning passed, joined by ``+``;
+    NULL before the first. ``pci_function``:
     JSON of the PCI function that the last scan read. ``vendor_id``,
     ``product_id``: its ids, '' for none; NULL in rows of a conductor that did
     not know these columns. ``vgpu_capability``,
@@ -311,7 +309,7 @@ class Device(Base):
                       sa.Index(None, 'parent_id'),
                       sa.Index(None, 'vendor_id', 'product_id', 'host_id'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
     group_id: orm.Mapped[int | None] = orm.mapped_column(
         sa.ForeignKey('host_gpu_groups.id'))
@@ -321,7 +319,7 @@ class Device(Base):
         sa.String(16), default='pci', server_default='pci')
     vgpu_type: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     placement_id: orm.Mapped[int | None]
-    stable_id: orm.Mapped[str] = orm.mapped_column(NAME)
+    stable_id: orm.Mapped[str] = orm.mapped_column(column.NAME)
     address: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     state: orm.Mapped[str] = orm.mapped_column(
         sa.String(16), server_default='quarantined')
@@ -330,11 +328,13 @@ class Device(Base):
     present: orm.Mapped[bool] = orm.mapped_column(
         default=True, server_default='1')
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
-    clean_token: orm.Mapped[str | None] = orm.mapped_column(UUID)
+    clean_token: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    clean_attempt: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    cleaned_steps: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
     pci_function: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, server_default=EMPTY_OBJECT)
-    vendor_id: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
-    product_id: orm.Mapped[str | None] = orm.mapped_column(PCI_ID)
+        sa.Text, server_default=column.EMPTY_OBJECT)
+    vendor_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
+    product_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
     vgpu_capability: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     driver_capacity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     generation: orm.Mapped[int] = orm.mapped_column(
@@ -376,25 +376,25 @@ class Assignment(Base):
         sa.Index(None, 'lease_expires_at'),
         sa.Index(None, 'ended_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     device_id: orm.Mapped[int] = orm.mapped_column(
         sa.ForeignKey('devices.id'))
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
-    instance_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
-    migration_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    migration_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     ordinal: orm.Mapped[int]
     active: orm.Mapped[int | None]
     vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
+    resource_class: orm.Mapped[str] = orm.mapped_column(column.NAME)
     request: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, server_default=EMPTY_OBJECT)
+        sa.Text, server_default=column.EMPTY_OBJECT)
     allocated: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
-    project_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
-    user_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
+    project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     claimed_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=UNKNOWN_TIME)
+        server_default=column.UNKNOWN_TIME)
     lease_expires_at: orm.Mapped[float | None] = orm.mapped_column(
         sa.Double)
     ended_at: orm.Mapped[datetime.datetime | None]
@@ -422,19 +422,19 @@ class Usage(Base):
     __table_args__ = (sa.UniqueConstraint('assignment_uuid'),
                       sa.Index(None, 'project_id', 'ended_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    assignment_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
-    instance_uuid: orm.Mapped[str] = orm.mapped_column(UUID)
+    assignment_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
-    project_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
-    user_id: orm.Mapped[str | None] = orm.mapped_column(NAME)
-    host: orm.Mapped[str] = orm.mapped_column(NAME)
+    project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    host: orm.Mapped[str] = orm.mapped_column(column.NAME)
     variant: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    resource_class: orm.Mapped[str] = orm.mapped_column(NAME)
+    resource_class: orm.Mapped[str] = orm.mapped_column(column.NAME)
     began_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=UNKNOWN_TIME)
+        server_default=column.UNKNOWN_TIME)
     ended_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=UNKNOWN_TIME)
+        server_default=column.UNKNOWN_TIME)
 
 
 class Event(Base):
@@ -455,10 +455,10 @@ class Event(Base):
                       sa.Index(None, 'at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=UNKNOWN_TIME)
+        server_default=column.UNKNOWN_TIME)
     kind: orm.Mapped[str] = orm.mapped_column(sa.String(32))
-    host: orm.Mapped[str | None] = orm.mapped_column(NAME)
-    device_uuid: orm.Mapped[str | None] = orm.mapped_column(UUID)
-    assignment_uuid: orm.Mapped[str | None] = orm.mapped_column(UUID)
-    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(UUID)
+    host: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    device_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    assignment_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     detail: orm.Mapped[str | None] = orm.mapped_column(sa.Text)

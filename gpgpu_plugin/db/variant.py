@@ -26,7 +26,8 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
 
 _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
-        'type', 'resource_class', 'mix_policy')
+        'type', 'resource_class', 'mix_policy', 'cleaning_policy',
+        'memory_mib')
 
 COLUMNS = tuple(models.Base.metadata.tables['variants'].c[name]
                 for name in ('name', 'traits', *_IDS))
@@ -34,7 +35,8 @@ COLUMNS = tuple(models.Base.metadata.tables['variants'].c[name]
 
 
 @functools.lru_cache(maxsize=1000)
-def value(name: str, traits: str, *ids: str | None) -> rules.Variant:
+def value(name: str, traits: str, *ids: str | int | None,
+          ) -> rules.Variant:
     """Return the value of some columns, made once in this process."""
     return rules.Variant(
         name=name, traits=tuple(json.loads(traits)),

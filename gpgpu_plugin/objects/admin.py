@@ -80,6 +80,7 @@ class GroupInfo:
     resource_class: str
     provider_uuid: str
     allocation_policy: str
+    cleaning_policy: str
     total: int
     reserved: int
     remaining: int

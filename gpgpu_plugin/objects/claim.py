@@ -163,8 +163,12 @@ class CleanTask:
 
     :ivar assignment_uuid: its last assignment; None if it never had one
     :ivar vgpu_type: type of the vGPU that exists or may exist
-    :ivar token: identifies this cleaning of the device (its last assignment,
-        or the operator's request); a verdict with another token is refused
+    :ivar token: the attempt to clean the device that is going on, else the
+        request; a start with another token is refused
+    :ivar request: what made the device dirty: its last assignment, or what an
+        operator did
+    :ivar steps: those that the cleaning must pass, in their order
+    :ivar memory_mib: MiB of memory of the whole GPU; None: unknown
     """
 
     device_uuid: str
@@ -172,5 +176,8 @@ class CleanTask:
     address: str
     variant: str | None
     token: str
+    request: str
     assignment_uuid: str | None = None
     vgpu_type: str | None = None
+    steps: tuple[str, ...]
+    memory_mib: int | None = None

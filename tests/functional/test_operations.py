@@ -296,10 +296,14 @@ class ReleaseTest(OperationCase):
         self.failed('unshelve', 'not_enough_available')
         self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
         self.assertEqual(set(), self.devices_of(self.server))
-        for claim in claims:
+        for host, claim in zip(self.machines, claims, strict=True):
             self.abandon(claim)
+            self.driver(host).gpu_tracker.refresh()
+            self.run_once(host)
+            self.wait_inventory(4, 0, host, 'L40S')
         self.act('unshelve')
-        self.wait_status(self.server['id'], 'ACTIVE')
-        self.wait_facts(self.server, self.expected(
-            {'gpu1': self.hostdevs(self.server)}))
-        self.assertEqual(2, len(self.hostdevs(self.server)))
+        host = self.wait_status(
+            self.server['id'], 'ACTIVE')['OS-EXT-SRV-ATTR:host']
+        devices = self.hostdevs(self.server, host)
+        self.wait_facts(self.server, self.expected({host: devices}))
+        self.assertEqual(2, len(devices))

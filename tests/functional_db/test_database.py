@@ -23,6 +23,8 @@ import sqlalchemy as sa
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import repeated_reports
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import type_sync
@@ -35,6 +37,7 @@ from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import purge
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
@@ -47,7 +50,9 @@ from tests.unit.conductor import test_claims
 from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
+from tests.unit.conductor import test_recleaning
 from tests.unit.conductor import test_releases
+from tests.unit.conductor import test_repeated_reports
 from tests.unit.conductor import test_reports
 from tests.unit.conductor import test_scheduler_feed
 from tests.unit.conductor import test_sessions
@@ -128,6 +133,21 @@ class LateCommit(base.ConductorTestCase):
                              self.seen())
         self.assertEqual({'h1': first['h1'] + 1, 'h2': first['h2'] + 1},
                          self.seen())
+
+    def test_commit_that_waited_longer_than_the_window_is_seen_later(self):
+        """No server ends one that waits for a synchronous standby."""
+        first = self.seen()
+        long_ago = 2 * scheduler_feed.WINDOW
+        with self.db.writer() as session:
+            host_db.changed(host_db.lock(session, 'h1'))
+            session.flush()
+            session.execute(sa.update(models.Host).where(
+                models.Host.name == 'h1').values(
+                    changed_at=models.Host.changed_at - long_ago))
+        self.assertEqual(first, self.seen())
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.scheduler_filters.scheduler_view.READ_AGAIN', 0))
+        self.assertEqual({**first, 'h1': first['h1'] + 1}, self.seen())
 
     def test_host_whose_row_is_locked_is_seen(self):
         with self.uncommitted('h2'):
@@ -297,6 +317,37 @@ class PurgeBesideLock(base.ConductorTestCase):
         self.assertEqual(8, purged.assignments)
 
 
+class RepeatedBesideLocks(base.ConductorTestCase):
+    """A report without news while somebody keeps locks."""
+
+    def setUp(self):
+        super().setUp()
+        for _ in range(2):
+            reports.report(self.db, base.scan(base.EIGHT))
+
+    def answer(self):
+        return repeated_reports.answer(
+            self.db, base.scan(base.EIGHT, number=9), None)
+
+    def test_change_of_variants_does_not_delay_it(self):
+        with self.db.writer() as session:
+            variant_db.lock(session)
+            self.assertIsNotNone(self.answer())
+
+    def test_change_that_it_waited_for_is_news(self):
+        answers = []
+        with self.db.writer() as session:
+            host_db.changed(host_db.lock(session, 'h1'))
+            session.flush()
+            waits = threading.Thread(
+                target=lambda: answers.append(self.answer()))
+            waits.start()
+            waits.join(0.5)
+            self.assertEqual([], answers)
+        waits.join(300)
+        self.assertEqual([None], answers)
+
+
 class BesideClaims(changes.ChangeCase):
     """A variant that is created beside claims and other transactions."""
 
@@ -350,10 +401,16 @@ class BesideClaims(changes.ChangeCase):
 
 def _on(mixin, *cases):
     """Derive each test case for the server of the mixin."""
-    prefix = mixin.__name__.removesuffix('Mixin')
-    return {f'{prefix}{case.__name__}': type(
-        f'{prefix}{case.__name__}', (mixin, case),
-        {'__module__': __name__}) for case in cases}
+    return {name: type(name, (mixin, case), {'__module__': __name__})
+            for name, case in ((_name(mixin, case), case) for case in cases)}
+
+
+def _name(mixin, case):
+    """Return a name with that of the module, as several have a ClaimTest."""
+    module = case.__module__.rpartition('.')[2]
+    return (mixin.__name__.removesuffix('Mixin')
+            + module.removeprefix('test_').title().replace('_', '')
+            + case.__name__)
 
 
 for _mixin in (PostgreSQLMixin, MariaDBMixin):
@@ -366,7 +423,8 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_device_list.PageTest, test_pages.PagesTest,
         test_purge.PurgeTest, test_usage.UsageTest,
         test_cleaning.TasksTest, test_cleaning.StartedTest,
-        test_cleaning.FinishedTest, test_cleaning.OperatorReleaseTest,
+        test_cleaning.AttemptTest, test_cleaning.FinishedTest,
+        test_cleaning.OperatorReleaseTest, test_recleaning.CleanAgainTest,
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
         test_variant.VariantTest, test_variant.PendingTest,
         changes.ChunkTest, changes.ReportTest, changes.ClaimTest,
@@ -378,9 +436,17 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.MdevCapacityTest,
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
-        FirstReport, FirstTypes, PurgeBesideLock, BesideClaims))
+        FirstReport, FirstTypes, PurgeBesideLock, BesideClaims,
+        RepeatedBesideLocks, test_repeated_reports.RepeatedTest))
 del BesideClaims, BusyHost, FirstReport, FirstTypes, LateCommit
-del PurgeBesideLock, _mixin
+del PurgeBesideLock, RepeatedBesideLocks, _mixin
+
+
+class JITTest(PostgreSQLMixin, base.ConductorTestCase):
+
+    def test_postgresql_compiles_no_expressions(self):
+        with self.db.reader() as session:
+            self.assertEqual('off', session.scalar(sa.text('SHOW jit')))
 
 
 class NameTest(MariaDBMixin, base.ConductorTestCase):

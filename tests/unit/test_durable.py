@@ -17,10 +17,10 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin import privsep
 from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.vfio import baseline
-from gpgpu_plugin.privsep import designation
+from gpgpu_plugin.host.vfio import boot_files
 
 
 class DurableTest(base.BaseTestCase):
@@ -69,8 +69,8 @@ class DurableTest(base.BaseTestCase):
 
     def test_designations(self):
         self.useFixture(fixtures.MockPatchObject(
-            privsep.sys_admin_pctxt, 'client_mode', False))
-        self.useFixture(fixtures.MockPatchObject(
-            designation, 'ETC', self.folder))
-        designation.add_rule('/devices/pci0000:20/01.0', '10de', '11fa')
-        self.check(f'{self.folder}/{designation.RULES}')
+            boot_files, 'ETC', self.folder))
+        boot_files.add_rule(
+            '/devices/pci0000:20/01.0', '10de', '11fa',
+            vfio_drivers.VFIODriver(module='vfio-pci', name='vfio-pci'))
+        self.check(f'{self.folder}/{boot_files.RULES}')

@@ -55,6 +55,7 @@ def info(host: str, group: group_rules.GroupCapacity) -> objects.GroupInfo:
         resource_class=group.variant.resource_class,
         provider_uuid=group.provider_uuid,
         allocation_policy=group.allocation_policy,
+        cleaning_policy=group.variant.cleaning_policy,
         total=desired.total if desired else 0,
         reserved=desired.reserved if desired else 0,
         remaining=group.available(whole),

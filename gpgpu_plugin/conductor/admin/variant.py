@@ -95,7 +95,9 @@ def set_(db: api.Database, view: objects.VariantInfo,
         row = variant_db.get(session, value.name)
         before = variant_db.to_domain(row)
         variant_changes.check_settled(session, row)
-        _check_unused(session, row)
+        matters = rules.matters_while_assigned(before, value)
+        if matters:
+            _check_unused(session, row)
         rules.check_beside(value, [
             other for other in _others(session)
             if other.name != value.name])
@@ -103,7 +105,9 @@ def set_(db: api.Database, view: objects.VariantInfo,
         event_db.add(session, 'variant_set', detail=json.dumps(
             dataclasses.asdict(value)))
         change = change_db.add(
-            session, row, rules.Status.CHANGING, [before, value], before)
+            session, row, rules.Status.CHANGING, [before, value], before,
+        ) if matters else change_db.add(
+            session, row, rules.Status.APPLYING, [value], None)
         caller.check_wanted()
         return change.id
     variant_changes.apply(db, db.write(work), caller)

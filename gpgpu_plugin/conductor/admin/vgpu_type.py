@@ -38,7 +38,7 @@ from gpgpu_plugin.objects import admin as objects
 
 def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, limit: int = objects.PAGE_SIZE,
-             marker: str | None = None,
+             marker: str | None = None, *, only_enabled: bool = False,
              ) -> tuple[objects.VGPUTypeInfo, ...]:
     """Return a page of types of groups (Conductor.vgpu_type_list)."""
     with db.reader() as session:
@@ -47,7 +47,8 @@ def list_all(db: api.Database, host: str | None = None,
         if variant is not None:
             variant_db.get(session, variant)
         return _infos(session, group_db.types_listed(
-            session, pages.size(limit), host, variant, marker))
+            session, pages.size(limit), host, variant, marker,
+            only_enabled=only_enabled))
 
 
 def _infos(session: orm.Session,

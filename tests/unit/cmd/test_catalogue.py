@@ -159,6 +159,16 @@ class ImportTest(cmd_base.CommandTestCase):
         self.assertEqual(['CUSTOM_HOPPER'], self.json(
             'variant', 'show', 'H100')['Traits'])
 
+    def test_import_keeps_the_cleaning_policy_of_a_variant(self):
+        self.imported(self.path)
+        self.json('variant', 'set', 'H100', '--cleaning-policy', 'scrub',
+                  '--memory-mib', '81559')
+        self.assertEqual(
+            [('H100', 'unchanged', 8), ('A100', 'unchanged', 0)],
+            self.imported(self.path))
+        self.assertEqual('scrub', self.json(
+            'variant', 'show', 'H100')['Cleaning Policy'])
+
     def test_import_of_named_entries_leaves_out_the_rest(self):
         self.assertEqual([('A100', 'created', 0)],
                          self.imported(self.path, '--only', 'A100'))

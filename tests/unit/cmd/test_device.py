@@ -15,6 +15,7 @@ import uuid
 
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
+from tests.fixtures import cleaned
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -90,8 +91,8 @@ class DeviceTest(base.CommandTestCase):
         releases.release(db, [assigned.uuid])
         [task] = cleaning.tasks(db, 'h1')
         cleaning.started(db, task.device_uuid, task.token, task.token)
-        cleaning.finished(db, task.device_uuid, task.token, passed=False,
-                          evidence='option ROM differs')
+        cleaning.finished(db, task.device_uuid, task.token,
+                          task.steps, cleaned.failed('option ROM differs'))
         shown = self.json('device', 'show', assigned.device_uuid)
         self.assertEqual('quarantined', shown['Shown State'])
         self.assertIn('option ROM differs', shown['Reason'])

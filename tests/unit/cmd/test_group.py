@@ -30,7 +30,8 @@ class GroupTest(base.CommandTestCase):
         self.assertEqual({
             'Host': 'h1', 'Variant': 'H100',
             'Resource Class': 'CUSTOM_GPU_H100',
-            'Allocation Policy': 'depth_first', 'Total': 8, 'Reserved': 3,
+            'Allocation Policy': 'depth_first',
+            'Cleaning Policy': 'default', 'Total': 8, 'Reserved': 3,
             'Remaining': 5, 'Assigned': 2, 'States': {
                 'assigned': 2, 'available': 5, 'disabled': 1}}, row)
 

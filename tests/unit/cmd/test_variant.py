@@ -41,7 +41,8 @@ class VariantTest(base.CommandTestCase):
             '2330', '--subsystem-vendor', '10de', '--subsystem', '16C1',
             '--revision', 'A1', '--type', 'gpu', '--resource-class', 'PGPU',
             '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN',
-            '--mix-policy', 'any_mix')
+            '--mix-policy', 'any_mix', '--cleaning-policy', 'scrub',
+            '--memory-mib', '81920')
         self.assertEqual(
             {
                 'Name': 'big',
@@ -54,6 +55,8 @@ class VariantTest(base.CommandTestCase):
                 'Resource Class': 'PGPU',
                 'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'],
                 'Mix Policy': 'any_mix',
+                'Cleaning Policy': 'scrub',
+                'Memory Mib': 81920,
                 'Devices': 8,
                 'Status': 'ready',
                 'Reason': None,

@@ -46,6 +46,15 @@ class VGPUTypeTest(base.CommandTestCase):
             self.listed('--enabled', '--host', 't1').keys())
         self.assertEqual({}, self.listed_of_nobody())
 
+    def test_list_comes_in_parts(self):
+        rows = list(self.listed())
+        first = self.listed('--limit', '5')
+        self.assertEqual(rows[:5], list(first))
+        self.assertEqual(rows[5:], list(self.listed(
+            '--marker', '{}:T4:{}'.format(*rows[4]))))
+        self.assertIn('--limit and --marker', self.refused(
+            'vgpu-type', 'list', '--cloud', '--limit', '5'))
+
     def listed_of_nobody(self):
         self.manage('variant', 'create', 'other', '--vendor', '10de',
                     '--device', '9999')

@@ -23,11 +23,13 @@ from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
+from tests.fixtures import cleaned
 from tests.unit.compute import make
 
 TASK = claim_obj.CleanTask(
     device_uuid='d1', stable_id='/devices/x', address='0000:3b:00.0',
-    variant='H100', token='t1', assignment_uuid='a1', vgpu_type='H100-4Q')
+    variant='H100', token='t1', assignment_uuid='a1', vgpu_type='H100-4Q',
+    request='r1', steps=('reset',))
 DEVICE = host_base.HostDevice.to_clean(TASK)
 
 
@@ -40,8 +42,8 @@ class CleanTest(base.BaseTestCase):
         folder = self.useFixture(fixtures.TempDir()).path
         self.book = assignments.HostAssignments(f'{folder}/h1.json')
         self.backend = mock.create_autospec(host_base.Host, instance=True)
-        self.backend.clean.return_value = host_base.CleanVerdict(
-            passed=True, evidence='reset')
+        self.verdict = cleaned.verdict(DEVICE)
+        self.backend.clean.return_value = self.verdict
         self.log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.compute.cleaner'))
 
@@ -56,19 +58,19 @@ class CleanTest(base.BaseTestCase):
         [((_, _, device_uuid, token, attempt), _)] = (
             self.api.clean_started.call_args_list)
         self.assertEqual(('d1', 't1'), (device_uuid, token))
-        [((_, _, device_uuid, ended), sent)] = (
+        [((_, _, device_uuid, ended, steps, results), sent)] = (
             self.api.clean_finished.call_args_list)
         # The verdict is on this attempt, not on the assignment that ended.
         self.assertEqual(('d1', attempt), (device_uuid, ended))
         self.assertNotIn(attempt, ('t1', 'a1'))
-        return sent
+        self.assertEqual(TASK.steps, steps)
+        return results, sent['driver_capacities']
 
     def test_clean_device_is_reported_with_the_driver_s_capacity(self):
         self.backend.driver_capacity.return_value = {'/devices/x': 'capacity'}
         self.assertIs(self.api.clean_finished.return_value, self.clean())
         self.assertEqual(
-            {'passed': True, 'evidence': 'reset',
-             'driver_capacities': {'/devices/x': 'capacity'}},
+            (self.verdict.results, {'/devices/x': 'capacity'}),
             self.finished())
         self.backend.clean.assert_called_once_with(DEVICE)
         self.backend.driver_capacity.assert_called_once_with([DEVICE])
@@ -85,10 +87,11 @@ class CleanTest(base.BaseTestCase):
         self.assertEqual([], self.book.contradictions(granted))
 
     def test_device_that_is_not_clean_is_reported_and_logged(self):
-        self.backend.clean.return_value = host_base.CleanVerdict(
-            passed=False, evidence='device was 2330, is 2339')
+        self.backend.clean.return_value = host_base.CleanVerdict.failed(
+            DEVICE, 'device was 2330, is 2339')
         self.clean()
-        self.assertFalse(self.finished()['passed'])
+        [result], _ = self.finished()
+        self.assertEqual('failed', result.outcome)
         for words in ('0000:3b:00.0', 'device was 2330, is 2339',
                       'gpgpu-manage device release d1'):
             self.assertIn(words, self.log.output)
@@ -96,9 +99,9 @@ class CleanTest(base.BaseTestCase):
     def test_error_of_the_host_quarantines_the_device(self):
         self.backend.clean.side_effect = RuntimeError('surprise')
         self.clean()
-        sent = self.finished()
-        self.assertEqual((False, 'RuntimeError: surprise'),
-                         (sent['passed'], sent['evidence']))
+        [result], _ = self.finished()
+        self.assertEqual(('failed', 'RuntimeError: surprise'),
+                         (result.outcome, result.reason))
 
     def test_host_that_is_not_ready_gives_no_verdict(self):
         self.backend.clean.side_effect = exception.HostNotReady(

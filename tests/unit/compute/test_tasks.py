@@ -148,6 +148,14 @@ class ReportTest(TasksTestCase):
         self.report()
         self.backend.make_vfs.assert_called_once_with({GPU.id})
 
+    def test_vfs_are_not_made_on_dirty_gpus(self):
+        assignment = make.assignment(stable_id=GPU.id)
+        self.book.add('i1', [assignment])
+        self.book.remove('i1', [assignment.uuid])
+        self.assertEqual([], self.book.all())
+        self.report()
+        self.backend.make_vfs.assert_called_once_with({GPU.id})
+
     def test_assigned_device_at_another_address_has_moved(self):
         for address, moved in ((GPU.address, False), ('0000:3c:00.0', True)):
             self.api.reset_mock()

@@ -27,6 +27,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import cleaned
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
 from tests.fixtures import hosts
@@ -120,8 +121,10 @@ class ConductorTestCase(base.BaseTestCase):
             for task in cleaning.tasks(self.db, host.host):
                 cleaning.started(
                     self.db, task.device_uuid, task.token, task.token)
-                cleaning.finished(self.db, task.device_uuid, task.token,
-                                  passed=passed, evidence='looked at')
+                cleaning.finished(
+                    self.db, task.device_uuid, task.token, task.steps,
+                    cleaned.results(task.steps) if passed
+                    else cleaned.failed('looked at'))
 
     def states(self):
         return host_admin.list_all(self.db)[0].devices

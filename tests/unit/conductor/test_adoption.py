@@ -19,6 +19,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -134,6 +135,20 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         after = self.boot(8, 'i2')
         self.restored(self.book(after, ended))
         self.assertEqual({'i2'}, set(self.users().values()))
+
+    def test_gpu_with_vgpus_was_given_to_nobody_whole(self):
+        """No policy about its memory can be met while its driver has it."""
+        functions = [
+            dataclasses.replace(function, used_by=used_by)
+            for function, used_by in zip(
+                self.functions[:3], (
+                    device_rules.DeviceUser.VF, device_rules.DeviceUser.MDEV,
+                    None), strict=True)]
+        self.restored([], functions)
+        self.assertEqual(
+            ['available', 'available', 'dirty'],
+            [row.shown_state for row in device_admin.list_all(self.db)
+             if row.present])
 
     def test_assignment_that_only_the_database_has_stays(self):
         # Its host finds out from Nova whether the instance still has it.

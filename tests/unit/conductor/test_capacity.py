@@ -17,7 +17,11 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain.vgpu import capability
+from tests.fixtures import cleaned
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -42,6 +46,19 @@ class LoadTest(vgpu_base.VGPUTestCase):
             row.state, row.vgpu_type, row.is_managed))
         self.assertEqual(base.uuids(claim), [
             assigned.uuid for assigned in value.assignments])
+
+    def test_steps_of_a_vf_depend_on_whether_it_makes_mdevs(self):
+        for mechanism, expected in (
+                (capability.VGPUMechanism.MDEV, ('host-driver',)),
+                (None, ('host-driver', 'reset', 'settings'))):
+            vf = models.Device(
+                stable_id='/devices/x/vf0', cleaned_steps='host-driver',
+                vgpu_capability=mechanism and device_db.dump(
+                    capability.VGPUCapability(mechanism=mechanism, types=())))
+            self.assertEqual(
+                expected, capacity.required_steps(vf, 'scrub'))
+            self.assertIs(mechanism is not None,
+                          capacity.is_proven(vf, 'scrub'))
 
     def test_loading_costs_two_statements(self):
         with self.db.reader() as session:
@@ -95,8 +112,9 @@ class StatementsTest(base.ConductorTestCase):
         # capacities.
         self.count(7, cleaning.started, self.db, task.device_uuid, task.token,
                    'attempt')
-        self.count(8, cleaning.finished, self.db, task.device_uuid, 'attempt',
-                   passed=True, evidence='')
+        # As above, and its policy.
+        self.count(9, cleaning.finished, self.db, task.device_uuid, 'attempt',
+                   task.steps, cleaned.results(task.steps))
 
     def test_claim_that_is_refused_or_repeated_only_reads(self):
         self.claim(8)
@@ -105,6 +123,9 @@ class StatementsTest(base.ConductorTestCase):
                    1, instance='i2')
 
     def test_report_of_nothing_new(self):
+        scan = base.scan(base.EIGHT, number=1)
         with self.statements() as found:
-            reports.report(self.db, base.scan(base.EIGHT, number=1))
-        self.assertLessEqual(len(found), 9, found)
+            reports.report(self.db, scan)
+        # In its own transaction it is looked for; the last one is written.
+        self.assertLessEqual(len(found), 14, found)
+        self.count(2, reports.report, self.db, scan)

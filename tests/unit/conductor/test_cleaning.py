@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of cleaning: one attempt per device, identified by a token."""
 
+import dataclasses
+
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
@@ -20,6 +22,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -35,10 +38,14 @@ class CleaningCase(base.ConductorTestCase):
         token = token or task.token
         cleaning.started(self.db, task.device_uuid, token, token)
 
-    def finish(self, task, token=None, passed=True, evidence=''):
+    def finish(self, task, token=None, results=None):
         return cleaning.finished(
-            self.db, task.device_uuid, token or task.token, passed=passed,
-            evidence=evidence)
+            self.db, task.device_uuid, token or task.token, task.steps,
+            cleaned.results(task.steps) if results is None else results)
+
+    def set_variant(self, **fields):
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant_admin.show(self.db, 'H100'), **fields))
 
     def row(self, task):
         with self.db.reader() as session:
@@ -161,6 +168,26 @@ class AttemptTest(CleaningCase):
         self.finish(task, 'a2')
         self.assertEqual({'available': 8}, self.states())
 
+    def test_request_stays_the_same_in_all_attempts(self):
+        """A restart of the host does not accept what a guest changed."""
+        [task] = self.dirty()
+        self.assertEqual(task.token, task.request)
+        again = self.started(task, 'a1')
+        self.assertEqual(('a1', task.request), (again.token, again.request))
+        third = self.started(again, 'a2')
+        self.assertEqual(('a2', task.request), (third.token, third.request))
+
+    def test_attempt_that_began_before_the_upgrade_begins_anew(self):
+        [task] = self.dirty()
+        self.started(task, 'a1')
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).where(
+                models.Device.clean_attempt.is_not(None)).values(
+                    clean_token='a1', clean_attempt=None))
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.finish(self.started(again, 'a2'), 'a2')
+        self.assertEqual({'available': 8}, self.states())
+
     def test_start_that_arrives_after_a_later_attempt_is_refused(self):
         [task] = self.dirty()
         again = self.started(task, 'a1')
@@ -194,14 +221,76 @@ class FinishedTest(CleaningCase):
         [task] = self.dirty()
         self.start(task)
         self.assertEqual((8, 1), self.offered(
-            self.finish(task, passed=False, evidence='looked at')))
+            self.finish(task, results=cleaned.failed('looked at'))))
         [device] = device_admin.list_all(self.db, state='quarantined')
-        self.assertEqual('cleaning failed: looked at', device.reason)
+        self.assertEqual(
+            'cleaning failed: reset failed: looked at', device.reason)
         self.assertEqual('clean_failed', self.kinds()[-1])
         self.assertEqual(
             'h1', cleaning.operator_release(self.db, device.uuid))
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
+
+    def judged(self, task, steps):
+        """Finish with steps that passed; return state and reason."""
+        self.start(task)
+        self.finish(task, results=cleaned.results(steps))
+        row = self.row(task)
+        return row.state, row.reason
+
+    def test_conductor_judges_by_the_policy_not_the_host(self):
+        """A host without the step, such as an older one, proves nothing."""
+        [task] = self.dirty()
+        self.assertEqual(('reset', 'settings', 'canary'), task.steps)
+        state, reason = self.judged(task, ('reset', 'settings'))
+        self.assertEqual(
+            ('quarantined', 'cleaning failed: canary is required, and the '
+                            'host did not do it'), (state, reason))
+        self.assertEqual('reset+settings', self.row(task).cleaned_steps)
+
+    def test_policy_that_changes_during_the_cleaning_counts(self):
+        [task] = self.dirty()
+        self.set_variant(cleaning_policy='scrub', memory_mib=81920)
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual((('reset', 'settings', 'scrub', 'canary'), 81920),
+                         (again.steps, again.memory_mib))
+        # The host did all that it was asked for: it is asked for more.
+        self.assertEqual(('dirty', None), self.judged(task, task.steps))
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual((task.request, task.request),
+                         (again.request, again.token))
+        self.assertEqual('clean_interrupted', self.kinds()[-1])
+
+    def test_policy_that_changes_during_a_cleaning_that_fails(self):
+        [task] = self.dirty()
+        self.set_variant(cleaning_policy='scrub', memory_mib=81920)
+        self.start(task)
+        self.finish(task, results=cleaned.failed('looked at'))
+        self.assertEqual('quarantined', self.row(task).state)
+
+    def test_reset_alone_is_enough_only_if_the_policy_says_so(self):
+        self.set_variant(cleaning_policy='reset-only')
+        [task] = self.dirty()
+        self.assertEqual(('reset', 'settings'), task.steps)
+        self.assertEqual(('available', None), self.judged(task, task.steps))
+
+    def test_device_in_no_group_needs_the_default_policy(self):
+        self.set_variant(cleaning_policy='reset-only')
+        [task] = self.dirty()
+        variant_admin.delete(self.db, 'H100')
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual(('reset', 'settings', 'canary'), task.steps)
+        self.assertEqual('quarantined', self.judged(
+            task, ('reset', 'settings'))[0])
+
+    def test_evidence_of_each_step_is_in_the_history(self):
+        [task] = self.dirty()
+        self.judged(task, task.steps)
+        with self.db.reader() as session:
+            detail = session.scalars(sa.select(models.Event.detail).where(
+                models.Event.kind == 'clean_passed')).one()
+        for step in task.steps:
+            self.assertIn(f'{step} passed: as it should be', detail)
 
     def test_verdict_on_a_cleaning_that_did_not_start_is_refused(self):
         [task] = self.dirty()
@@ -234,8 +323,8 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         self.assertEqual('T4-4Q', task.vgpu_type)
         cleaning.started(self.db, task.device_uuid, task.token, task.token)
         cleaning.finished(
-            self.db, task.device_uuid, task.token, passed=True, evidence='',
-            driver_capacities={
+            self.db, task.device_uuid, task.token, task.steps,
+            cleaned.results(task.steps), driver_capacities={
                 self.functions[0].id: driver_capacity.DriverCapacity(
                     available={'T4-4Q': 1})})
         self.assertEqual(5, self.remaining()['4Q'])

@@ -38,14 +38,15 @@ class ConcurrencyTest(base.BaseTestCase):
     def limits(self, conf):
         return (conf.oslo_messaging_rabbit.rabbit_qos_prefetch_count,
                 conf.executor_thread_pool_size,
+                conf.oslo_messaging_rabbit.rpc_conn_pool_size,
                 conf.database.max_pool_size + conf.database.max_overflow)
 
     def test_defaults_follow_from_the_number_of_threads(self):
         for values, expected in (
-                ({}, (40, 40, 42)),
-                ({'executor_thread_pool_size': 8}, (8, 8, 10)),
+                ({}, (10, 40, 42, 42)),
+                ({'executor_thread_pool_size': 8}, (8, 8, 10, 10)),
                 ({'executor_thread_pool_size': 8,
-                  'database__max_pool_size': 20}, (8, 8, 20))):
+                  'database__max_pool_size': 20}, (8, 8, 10, 20))):
             conf = self.configured(**values)
             concurrency.check(conf)
             self.assertEqual(expected, self.limits(conf))

@@ -19,6 +19,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -69,7 +70,8 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         cleaning.started(
                 self.db, task.device_uuid, task.token, task.token)
         cleaning.finished(
-            self.db, task.device_uuid, task.token, passed=True, evidence='',
+            self.db, task.device_uuid, task.token, task.steps,
+            cleaned.results(task.steps),
             driver_capacities=self.driver(GPUS[0], Q1=14, Q4=3, Q16=0))
         self.assertEqual({'passthrough': 2, '1Q': 30, '4Q': 7, '16Q': 1},
                          self.remaining())
@@ -161,8 +163,8 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
             self.db,
             task.device_uuid,
             task.token,
-            passed=True,
-            evidence='',
+            task.steps,
+            cleaned.results(task.steps),
             driver_capacities=self.driver(
                 GPUS[0], second, sampled_at=('a', 3), Q4=0
             ),
@@ -184,8 +186,8 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
             self.db,
             task.device_uuid,
             task.token,
-            passed=True,
-            evidence='',
+            task.steps,
+            cleaned.results(task.steps),
             driver_capacities=self.driver(
                 GPUS[0], sampled_at=('a', 3), Q1=12, Q4=3
             ),

@@ -31,6 +31,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from tests.fixtures import cleaned
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -171,7 +172,8 @@ class DriverMachine(RuleBasedStateMachine):
                 self.case.db, task.device_uuid, task.token, task.token)
             self.drivers[gpu].made.pop(task.assignment_uuid)
             self.call(how != 'now', cleaning.finished, task.device_uuid,
-                      task.token, passed=True, evidence='',
+                      task.token, task.steps,
+                      cleaned.results(task.steps),
                       driver_capacities=self.sampled(gpu))
         if how == 'swapped':
             while self.calls[before:]:

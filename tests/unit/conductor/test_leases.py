@@ -16,6 +16,7 @@ import fixtures
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import host as host_db
 from tests.unit.conductor import base
 from tests.unit.conductor import test_manager
 
@@ -31,6 +32,12 @@ class LeaseWatchTest(base.ConductorTestCase):
         self.watch = leases.LeaseWatch(
             self.db, self.compute, lambda: self.now)
 
+    def expire_on_two_hosts(self):
+        self.report_second_host()
+        self.claim(1)
+        self.claim(1, 'i2', host='h2')
+        self.now += 61
+
     def test_host_is_notified_of_an_expired_lease_until_it_ends(self):
         granted = self.claim(2)
         self.assertEqual([], self.watch.run_once())
@@ -41,16 +48,33 @@ class LeaseWatchTest(base.ConductorTestCase):
         releases.release(self.db, base.uuids(granted))
         self.assertEqual([], self.watch.run_once())
 
+    def test_host_that_is_silent_is_not_notified(self):
+        self.claim(1)
+        with self.db.writer() as session:
+            host_db.heard(session, 1, self.now)
+        self.now += leases.SILENT
+        self.assertEqual(['h1'], self.watch.run_once())
+        self.now += 1
+        self.assertEqual([], self.watch.run_once())
+
+    def test_watch_that_stops_notifies_no_further_host(self):
+        self.expire_on_two_hosts()
+        notified = []
+
+        def cast(ctxt, host):
+            notified.append(host)
+            self.watch.stop()
+        self.compute.assignments_changed = cast
+        self.watch.run_once()
+        self.assertEqual(['h1'], notified)
+
     def test_activated_claim_has_no_lease(self):
         claims.activate(self.db, base.uuids(self.claim(2)))
         self.now += 10**6
         self.assertEqual([], self.watch.run_once())
 
     def test_host_that_cannot_be_notified_does_not_delay_others(self):
-        self.report_second_host()
-        self.claim(1)
-        self.claim(1, 'i2', host='h2')
-        self.now += 61
+        self.expire_on_two_hosts()
         notified = []
 
         def cast(ctxt, host):

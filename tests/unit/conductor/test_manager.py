@@ -32,6 +32,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 
@@ -183,7 +184,8 @@ class ClaimTest(ManagerCase):
         for task in self.call(CONTRACT.clean_tasks, host='h1'):
             attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
             self.call(CONTRACT.clean_started, token=task.token, **attempt)
-            self.call(CONTRACT.clean_finished, passed=True, evidence='',
+            self.call(CONTRACT.clean_finished,
+                      steps=task.steps, results=cleaned.results(task.steps),
                       driver_capacities=None, **attempt)
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual([], self.compute.refreshed)
@@ -287,7 +289,8 @@ class OperatorTest(ManagerCase):
                     'since': 0.0, 'known': (), 'marker': None}),
                 (CONTRACT.variant_list, {}),
                 (CONTRACT.variant_show, {'name': 'H100'}),
-                (CONTRACT.vgpu_type_list, everything),
+                (CONTRACT.vgpu_type_list,
+                 everything | {'only_enabled': False}),
                 (CONTRACT.host_list, page),
                 (CONTRACT.host_show, {'host': 'h1'}),
                 (CONTRACT.group_list, everything),

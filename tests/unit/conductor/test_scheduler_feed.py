@@ -29,6 +29,7 @@ from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -107,8 +108,10 @@ class ChangesTest(FeedTestCase):
             cleaning.started(
                 self.db, task.device_uuid, task.token, task.token)
             check_changed('cleaning')
-            cleaning.finished(self.db, task.device_uuid, task.token,
-                              passed=passed, evidence='')
+            cleaning.finished(
+                self.db, task.device_uuid, task.token, task.steps,
+                cleaned.results(task.steps) if passed
+                else cleaned.failed('looked at'))
             check_changed(state)
             if not passed:
                 cleaning.operator_release(self.db, task.device_uuid)

@@ -246,6 +246,8 @@ class ClaimTest(ChangeCase):
         exc = self.assertRaises(exception.Conflict, self.run_all)
         self.assertIn('instance i1 got a device', str(exc))
         self.assertIn('the deletion was undone', str(exc))
+        self.assertIn('created again with the default allocation policy',
+                      str(exc))
         self.assertEqual(('applying', 5), self.shown())
         self.run_all()
         self.assertEqual(('ready', 0), self.shown())

@@ -55,6 +55,13 @@ def _content(engine):
             for name, table in sorted(found.tables.items())])
 
 
+def insert_host(connection):
+    """Insert host 77, as any revision can."""
+    connection.exec_driver_sql(
+        "INSERT INTO hosts (id, name, node, node_uuid) "
+        "VALUES (77, 'h77', 'n77', 'u77')")
+
+
 class MigrationMixin:
     """Tests that run on every kind of database."""
 
@@ -222,9 +229,7 @@ class MigrationMixin:
         database.empty(self.db.engine)
         migration.sync(self.db.engine, '0001')
         with self.db.engine.begin() as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO hosts (id, name, node, node_uuid) "
-                "VALUES (77, 'h77', 'n77', 'u77')")
+            insert_host(connection)
         migration.sync(self.db.engine)
         with self.db.reader() as session:
             host = session.get_one(models.Host, 77)
@@ -245,9 +250,7 @@ class MigrationMixin:
                      '{"vendor": "10de", "device": "2330"}',
                      '{"vendor": "10de", "device": "too long"}']
         with self.db.engine.begin() as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO hosts (id, name, node, node_uuid) "
-                "VALUES (77, 'h77', 'n77', 'u77')")
+            insert_host(connection)
             for number, function in enumerate(functions):
                 connection.execute(sa.text(
                     'INSERT INTO devices (uuid, host_id, stable_id, address,'
@@ -277,6 +280,38 @@ class MigrationMixin:
                 version[:2]
                 for version in host_db.changed_since(session, before)])
 
+    def test_gpus_of_revision_10_that_had_a_tenant_are_cleaned(self):
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0010')
+        with self.db.engine.begin() as connection:
+            insert_host(connection)
+            for number, state, parent in (
+                    (1, 'available', None), (2, 'available', None),
+                    (3, 'quarantined', None), (4, 'available', 1)):
+                connection.execute(sa.text(
+                    'INSERT INTO devices (id, uuid, host_id, stable_id, '
+                    'address, state, parent_id) VALUES (:id, :uuid, 77, '
+                    ':uuid, :uuid, :state, :parent)'),
+                    {'id': number, 'uuid': f'd{number}', 'state': state,
+                     'parent': parent})
+            for number in (1, 3, 4):
+                connection.execute(sa.text(
+                    "INSERT INTO assignments (uuid, device_id, host_id, "
+                    "instance_uuid, role, migration_uuid, ordinal, vgpu_type, "
+                    "resource_class) VALUES (:uuid, :id, 77, :uuid, "
+                    "'instance', '', 0, 'passthrough', 'C')"),
+                    {'id': number, 'uuid': f'a{number}'})
+        migration.sync(self.db.engine)
+        with self.db.reader() as session:
+            self.assertEqual(
+                [('d1', 'dirty', 'd1', ''), ('d2', 'available', None, None),
+                 ('d3', 'quarantined', None, None),
+                 ('d4', 'available', None, None)],
+                session.query(
+                    models.Device.uuid, models.Device.state,
+                    models.Device.clean_token, models.Device.cleaned_steps)
+                .order_by(models.Device.uuid).all())
+
     def test_revision_of_another_service_is_refused(self):
         with self.db.engine.begin() as connection:
             connection.exec_driver_sql(
@@ -287,9 +322,7 @@ class MigrationMixin:
 
     def test_row_gets_defaults_of_columns_that_its_writer_does_not_know(self):
         with self.db.engine.begin() as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO hosts (id, name, node, node_uuid) "
-                "VALUES (77, 'h77', 'n77', 'u77')")
+            insert_host(connection)
             connection.exec_driver_sql(
                 "INSERT INTO devices (id, uuid, host_id, stable_id, address)"
                 " VALUES (77, 'd77', 77, '/d77', 'a')")

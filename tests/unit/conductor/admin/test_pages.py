@@ -70,6 +70,20 @@ class PagesTest(vgpu_base.VGPUTestCase):
         self.check(lambda limit, marker: vgpu_type_admin.list_all(
             self.db, limit=limit, marker=marker), number)
 
+    def test_vgpu_types_that_are_enabled(self):
+        enabled = [info for info in vgpu_type_admin.list_all(self.db)
+                   if info.enabled]
+        self.check(lambda limit, marker: vgpu_type_admin.list_all(
+            self.db, limit=limit, marker=marker, only_enabled=True),
+            len(enabled))
+        # One that was disabled while pages were fetched.
+        self.enable('T4-1Q', enabled=False)
+        [marker, *_] = [info.marker for info in enabled
+                        if info.vgpu_type == 'T4-1Q']
+        self.assertNotIn('T4-1Q', {
+            info.vgpu_type for info in vgpu_type_admin.list_all(
+                self.db, marker=marker, only_enabled=True)})
+
     def test_assignments(self):
         for number in range(4):
             self.ask(f'i{number}', Q4=1)

@@ -1,0 +1,36 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Types, server defaults and names of constraints that all tables share."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+CONSTRAINTS = {
+    'ix': 'ix_%(table_name)s_%(column_0_N_name)s',
+    'uq': 'uq_%(table_name)s_%(column_0_N_name)s',
+    'ck': 'ck_%(table_name)s_%(constraint_name)s',
+    'fk': 'fk_%(table_name)s_%(column_0_N_name)s',
+    'pk': 'pk_%(table_name)s',
+}
+
+NAME = sa.String(255)
+UUID = sa.String(36)
+PCI_ID = sa.String(4)
+
+# In parentheses: MySQL takes no literal as the default of a TEXT column, but
+# an expression; the other databases take either.
+EMPTY_LIST = sa.text("('[]')")
+EMPTY_OBJECT = sa.text("('{}')")
+PASSTHROUGH_ONLY = sa.text("""('["passthrough"]')""")
+# Recognisable as "not recorded". CURRENT_TIMESTAMP is UTC on SQLite alone.
+UNKNOWN_TIME = '1970-01-01 00:00:00'

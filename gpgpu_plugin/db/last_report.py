@@ -1,0 +1,81 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The last report of a host, as far as ``hosts`` keeps it."""
+
+from __future__ import annotations
+
+import typing
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import models
+
+
+class LastReport(typing.NamedTuple):
+    """A live host with its last report; models.Host describes the columns.
+
+    :ivar changes: number of changes of variants, read before the host was
+        locked
+    """
+
+    id: int
+    name: str
+    session: int
+    start_uuid: str | None
+    generation: int
+    restored: bool
+    report_number: int
+    report_digest: str | None
+    report_generation: int
+    report_answer: str | None
+    changes: int
+
+
+_HOSTS = models.Base.metadata.tables['hosts']
+_LOCKS = models.Base.metadata.tables['locks']
+# Made once: SQLAlchemy takes longer to make them than to run them.
+_LOCK = (
+    sa.select(
+        *(_HOSTS.c[name] for name in LastReport._fields[:-1]),
+        sa.select(_LOCKS.c.value).where(_LOCKS.c.name == 'variants')
+        .scalar_subquery())
+    .where(_HOSTS.c.name == sa.bindparam('host'), _HOSTS.c.deleted == 0)
+    .with_for_update())
+_REPEAT = (
+    sa.update(_HOSTS).where(_HOSTS.c.id == sa.bindparam('host_id'))
+    .values(report_number=sa.bindparam('number'),
+            heard_at=sa.bindparam('now')))
+
+
+def lock(session: orm.Session, name: str) -> LastReport | None:
+    """Return the last report of a live host, which is locked.
+
+    On MariaDB, later reads of the transaction see a snapshot from before it
+    waited for the lock. Read only what may be stale: an assignment that is
+    missing there (adoption.unknown) merely causes the report to be stored.
+    """
+    row = session.connection().execute(_LOCK, {'host': name}).first()
+    found = LastReport(*row) if row is not None else None
+    # MariaDB compares without case.
+    return found if found is not None and found.name == name else None
+
+
+def repeat(session: orm.Session, last: LastReport, number: int,
+           now: float) -> None:
+    """Note that the (locked) host reported the same again.
+
+    :param number: of the scan
+    :param now: seconds since the epoch
+    """
+    session.connection().execute(
+        _REPEAT, {'host_id': last.id, 'number': number, 'now': now})

@@ -1,0 +1,29 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Digest of each host's last report, by which the same one is recognised."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.db import ddl
+
+revision = '0010'
+down_revision = '0009'
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    ddl.add_column('hosts', sa.Column('report_digest', sa.String(64)))
+    ddl.add_column('hosts', sa.Column(
+        'report_generation', sa.BigInteger(), nullable=False,
+        server_default='0'))
+    ddl.add_column('hosts', sa.Column('report_answer', sa.Text()))

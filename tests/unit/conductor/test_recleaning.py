@@ -1,0 +1,173 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+
+import dataclasses
+
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.objects import admin
+from tests.fixtures import cleaned
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+
+class CleanAgainTest(base.ConductorTestCase):
+
+    def set_policy(self, policy, **fields):
+        return variant_admin.set_(self.db, dataclasses.replace(
+            variant_admin.show(self.db, 'H100'), cleaning_policy=policy,
+            **fields))
+
+    def use(self, count=1):
+        """Let instances use GPUs, which are cleaned after them."""
+        releases.release(self.db, base.uuids(self.boot(count)))
+        self.clean_all()
+
+    def events(self):
+        with self.db.reader() as session:
+            return session.scalars(sa.select(models.Event.detail).where(
+                models.Event.kind == 'distrust')).all()
+
+    def test_gpu_that_lacks_a_step_becomes_dirty(self):
+        self.set_policy('reset-only')
+        self.use(2)
+        self.assertEqual({'available': 8}, self.states())
+        self.set_policy('default')
+        self.assertEqual({'available': 6, 'dirty': 2}, self.states())
+        self.assertEqual(
+            ['its last cleaning passed reset+settings, and the cleaning '
+             'policy default requires more'] * 2, self.events())
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_host_offers_it_no_longer_and_cleans_it(self):
+        self.set_policy('reset-only')
+        self.use()
+        notified = []
+        variant_admin.set_(
+            self.db, dataclasses.replace(
+                variant_admin.show(self.db, 'H100'),
+                cleaning_policy='default'),
+            variant_admin.variant_changes.Caller(tell=notified.extend))
+        self.assertEqual(['h1'], notified)
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual(('reset', 'settings', 'canary'), task.steps)
+
+    def test_gpu_that_never_had_a_tenant_stays_available(self):
+        self.set_policy('reset-only')
+        self.use(1)
+        self.set_policy('scrub', memory_mib=81920)
+        self.assertEqual({'available': 7, 'dirty': 1}, self.states())
+
+    def test_policy_that_asks_for_less_changes_no_device(self):
+        self.use(2)
+        self.set_policy('reset-only')
+        self.set_policy('default')
+        self.assertEqual({'available': 8}, self.states())
+        self.assertEqual([], self.events())
+
+    def test_policy_changes_while_gpus_are_assigned(self):
+        self.boot(3)
+        shown = self.set_policy('scrub', memory_mib=81920)
+        self.assertEqual(('scrub', 'ready'),
+                         (shown.cleaning_policy, shown.status))
+        self.assertEqual({'available': 5, 'assigned': 3}, self.states())
+
+    def test_gpu_with_vgpus_is_left_alone(self):
+        """A cleaning would reset it while guests have its vGPUs."""
+        self.set_policy('reset-only')
+        self.use(8)
+        users = (device_rules.DeviceUser.MDEV, device_rules.DeviceUser.VF)
+        hosts.store(self.db, base.scan([
+            *(dataclasses.replace(function, used_by=used_by)
+              for function, used_by in zip(
+                  base.EIGHT[:2], users, strict=True)), *base.EIGHT[2:]]))
+        self.set_policy('default')
+        self.assertEqual({'available': 2, 'dirty': 6}, self.states())
+
+    def test_gpu_is_not_claimed_before_its_host_has_the_change(self):
+        self.set_policy('reset-only')
+        self.use(8)
+        variant_admin.set_(
+            self.db, dataclasses.replace(
+                variant_admin.show(self.db, 'H100'),
+                cleaning_policy='default'),
+            variant_admin.variant_changes.Caller(is_over=lambda: True))
+        self.assertEqual({'available': 8}, self.states())
+        self.assertRaises(exception.ClaimDenied, self.boot, 1)
+
+    def test_aborted_claim_leaves_no_gpu_that_lacks_a_step(self):
+        self.set_policy('reset-only')
+        self.use(8)
+        claimed = base.uuids(self.claim(8))
+        self.set_policy('default')
+        releases.abort(self.db, claimed, touched=False, fault=None)
+        self.assertEqual({'dirty': 8}, self.states())
+
+    def test_aborted_claim_of_proven_gpus_leaves_them_available(self):
+        self.use(8)
+        releases.abort(self.db, base.uuids(self.claim(8)), touched=False,
+                       fault=None)
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_gpu_that_gets_another_variant_is_judged_by_its_policy(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='SPECIAL', vendor='10de', device='2330',
+            subsystem_vendor='10de', subsystem='16c1',
+            cleaning_policy='reset-only'))
+        self.use_variant('SPECIAL')
+        variant_admin.delete(self.db, 'SPECIAL')
+        self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+
+    def use_variant(self, name):
+        [claimed] = self.boot(1, variant=name).assignments
+        releases.release(self.db, [claimed.uuid])
+        self.clean_all()
+
+
+class VGPUTest(vgpu_base.VGPUTestCase):
+
+    def test_vgpus_are_not_concerned(self):
+        releases.release(self.db, base.uuids(self.ask(Q4=1)))
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual(('host-driver',), task.steps)
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.results(task.steps))
+        with self.db.reader() as session:
+            name = session.scalars(sa.select(models.Variant.name)).one()
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant_admin.show(self.db, name), cleaning_policy='scrub'))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+
+    def test_gpu_whose_vgpus_are_assigned_is_left_alone(self):
+        """They may be newer than the last scan."""
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).where(
+                models.Device.kind == 'pci').values(
+                    cleaned_steps='reset+settings'))
+            name = session.scalars(sa.select(models.Variant.name)).one()
+        variant = variant_admin.show(self.db, name)
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant, cleaning_policy='reset-only'))
+        self.ask(Q4=1)
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant, cleaning_policy='default'))
+        # The other GPU has no vGPU.
+        self.assertEqual(1, len(cleaning.tasks(self.db, 'h1')))

@@ -1,0 +1,53 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of what a host last reported."""
+
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import last_report
+from gpgpu_plugin.db import variant as variant_db
+from tests.unit.db import base
+
+
+class LastReportTest(base.DatabaseTestCase):
+
+    def lock(self, name):
+        with self.db.writer() as session:
+            return last_report.lock(session, name)
+
+    def test_host_that_is_deleted_or_unknown_has_none(self):
+        self.add(base.host('h1', deleted=1))
+        for name in ('h1', 'h2'):
+            self.assertIsNone(self.lock(name))
+
+    def test_last_report_is_found_with_the_number_of_changes(self):
+        self.add(base.host('h1', generation=7, report_number=3,
+                           report_digest='d', report_generation=5,
+                           report_answer='{}'), base.host('h2'))
+        with self.db.writer() as session:
+            variant_db.lock(session)
+        found = self.lock('h1')
+        self.assertEqual(
+            ('h1', 7, 3, 'd', 5, '{}', 1),
+            (found.name, found.generation, found.report_number,
+             found.report_digest, found.report_generation,
+             found.report_answer, found.changes))
+
+    def test_repetition_is_noted_for_one_host(self):
+        self.add(base.host('h1', report_number=3), base.host('h2'))
+        with self.db.writer() as session:
+            last_report.repeat(
+                session, last_report.lock(session, 'h1'), 4, 5.5)
+        with self.db.reader() as session:
+            self.assertEqual([(4, 5.5), (0, None)], [
+                (host.report_number, host.heard_at)
+                for host in (host_db.get(session, 'h1'),
+                             host_db.get(session, 'h2'))])
