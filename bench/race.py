@@ -12,8 +12,7 @@
 """Race of many claimers, through the whole path of a claim.
 
 Conductors and claimers are processes that talk over RabbitMQ. The test of
-exactness and the benchmark run the same race. A claimer claims devices until
-every host has refused it.
+exactness and the benchmark run the same race.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import multiprocessing.connection
 import multiprocessing.process
 import multiprocessing.synchronize
 import queue
-import random
 import threading
 import time
 import typing
@@ -38,6 +36,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import orm
 
+from bench import claimer
 from bench import crowd
 from bench import outcome
 from gpgpu_plugin import context as gpgpu_context
@@ -78,6 +77,8 @@ class Setting:
     :ivar topic_prefix: separates the race from others on the same broker
     :ivar mixed: claimers request whole GPUs and vGPUs of three types,
         sometimes two of these at once
+    :ivar view: claimers see what is free, as schedulers do; otherwise they
+        claim until every host has refused them
     :ivar mix_policy: a domain.vgpu.capacity.VGPUMixPolicy
     :ivar refuse: conductors refuse all claims without a look at the database,
         to show what messages alone cost
@@ -93,6 +94,7 @@ class Setting:
     processes: int = 8
     threads: int = 8
     mixed: bool = False
+    view: bool = False
     mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
     refuse: bool = False
     unsafe: bool = False
@@ -225,83 +227,20 @@ def conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
     conductor.stop()
 
 
-def _claim_all(
-    setting: Setting,
-    claimer: str,
-    calls: conductor_api.ConductorAPI,
-    grants: list[outcome.Grant],
-    errors: list[str],
-) -> None:
-    every = list(range(setting.hosts))
-    random.shuffle(every)
-    # Hosts that have not refused yet, by resource class.
-    open_: dict[str, list[int]] = {
-        name: list(every) for name in setting.classes}
-    number = 0
-    began = time.perf_counter()
-    while open_:
-        number += 1
-        name = random.choice(sorted(open_))
-        hosts_left = open_[name]
-        names = {name}
-        if setting.mixed and random.random() < _PAIRS:
-            names.add(random.choice(setting.classes))
-        try:
-            host = f'h{hosts_left[0]}'
-            granted = calls.claim(
-                gpgpu_context.admin(), hosts.origin(host, node_uuid(host)),
-                claim_obj.ClaimRequest(
-                    instance_uuid=f'{claimer}-{number}',
-                    host=host,
-                    request=request.Request(demands=tuple(
-                        request.Demand(resource_class=asked, count=1)
-                        for asked in sorted(names)))))
-        except exception.ClaimDenied as exc:
-            if exc.reason not in _REFUSALS:
-                errors.append(str(exc)[:300])
-            # If two classes were requested, one of them may still fit.
-            if len(names) == 1:
-                _pass_over(open_, name)
-            continue
-        except Exception as exc:  # noqa: BLE001 - the race reports it
-            errors.append(f'{type(exc).__name__}: {exc}'[:300])
-            _pass_over(open_, name)
-            continue
-        now = time.perf_counter()
-        grants += [outcome.Grant(
-            device=assignment.device_uuid, assignment=assignment.uuid,
-            seconds=now - began, at=now)
-            for assignment in granted.assignments]
-        began = now
-        hosts_left.append(hosts_left.pop(0))
-
-
-# Share of requests for two types.
-_PAIRS = 0.25
-
-_REFUSALS = (request.Reason.NOT_ENOUGH_AVAILABLE,
-             request.Reason.TYPE_CONFLICT)
-
-
-def _pass_over(open_: dict[str, list[int]], name: str) -> None:
-    """Drop a host that refused: nothing is released during a race."""
-    open_[name].pop(0)
-    if not open_[name]:
-        del open_[name]
-
-
 def _compete(setting: Setting, name: str, barrier: crowd.Barrier,
              results: queue.Queue[outcome.Answer]) -> None:
     conf = configuration(setting)
     calls = conductor_api.ConductorAPI(conf, rpc_transport.get_transport(conf))
-    grants: list[outcome.Grant] = []
-    errors: list[str] = []
+    claimers = claimer.Claimers(
+        calls, {f'h{number}': node_uuid(f'h{number}')
+                for number in range(setting.hosts)}, setting.classes,
+        pairs=setting.mixed)
     crowd.run(
         barrier, setting.threads,
         lambda: calls.variant_list(gpgpu_context.admin()),
-        lambda number: _claim_all(
-            setting, f'{name}-{number}', calls, grants, errors))
-    results.put((grants, errors, time.perf_counter()))
+        lambda number: (claimers.claim_seen if setting.view
+                        else claimers.claim_unseen)(f'{name}-{number}'))
+    results.put((claimers.grants, claimers.errors, time.perf_counter()))
 
 
 def run(setting: Setting) -> outcome.Outcome:

@@ -32,11 +32,11 @@ SHOWN = ('-c', 'Host', '-c', 'Address', '-c', 'Variant', '-c', 'Shown State',
 class Story(cloud.GpuCloud):
     """Runs once, as a test case: Nova's fixtures want one."""
 
-    machines = {'hgx': 'hgx-h100-8', 'amd': 'amd-mi300x-8',
+    machines = {'hgx': 'hgx-h100-8', 'amd': 'amd-v620-2',
                 'pcie': 'pcie-l40s-4', 'vgpu': 'nvidia-t4-2'}
     variants = ()
     kinds = {'H100': ('hgx', '10de', '2330', 8),
-             'MI300X': ('amd', '1002', '74a1', 8),
+             'V620': ('amd', '1002', '73a1', 2),
              'L40S': ('pcie', '10de', '26b9', 4)}
 
     teller: teller_mod.Teller
@@ -118,7 +118,7 @@ class Story(cloud.GpuCloud):
     def _boot(self) -> list[dict[str, typing.Any]]:
         self.teller.heading('Servers boot through Nova\'s REST API')
         wanted: list[dict[str, int]] = [
-            {'H100': 2}, {'H100': 4}, {'MI300X': 8}, {'L40S': 1}, {}]
+            {'H100': 2}, {'H100': 4}, {'V620': 2}, {'L40S': 1}, {}]
         servers = []
         for gpus in wanted:
             server = self.boot(self.flavor(**gpus))

@@ -21,6 +21,7 @@ import textwrap
 from nova.conf import scheduler
 from oslotest import base
 
+from gpgpu_plugin.privsep import sysfs
 from tests.unit import test_meta
 
 
@@ -117,3 +118,12 @@ class TestTroubleshooting(base.BaseTestCase):
                       'the kernel did not answer in 60 s',
                       'reset: cannot write \'1\': Wrong ioctl'):
             self.assertFalse(is_message(quote, parts), quote)
+
+
+class TestSecurity(base.BaseTestCase):
+
+    def test_table_has_what_the_helper_writes(self):
+        rows = re.findall(r'\* - ``(.+?)``\n', test_meta.doc(
+            'admin/security.rst'))
+        self.assertEqual(
+            list(dict.fromkeys(rule.path for rule in sysfs.RULES)), rows)
