@@ -46,7 +46,7 @@ from tests.vfio_lab import lab
 # Before Nova's fixtures replace them by ones that refuse /sys.
 _ORIGINALS = {'builtins.open': builtins.open, 'os.listdir': os.listdir,
               'os.path.isdir': os.path.isdir, 'glob.glob': glob.glob,
-              'glob.iglob': glob.iglob}
+              'glob.iglob': glob.iglob, 'os.uname': os.uname}
 CONF = cloud.CONF
 _DRIVER = 'nova.virt.libvirt.driver.LibvirtDriver'
 # Python is about eight times slower here, and as much again beside others.
