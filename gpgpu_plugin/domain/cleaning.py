@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ SHIPPED = frozenset({FLR, *OF_VFS}.union(*POLICIES.values()))
 SEPARATOR = '+'
 """Between the steps of a policy."""
 
+_CONFIGURATION = 'configuration'
 _MIB = 1024 ** 2
 # Characters that the database stores.
 _LONGEST = 255
@@ -88,6 +90,46 @@ class StepResult:
 
     def __str__(self) -> str:
         return f'{self.step} {self.outcome}: {self.reason}'
+
+
+def settings_facts(shapes: Mapping[str, Mapping[str, str]],
+                   firmware: Mapping[str, str]) -> dict[str, str]:
+    """Return the facts of the step ``settings``.
+
+    :param shapes: fields of each function's configuration space, by name, by
+        the function's stable id
+    :param firmware: hashes in hex by name; empty where there is none
+    """
+    return {_CONFIGURATION: json.dumps(shapes, sort_keys=True)} | {
+        f'{name.lower().replace(" ", "_")}_sha256': value
+        for name, value in firmware.items()}
+
+
+def changed_settings(before: StepResult, now: StepResult) -> list[str]:
+    """Return how the settings of a device changed since another cleaning.
+
+    A setting that only the later one has was not looked at before.
+
+    :param before: result of the step ``settings``
+    """
+    found = _settings(now)
+    return [f'{name} was {value or "none"}, is {found.get(name) or "none"}'
+            for name, value in sorted(_settings(before).items())
+            if (found.get(name) or '') != value]
+
+
+def _settings(result: StepResult) -> dict[str, str]:
+    """Return all settings by name, those of a function with its stable id."""
+    found = {name: str(value) for name, value in result.facts.items()
+             if name != _CONFIGURATION}
+    try:
+        shapes = json.loads(str(result.facts.get(_CONFIGURATION, '{}')))
+        return found | {
+            f'{name} of {function}': str(value)
+            for function, shape in shapes.items()
+            for name, value in shape.items()}
+    except (ValueError, AttributeError):
+        return found
 
 
 def check_policy(text: str) -> str:

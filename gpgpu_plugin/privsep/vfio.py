@@ -46,6 +46,7 @@ MARKED_SIZE = _MIB
 MARKS = 64
 MARK_SIZE = 64
 _PAGE = 4096
+_VPD_READ = 1024
 
 
 @contextlib.contextmanager
@@ -58,15 +59,22 @@ def _opened(root: str, address: str) -> Iterator[vfio_device.Device]:
 
 
 @contextlib.contextmanager
+def _opened_gpu(root: str, address: str) -> Iterator[vfio_device.Device]:
+    """Open an idle GPU during the block, and no other function of its card."""
+    sysfs.check_root(root)
+    guard.check_gpu(root, address)
+    with _opened(root, address) as device:
+        yield device
+
+
+@contextlib.contextmanager
 def _opened_memory(root: str, address: str,
                    ) -> Iterator[vfio_device.Region | None]:
     """Open an idle GPU, and return its memory during the block.
 
     Other functions, also those on its card, have registers behind their BARs.
     """
-    sysfs.check_root(root)
-    guard.check_gpu(root, address)
-    with _opened(root, address) as device:
+    with _opened_gpu(root, address) as device:
         yield device.memory()
 
 
@@ -151,6 +159,35 @@ def hot_reset(root: str, address: str, functions: Sequence[str]) -> None:
                      functions)
         with _explained(root, address):
             device.hot_reset(member.group for member in scope)
+
+
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.RESET_TIMEOUT)
+def firmware(root: str, address: str) -> tuple[str, str]:
+    """Return what tells the firmware of a GPU from another one.
+
+    :param root: root of the caller's sysfs
+    :param address: the GPU, which is opened for this
+    :returns: SHA-256 of the option ROM, and of the beginning of VPD, in hex;
+        empty if the GPU shows none
+    :raises OSError: the device does not answer, or it or the root is refused
+    """
+    with _opened_gpu(root, address) as device:
+        region = device.option_rom()
+        rom = hashlib.sha256()
+        for at in range(0, region.size, _MIB):
+            rom.update(region.read(at, min(_MIB, region.size - at)))
+        vpd = _vpd(root, address)
+    return (rom.hexdigest() if region.size else '',
+            hashlib.sha256(vpd).hexdigest() if vpd else '')
+
+
+def _vpd(root: str, address: str) -> bytes:
+    """Return the beginning of VPD, which is slow to read."""
+    path = pathlib.Path(root, 'bus/pci/devices', address, 'vpd')
+    if not path.exists():
+        return b''
+    with path.open('rb', buffering=0) as file:
+        return file.read(_VPD_READ)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)

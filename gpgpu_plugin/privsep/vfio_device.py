@@ -39,6 +39,7 @@ VFIO_DEVICE_PCI_HOT_RESET = 0x3b71
 VFIO_TYPE1_IOMMU = 1
 VFIO_TYPE1v2_IOMMU = 3
 VFIO_PCI_BAR5_REGION_INDEX = 5
+VFIO_PCI_ROM_REGION_INDEX = 6
 VFIO_PCI_CONFIG_REGION_INDEX = 7
 
 PCI_COMMAND = 0x04
@@ -221,6 +222,16 @@ class Device:
             & _BAR_BITS == PCI_BASE_ADDRESS_MEM_PREFETCH]
         self.enable_memory()
         return max(regions, key=lambda region: region.size, default=None)
+
+    def option_rom(self) -> Region:
+        """Return the option ROM, ready to be read.
+
+        The kernel shows none if it does not begin as one does.
+
+        :raises OSError: the device does not answer
+        """
+        self.enable_memory()
+        return self.region(VFIO_PCI_ROM_REGION_INDEX)
 
     def enable_memory(self) -> None:
         """Let the device answer in its memory BARs.

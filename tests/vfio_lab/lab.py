@@ -113,8 +113,11 @@ def load_mdevs() -> None:
 
 
 def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
-         ) -> local.LocalHost:
-    """Return the plugin's host for the lab's guest."""
+         baselines: str | None = None) -> local.LocalHost:
+    """Return the plugin's host for the lab's guest.
+
+    :param baselines: folder of them; None: one that the test removes
+    """
     subprocess.run(['modprobe', 'vfio-pci'], check=True)
     # The tests run as root: no daemon.
     test.useFixture(fixtures.MockPatchObject(
@@ -126,7 +129,7 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
             lambda address: None),
         is_designated=designation.Store().holds,
         baselines=baseline.Baselines(
-            test.useFixture(fixtures.TempDir()).path),
+            baselines or test.useFixture(fixtures.TempDir()).path),
         vfio=operations.PrivilegedVFIO(tree)), numvfs)
 
 

@@ -48,6 +48,7 @@ META = 'linux-image-amd64'
 # Debian builds none of samples/vfio-mdev.
 MDEVS = ('mbochs', 'mtty')
 DISK = 16 * 1024 ** 3
+DISPLAY_ROM = pathlib.Path('/usr/share/seabios/vgabios-bochs-display.bin')
 # Where the guest mounts something of its own (INIT, guest_init.bash).
 HIDDEN = ('/dev', '/out', '/proc', '/run', '/sys')
 # In the kernel's command line, so that tests know where they are.
@@ -206,14 +207,27 @@ def _add_module(path: pathlib.Path, folder: pathlib.Path,
                        stdout=output, check=True)
 
 
-def devices() -> list[str]:
-    """Return QEMU's arguments for the machine's PCI devices."""
+def changed_rom(folder: pathlib.Path) -> pathlib.Path:
+    """Return an option ROM that differs from that of a display."""
+    rom = bytearray(DISPLAY_ROM.read_bytes())
+    rom[-1] ^= 0xff
+    path = folder / 'changed.rom'
+    path.write_bytes(rom)
+    return path
+
+
+def devices(rom: pathlib.Path | None = None) -> list[str]:
+    """Return QEMU's arguments for the machine's PCI devices.
+
+    :param rom: option ROM of the first display; None: its own
+    """
+    first = 'bochs-display' if rom is None else f'bochs-display,romfile={rom}'
     arguments = [
         'intel-iommu,intremap=on,caching-mode=on',
         'pxb-pcie,id=pxb0,bus_nr=32,numa_node=0,bus=pcie.0',
         'pxb-pcie,id=pxb1,bus_nr=128,numa_node=1,bus=pcie.0',
         'nvme-subsys,id=subsys0']
-    devices = [('pxb0', 'bochs-display'), ('pxb0', 'bochs-display'),
+    devices = [('pxb0', first), ('pxb0', 'bochs-display'),
                ('pxb0', 'nvme,serial=n0,subsys=subsys0,sriov_max_vfs=4,'
                         'sriov_vq_flexible=8,sriov_vi_flexible=4,'
                         'max_ioqpairs=12,msix_qsize=9'),
@@ -274,8 +288,10 @@ def _run_once(commands: list[list[str]]) -> int:
         with (folder / 'disk').open('wb') as disk:
             disk.truncate(DISK)
         _run('mke2fs', '-q', '-t', 'ext4', folder / 'disk')
-        for command in commands:
-            code = _boot(folder, out, image, ram, command)
+        for number, command in enumerate(commands):
+            # Between two boots, somebody writes other firmware to a card.
+            code = _boot(folder, out, image, ram, command,
+                         changed_rom(folder) if number else None)
             if code:
                 return code
         sys.stdout.write(f'Linux {version} under QEMU, '
@@ -284,7 +300,8 @@ def _run_once(commands: list[list[str]]) -> int:
 
 
 def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
-          ram: pathlib.Path, command: list[str]) -> int:
+          ram: pathlib.Path, command: list[str],
+          rom: pathlib.Path | None) -> int:
     (out / 'command').write_text(
         f'cd {shlex.quote(str(pathlib.Path.cwd()))}\n'
         f'{shlex.join(command)}\n')
@@ -292,7 +309,7 @@ def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
     for path in (output, rc):
         path.unlink(missing_ok=True)
     began = time.monotonic()
-    code = _qemu(folder, out, image, ram)
+    code = _qemu(folder, out, image, ram, rom)
     if output.exists():
         sys.stdout.write(output.read_text())
     if not rc.exists():
@@ -307,7 +324,7 @@ def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
 
 
 def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
-          ram: pathlib.Path) -> int:
+          ram: pathlib.Path, rom: pathlib.Path | None) -> int:
     arguments = [
         'qemu-system-x86_64', '-nodefaults', '-no-user-config', '-display',
         'none', '-machine', 'q35,usb=off,vmport=off', '-accel',
@@ -330,7 +347,7 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
         '-device', 'virtio-9p-pci,fsdev=fs1,mount_tag=labout',
         '-drive', f'file={folder / "disk"},if=none,id=d0,format=raw,'
                   'cache=unsafe',
-        '-device', 'virtio-blk-pci,drive=d0', *devices()]
+        '-device', 'virtio-blk-pci,drive=d0', *devices(rom)]
     with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
         timer = threading.Timer(TIMEOUT, process.kill)
         timer.start()

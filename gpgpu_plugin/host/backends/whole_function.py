@@ -64,6 +64,11 @@ class WholeFunctionBackend(base.Backend):
                 {'driver': function.driver})
         for function in functions:
             self.access.binder.bind(function)
+        if functions[0].pf is None:
+            # Read by VFIO: in sysfs, an idle function is asleep.
+            self.access.baselines.record_firmware(
+                functions[0].id, lambda: self.access.vfio.firmware(
+                    functions[0].address))
 
     def release(self, device: base.HostDevice) -> None:
         """Make sure that no guest has the device; it stays bound."""

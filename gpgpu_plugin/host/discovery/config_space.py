@@ -71,7 +71,8 @@ def serial_number_at(config: bytes) -> int | None:
 def shape(config: bytes) -> dict[str, str]:
     """Return fields that neither a guest nor a reset changes, in hex.
 
-    They are ids, the kinds of BARs, and the capabilities with their offsets.
+    They are ids, the serial number, the kinds of BARs, and the capabilities
+    with their offsets.
 
     :param config: as root reads it; others get the header only
     :returns: by name of the field
@@ -96,6 +97,9 @@ def shape(config: bytes) -> dict[str, str]:
     found['extended capabilities'] = ' '.join(
         f'{number:04x}@{at:03x}'
         for number, at in _extended_capabilities(config))
+    serial = serial_number(config)
+    if serial is not None:
+        found['serial number'] = serial
     return found
 
 

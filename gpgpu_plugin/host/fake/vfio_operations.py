@@ -37,6 +37,7 @@ class FakeVFIO:
     :ivar outlasting: addresses of GPUs whose memory a reset does not clear
     :ivar sizes: bytes of memory by address; MEMORY for others
     :ivar stuck: addresses of GPUs that do not keep what is written
+    :ivar roms: option ROMs by address; the others have none
     """
 
     def __init__(self, root: str, note: Callable[[str], None]) -> None:
@@ -45,6 +46,7 @@ class FakeVFIO:
         self.outlasting: set[str] = set()
         self.stuck: set[str] = set()
         self.sizes: dict[str, int] = {}
+        self.roms: dict[str, bytes] = {}
         self._content: dict[str, bytearray] = {}
 
     def content(self, address: str) -> bytearray:
@@ -84,6 +86,11 @@ class FakeVFIO:
         bus = address.rpartition(':')[0]
         return [name for name in os.listdir(self._devices)
                 if name.startswith(f'{bus}:')]
+
+    def firmware(self, address: str) -> dict[str, str]:
+        rom = self.roms.get(address)
+        return {'option ROM': hashlib.sha256(rom).hexdigest() if rom else '',
+                'VPD': ''}
 
     def memory(self, address: str) -> int:
         return self.sizes.get(address, MEMORY)

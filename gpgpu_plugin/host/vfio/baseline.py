@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Callable
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
@@ -37,13 +38,19 @@ class _Baseline:
     :ivar shape: the function's identity and layout, by name; None: only notes
         were made
     :ivar notes: what a backend has to know while the device is assigned
+    :ivar firmware: hashes of the function's firmware, by name, from before
+        its first guest, or as an operator accepted it; None: it was not read
     :ivar reported_to: the cleaning to which the differences were reported
+    :ivar lost: whether the shape was recorded by that cleaning, as there was
+        none from before the guest
     """
 
     assignment: str
     shape: dict[str, str] | None
     notes: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    firmware: dict[str, str] | None = None
     reported_to: str | None = None
+    lost: bool = False
 
 
 class Baselines:
@@ -75,7 +82,23 @@ class Baselines:
                 or known.shape is None):
             self._save(stable_id, _Baseline(
                 assignment=assignment, shape=dict(shape),
-                notes=dict(notes or {})))
+                notes=dict(notes or {}),
+                firmware=known.firmware if known else None))
+
+    def record_firmware(self, stable_id: str,
+                        read: Callable[[], Mapping[str, str]]) -> None:
+        """Record the firmware of a function that has a baseline, once.
+
+        That of before its first guest stays: later ones are compared with it.
+
+        :param read: returns hashes by name
+        :raises HostError: the baseline or the firmware cannot be read
+        :raises HostNotReady: the baseline cannot be written
+        """
+        known = self._load(stable_id)
+        if known is not None and known.firmware is None:
+            self._save(stable_id, dataclasses.replace(
+                known, firmware=dict(read())))
 
     def note(self, stable_id: str, assignment: str,
              notes: Mapping[str, str | None]) -> None:
@@ -119,25 +142,37 @@ class Baselines:
         return dict(known.notes)
 
     def differences(self, stable_id: str, cleaning: str,
-                    shape: Mapping[str, str]) -> list[str]:
+                    shape: Mapping[str, str],
+                    firmware: Mapping[str, str] | None = None, *,
+                    had_guest: bool) -> list[str]:
         """Return the differences from the baseline, one phrase per field.
 
-        Without a baseline there are none, since no guest had the function.
         Differences are returned to one cleaning only, however often it begins.
         A later cleaning was requested by an operator, who accepted the device
-        as it is.
+        as it is. A field that an earlier release did not record is no
+        difference.
 
+        :param firmware: that of the function now; None: it is not compared
+        :param had_guest: whether the function was assigned; without a
+            baseline, nobody knows what its guest has changed
         :raises HostError: the baseline cannot be read
         :raises HostNotReady: it cannot be written
         """
         known = self._load(stable_id)
         if known is None or known.shape is None:
+            if not had_guest:
+                return []
+            known = dataclasses.replace(
+                known or _Baseline(assignment='', shape=None),
+                shape=dict(shape), reported_to=None, lost=True)
+        differences = _differences(known, shape, firmware)
+        if not differences:
             return []
-        differences = [
-            f'{name} was {known.shape.get(name)}, is {shape.get(name)}'
-            for name in sorted(known.shape.keys() | shape.keys())
-            if known.shape.get(name) != shape.get(name)]
-        if not differences or known.reported_to not in (None, cleaning):
+        if known.reported_to not in (None, cleaning):
+            self._save(stable_id, dataclasses.replace(
+                known, shape=dict(shape), firmware=(
+                    known.firmware if firmware is None else dict(firmware)),
+                reported_to=None, lost=False))
             return []
         self._save(stable_id, dataclasses.replace(
             known, reported_to=cleaning))
@@ -167,3 +202,18 @@ class Baselines:
 
     def _path(self, stable_id: str) -> pathlib.Path:
         return self._folder / f'{stable_id.strip("/").replace("/", "_")}.json'
+
+
+def _differences(known: _Baseline, shape: Mapping[str, str],
+                 firmware: Mapping[str, str] | None) -> list[str]:
+    lost = ['it is lost, so nobody knows what the guest has changed'
+            ] if known.lost else []
+    return lost + _changes(known.shape, shape) + (
+        [] if firmware is None else _changes(known.firmware, firmware))
+
+
+def _changes(before: Mapping[str, str] | None,
+             now: Mapping[str, str]) -> list[str]:
+    return [f'{name} was {value or "none"}, is {now.get(name) or "none"}'
+            for name, value in sorted((before or {}).items())
+            if value != now.get(name)]

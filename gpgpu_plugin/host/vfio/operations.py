@@ -28,6 +28,10 @@ from gpgpu_plugin.privsep import vfio as privsep_vfio
 
 T = typing.TypeVar('T')
 
+FIRMWARE = ('option ROM', 'VPD')
+"""Names of what VFIO.firmware returns: the function's expansion ROM, and its
+Vital Product Data."""
+
 SCRUB_LIMIT = privsep_vfio.SCRUB_LIMIT
 SCRUB_SECONDS = privsep_vfio.SCRUB_SECONDS
 
@@ -46,6 +50,12 @@ class VFIO(typing.Protocol):
         It is refused if the reset would also reset what is not on the card.
 
         :param functions: addresses of all functions of the card
+        """
+
+    def firmware(self, address: str) -> dict[str, str]:
+        """Return what tells a function's firmware from another one.
+
+        :returns: for FIRMWARE, hashes in hex; empty where it shows none
         """
 
     def memory(self, address: str) -> int:
@@ -94,6 +104,11 @@ class PrivilegedVFIO(VFIO):
     def hot_reset(self, address: str, functions: Sequence[str]) -> None:
         self._call(privsep_vfio.hot_reset, address, 'it cannot be reset',
                    list(functions))
+
+    def firmware(self, address: str) -> dict[str, str]:
+        found = self._call(
+            privsep_vfio.firmware, address, 'its firmware cannot be read')
+        return dict(zip(FIRMWARE, found, strict=True))
 
     def memory(self, address: str) -> int:
         size: int = self._call(

@@ -10,6 +10,8 @@
 #    License for the specific language governing permissions and limitations
 #    under the License.
 
+import typing
+
 from oslotest import base
 
 from gpgpu_plugin import exception
@@ -131,3 +133,47 @@ class PassedStepsTest(base.BaseTestCase):
         self.assertEqual(('b', 'a'), cleaning.passed_steps([
             result('b'), result('x', 'failed'), result('a'),
             result('y', 'inapplicable')]))
+
+
+class ChangedSettingsTest(base.BaseTestCase):
+
+    SHAPES: typing.ClassVar = {
+        '/devices/a': {'vendor': '10de', 'revision': 'a1'},
+        '/devices/b': {'vendor': '10de'}}
+
+    @staticmethod
+    def result(facts):
+        return cleaning.StepResult(
+            step='settings', outcome=cleaning.Outcome.PASSED, reason='',
+            facts=facts)
+
+    def changes(self, now):
+        return cleaning.changed_settings(
+            self.result(cleaning.settings_facts(
+                self.SHAPES, {'option ROM': 'aa', 'VPD': ''})),
+            self.result(now))
+
+    def test_same_settings(self):
+        self.assertEqual([], self.changes(cleaning.settings_facts(
+            self.SHAPES, {'option ROM': 'aa', 'VPD': ''})))
+
+    def test_what_is_looked_at_for_the_first_time_is_no_change(self):
+        more = {**self.SHAPES, '/devices/c': {'vendor': '1234'}}
+        self.assertEqual([], self.changes(cleaning.settings_facts(
+            more, {'option ROM': 'aa', 'VPD': '', 'new': 'x'})))
+
+    def test_each_change_is_named(self):
+        shapes = {'/devices/a': {'vendor': '10de', 'revision': 'a2'}}
+        self.assertEqual(
+            ['option_rom_sha256 was aa, is bb',
+             'revision of /devices/a was a1, is a2',
+             'vendor of /devices/b was 10de, is none',
+             'vpd_sha256 was none, is cc'],
+            self.changes(cleaning.settings_facts(
+                shapes, {'option ROM': 'bb', 'VPD': 'cc'})))
+
+    def test_settings_that_are_not_said_are_changes(self):
+        for configuration in ('', '[]', '{"a": 1}', '{'):
+            with self.subTest(configuration=configuration):
+                self.assertEqual(
+                    4, len(self.changes({'configuration': configuration})))

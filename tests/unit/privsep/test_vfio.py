@@ -12,6 +12,7 @@
 """Tests of resets and memory tests through VFIO, on a modelled machine."""
 
 import errno
+import hashlib
 import os
 import pathlib
 import struct
@@ -61,6 +62,7 @@ class VFIOCase(test_guard.GuardCase):
 class AllowedTest(VFIOCase):
 
     CALLS = ((vfio.reset_scope,), (vfio.hot_reset, []), (vfio.memory,),
+             (vfio.firmware,),
              (vfio.write_marks, 'x'), (vfio.try_marks, 'x'),
              (vfio.find_marks, 'x'), (vfio.scrub, MIB))
 
@@ -203,6 +205,21 @@ class MarksTest(VFIOCase):
         self.assertEqual(
             (0, 0), vfio.write_marks(self.root, self.gpu, 'run 1'))
         self.assertFalse(any(self.kernel.bar))
+
+
+class FirmwareTest(VFIOCase):
+
+    def test_hashes_of_what_there_is(self):
+        vpd = pathlib.Path(self.root, 'bus/pci/devices', self.gpu, 'vpd')
+        vpd.unlink(missing_ok=True)
+        self.assertEqual(('', ''), vfio.firmware(self.root, self.gpu))
+        self.kernel.rom[:] = b'\x55\xaa' + os.urandom(MIB)
+        vpd.write_bytes(b'serial' + bytes(2000))
+        self.assertEqual(
+            (hashlib.sha256(self.kernel.rom).hexdigest(),
+             hashlib.sha256(b'serial' + bytes(1018)).hexdigest()),
+            vfio.firmware(self.root, self.gpu))
+        self.assertEqual({}, self.kernel.files)
 
 
 class ScrubTest(VFIOCase):

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pathlib
 import subprocess
 import time
 
@@ -20,6 +22,7 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.privsep import vfio_device
+from tests.vfio_lab import kept
 from tests.vfio_lab import lab
 
 SECRET = b'TENANT-A-SECRET-WEIGHTS'
@@ -111,6 +114,32 @@ class MemoryTest(CleaningCase):
         self.assertIn('scrub inapplicable: 16777216 of 85899345920 bytes',
                       verdict.evidence)
         self.backend.clean(self.device('a', 'reset-only'))
+
+
+class SettingsTest(CleaningCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.backend = lab.host(self, baselines=kept.BASELINES)
+
+    def test_lost_baseline_fails(self) -> None:
+        device = self.device('a', 'reset+settings')
+        self.backend.prepare(device)
+        for path in pathlib.Path(kept.BASELINES).iterdir():
+            path.unlink()
+        verdict = self.backend.clean(device)
+        self.assertFalse(verdict.passed)
+        self.assertIn('its baseline: it is lost', verdict.evidence)
+        accepted = dataclasses.replace(device, cleaning='of an operator')
+        self.assertTrue(self.backend.clean(accepted).passed)
+
+    def test_option_rom_is_evidence_for_the_second_boot(self) -> None:
+        device = kept.display_device(self.gpu, 'first')
+        self.backend.prepare(device)
+        verdict = self.backend.clean(device)
+        self.assertTrue(verdict.passed, verdict.evidence)
+        print(verdict.results[1], verdict.results[1].facts)
+        self.assertIn('option_rom_sha256', verdict.results[1].facts)
 
 
 class TwoFunctionsTest(CleaningCase):

@@ -60,9 +60,9 @@ class PassthroughCase(base.BaseTestCase):
         os.symlink(device, f'{group}/devices/{function.address}')
 
     @staticmethod
-    def device(function):
+    def device(function, assignment='a'):
         return host_base.HostDevice(
-            assignment_uuid='a', stable_id=function.id,
+            assignment_uuid=assignment, stable_id=function.id,
             address=function.address)
 
     def refused(self, method, function, *words):
@@ -165,16 +165,16 @@ class FunctionsTest(PassthroughCase):
 
     def test_gpu_that_no_guest_had_keeps_its_driver(self):
         """It is cleaned after a restore of the database, for example."""
-        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        self.assertTrue(self.backend.clean(self.device(self.gpu, '')).passed)
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
 
     def test_gpu_that_no_guest_had_keeps_its_driver_after_a_failure(self):
         faults = self.backend.kernel.faults
         faults['/reset'] = errno.EIO
-        self.assertFalse(self.backend.clean(self.device(self.gpu)).passed)
+        self.assertFalse(self.backend.clean(self.device(self.gpu, '')).passed)
         faults.clear()
         self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
-        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        self.assertTrue(self.backend.clean(self.device(self.gpu, '')).passed)
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
 
     def test_dirty_gpu_that_a_driver_of_the_host_has_is_bound_first(self):

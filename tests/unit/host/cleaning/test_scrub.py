@@ -41,6 +41,7 @@ class ScrubTest(card.CardCase):
             lengths.append(length // _MIB)
             return scrub(address, length)
         self.vfio.scrub = note
+        self.use()
         _, results = self.clean('scrub', memory_mib=3)
         self.assertEqual('passed', results['scrub'].outcome)
         self.assertEqual([3], lengths)
@@ -61,6 +62,7 @@ class ScrubTest(card.CardCase):
                       verdict.evidence)
 
     def test_unknown_size_of_memory_is_no_scrub(self):
+        self.use()
         verdict, _ = self.clean('scrub')
         self.assertFalse(verdict.passed)
         self.assertIn('--memory-mib', verdict.evidence)
@@ -68,6 +70,7 @@ class ScrubTest(card.CardCase):
     def test_memory_that_does_not_keep_a_byte_fails(self):
         scrub = self.vfio.scrub
         self.vfio.scrub = lambda *args: scrub(*args) - 1
+        self.use()
         verdict, results = self.clean('scrub', memory_mib=2)
         self.assertFalse(verdict.passed)
         self.assertEqual('failed', results['scrub'].outcome)

@@ -50,7 +50,8 @@ class ConfigSpaceTest(base.BaseTestCase):
              'class': '030200', 'header type': '00',
              'subsystem vendor': '0000', 'subsystem': '0000',
              'interrupt pin': '00', 'kinds of BARs': '0 0 0 0 0 0',
-             'capabilities': '10@40', 'extended capabilities': '0003@100'},
+             'capabilities': '10@40', 'extended capabilities': '0003@100',
+             'serial number': '48-b0-2d-00-00-00-00-01'},
             config_space.shape(machine.config(
                 {**NODE, 'dsn': '48-b0-2d-00-00-00-00-01'})))
         self.assertEqual({}, config_space.shape(b''))

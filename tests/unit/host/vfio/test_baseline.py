@@ -38,6 +38,10 @@ class BaselinesTestCase(base.BaseTestCase):
         """Return the baselines, read from their files again."""
         return baseline.Baselines(str(self.folder))
 
+    def differences(self, cleaning, shape, *, had_guest=True):
+        return self.baselines().differences(
+            ID, cleaning, shape, had_guest=had_guest)
+
 
 class RoundTripTest(BaselinesTestCase):
 
@@ -48,21 +52,21 @@ class RoundTripTest(BaselinesTestCase):
             self.path.unlink(missing_ok=True)
             self.baselines().record(ID, 'a', shape, notes)
             self.assertEqual(notes, self.baselines().notes(ID, 'a'))
-            self.assertEqual([], self.baselines().differences(
-                ID, 'c', dict(shape)))
+            self.assertEqual([], self.differences('c', dict(shape)))
             self.baselines().note(ID, 'a', others)
             self.assertEqual(others, self.baselines().notes(ID, 'a'))
             self.assertEqual(
-                [f'{name} was {shape[name]}, is None'
+                [f'{name} was {shape[name] or "none"}, is none'
                  for name in sorted(shape)],
-                self.baselines().differences(ID, 'c', {}))
+                self.differences('c', {}))
 
     def test_file_says_its_version(self):
         self.baselines().record(ID, 'a', {'vendor': '10de'})
         self.assertEqual(1, baseline.VERSION)
         self.assertEqual(
             {'version': 1, 'assignment': 'a', 'shape': {'vendor': '10de'},
-             'notes': {}, 'reported_to': None},
+             'notes': {}, 'firmware': None, 'reported_to': None,
+             'lost': False},
             json.loads(self.path.read_text()))
 
 
@@ -74,13 +78,13 @@ class LifeTest(BaselinesTestCase):
         self.assertEqual({'driver': 'nvidia'},
                          self.baselines().notes(ID, 'a'))
         self.assertEqual(['x was nvidia, is y'],
-                         self.baselines().differences(ID, 'c', {'x': 'y'}))
+                         self.differences('c', {'x': 'y'}))
 
     def test_next_assignment_replaces_the_record(self):
         self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
         self.baselines().record(ID, 'b', {'x': '2'})
         self.assertEqual({}, self.baselines().notes(ID, 'a'))
-        self.assertEqual([], self.baselines().differences(ID, 'c', {'x': '2'}))
+        self.assertEqual([], self.differences('c', {'x': '2'}))
 
     def test_driver_is_noted_once_and_keeps_the_shape(self):
         self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
@@ -92,15 +96,16 @@ class LifeTest(BaselinesTestCase):
             self.assertEqual({'driver': 'nouveau'},
                              self.baselines().notes(ID, 'b'))
         self.assertEqual(['x was 1, is 2'],
-                         self.baselines().differences(ID, 'c', {'x': '2'}))
+                         self.differences('c', {'x': '2'}))
 
     def test_driver_of_a_function_without_a_baseline_is_no_baseline(self):
         self.baselines().note_driver(ID, 'a', None)
         self.assertEqual({'driver': None}, self.baselines().notes(ID, 'a'))
-        self.assertEqual([], self.baselines().differences(ID, 'c', {'x': '2'}))
+        self.assertEqual([], self.differences(
+            'c', {'x': '2'}, had_guest=False))
         self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
         self.assertEqual(['x was 1, is 2'],
-                         self.baselines().differences(ID, 'c', {'x': '2'}))
+                         self.differences('c', {'x': '2'}))
 
     def test_notes_of_another_assignment_are_refused(self):
         self.assertRaises(exception.HostError, self.baselines().note,
@@ -114,14 +119,53 @@ class LifeTest(BaselinesTestCase):
         self.baselines().record(ID, 'a', {'x': '1', 'y': '2'})
         for _ in range(2):
             self.assertEqual(
-                ['x was 1, is 3', 'y was 2, is None'],
-                self.baselines().differences(ID, 'c', {'x': '3'}))
-        self.assertEqual([], self.baselines().differences(ID, 'd', {}))
+                ['x was 1, is 3', 'y was 2, is none'],
+                self.differences('c', {'x': '3'}))
+        self.assertEqual([], self.differences('d', {}))
 
-    def test_function_without_a_baseline_does_not_differ(self):
-        self.assertEqual([], self.baselines().differences(ID, 'c', {'x': '1'}))
+    def test_function_that_no_guest_had_needs_no_baseline(self):
+        self.assertEqual([], self.differences(
+            'c', {'x': '1'}, had_guest=False))
         self.assertEqual({}, self.baselines().notes(ID, 'a'))
         self.assertEqual([], list(self.folder.iterdir()))
+
+    def test_lost_baseline_is_doubt_until_an_operator_accepts_it(self):
+        lost = ['it is lost, so nobody knows what the guest has changed']
+        for begin in (lambda: None,
+                      lambda: self.baselines().note_driver(ID, 'a', 'x')):
+            with self.subTest(begin=begin):
+                self.path.unlink(missing_ok=True)
+                begin()
+                for _ in range(2):
+                    self.assertEqual(lost, self.differences('c', {'x': '1'}))
+                self.assertEqual(
+                    [*lost, 'x was 1, is 2'],
+                    self.differences('c', {'x': '2'}))
+                # An operator has released the device.
+                self.assertEqual([], self.differences('d', {'x': '2'}))
+                self.baselines().record(ID, 'b', {'x': '2'})
+                self.assertEqual([], self.differences('e', {'x': '2'}))
+
+    def test_firmware_of_before_the_first_guest_stays(self):
+        self.baselines().record_firmware(ID, lambda: {'ROM': '0'})
+        self.assertEqual([], list(self.folder.iterdir()))
+        for number, rom in enumerate('12'):
+            self.baselines().record(ID, f'a{number}', {'x': '1'})
+            self.baselines().record_firmware(ID, lambda rom=rom: {'ROM': rom})
+        for _ in range(2):
+            self.assertEqual(['ROM was 1, is 2'], self.baselines().differences(
+                ID, 'c', {'x': '1'}, {'ROM': '2'}, had_guest=True))
+        # An operator has released the device, which is handed out again.
+        for cleaning in 'de':
+            self.assertEqual([], self.baselines().differences(
+                ID, cleaning, {'x': '1'}, {'ROM': '2'}, had_guest=True))
+            self.baselines().record(ID, cleaning, {'x': '1'})
+        self.assertEqual(['ROM was 2, is none'], self.baselines().differences(
+            ID, 'f', {'x': '1'}, {'ROM': ''}, had_guest=True))
+
+    def test_field_that_was_not_recorded_is_no_difference(self):
+        self.baselines().record(ID, 'a', {'x': '1'})
+        self.assertEqual([], self.differences('c', {'x': '1', 'new': '2'}))
 
     def test_folder_that_cannot_be_written_blames_no_device(self):
         with fixtures.MockPatch('gpgpu_plugin.durable.replace',
@@ -147,13 +191,15 @@ class UnreadableTest(BaselinesTestCase):
     def test_file_stays_and_the_error_names_it(self):
         for text in self.TEXTS:
             self.path.write_bytes(text)
-            for method, args in (
-                    ('record', ({},)), ('note', ({},)), ('notes', ()),
-                    ('differences', ({},))):
+            for method, args, kwargs in (
+                    ('record', ({},), {}), ('note', ({},), {}),
+                    ('notes', (), {}),
+                    ('differences', ({},), {'had_guest': True})):
                 with self.subTest(text=text, method=method):
                     exc = self.assertRaises(
                         exception.HostError,
-                        getattr(self.baselines(), method), ID, 'a', *args)
+                        getattr(self.baselines(), method), ID, 'a', *args,
+                        **kwargs)
                     self.assertEqual(str(self.path), exc.kwargs['path'])
                     self.assertIn(ID, str(exc))
                     self.assertEqual(text, self.path.read_bytes())

@@ -24,6 +24,7 @@ from gpgpu_plugin.host.vfio import operations
 ADDRESS = '0000:3b:00.0'
 CALLS = {
     'hot_reset': (([ADDRESS],), None, None),
+    'firmware': ((), {'option ROM': 'ab', 'VPD': ''}, ('ab', '')),
     'memory': ((), 1024, 1024),
     'write_marks': (('seed',), (64, 64), [64, 64]),
     'find_marks': (('seed',), 3, 3),

@@ -1,0 +1,34 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cleaning of a GPU whose firmware was changed between two boots."""
+
+from __future__ import annotations
+
+from tests.vfio_lab import kept
+from tests.vfio_lab import lab
+
+
+class SecondBootTest(lab.LabTestCase):
+
+    def test_other_option_rom_fails(self) -> None:
+        backend = lab.host(self, baselines=kept.BASELINES)
+        lab.unload('bochs')
+        gpu = lab.displays()[0]
+        for _ in range(2):
+            verdict = backend.clean(kept.display_device(gpu, 'second'))
+            print(verdict.evidence)
+            self.assertFalse(verdict.passed)
+            self.assertIn(
+                f'{gpu.address} differs from its baseline: option ROM was',
+                verdict.evidence)
+        accepted = backend.clean(kept.display_device(gpu, 'third'))
+        self.assertTrue(accepted.passed, accepted.evidence)
