@@ -33,6 +33,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import allocation_removal
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import builds
+from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import cleanings
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import inventory
 from gpgpu_plugin.compute import nova_types
@@ -52,6 +54,9 @@ _T = tasks.Task
 
 _RETRY_INTERVAL = 0.5
 """Seconds until Nova is asked again whether an allocation is gone."""
+
+_CLEANING_INTERVAL = 5.0
+"""Seconds until the next iteration while devices are being cleaned."""
 
 class ResourceTracker:
     """Resource tracker of one host's groups, devices and assignments.
@@ -87,6 +92,10 @@ class ResourceTracker:
         self._schedule = schedule.Schedule(
             clock, conf.gpgpu.claim_lease, conf.gpgpu.digest_interval)
         self.builds = builds.Builds(self._build_left_out)
+        self._cleanings = cleanings.Cleanings(
+            conf.gpgpu.max_cleanings,
+            lambda task: cleaner.clean(self._host(), task),
+            lambda: self._schedule.require(_T.CLEAN))
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
         self._managed_by_others: tasks.ManagedElsewhere = lambda scan: {}
@@ -253,7 +262,9 @@ class ResourceTracker:
             with contextlib.suppress(exception.SessionLost):
                 self._run_due()
         self.inventory.push()
-        return _RETRY_INTERVAL if self.allocation_removal else None
+        if self.allocation_removal:
+            return _RETRY_INTERVAL
+        return _CLEANING_INTERVAL if self._cleanings else None
 
     def _run_due(self) -> None:
         """Run the tasks that are due.
@@ -369,7 +380,7 @@ class ResourceTracker:
                      'it is dirty in the conductor and assigned in the book',
                      task.address, self.host)
             self._schedule.require(_T.RECONCILE, _T.CLEAN)
-        for answer in tasks.clean(self._host(), skipped):
+        for answer in tasks.clean(self._host(), self._cleanings, skipped):
             self.inventory.accept(answer)
             self.inventory.push()
 

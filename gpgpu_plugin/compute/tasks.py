@@ -33,7 +33,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import builds as builds_mod
-from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import cleanings as cleanings_mod
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.domain import device as device_rules
@@ -234,24 +234,26 @@ def fetch(host: host_mod.Host) -> inventory_obj.HostInventory:
     return host.api.host_inventory(gpgpu_context.admin(), host.name)
 
 
-def clean(host: host_mod.Host,
+def clean(host: host_mod.Host, cleanings: cleanings_mod.Cleanings,
           skipped: Callable[[claim_obj.CleanTask], None],
           ) -> Iterator[inventory_obj.HostInventory | None]:
-    """Clean the host's dirty devices; each step of the generator cleans one.
+    """Begin to clean the host's dirty devices.
 
     What the book still has assigned is not cleaned: it may be a guest's, and
     a comparison that came afterwards would take it for unclean.
 
     :param skipped: called with each device of that kind
-    :returns: the host's inventory after each device
-    :raises HostNotReady: the rest waits for the next iteration
+    :returns: the host's inventory after each device whose cleaning has ended
+    :raises Exception: see Cleanings.run
     """
+    wanted = []
     for task in host.api.clean_tasks(gpgpu_context.admin(), host.name):
         if any(assignment.stable_id == task.stable_id
                for assignment in host.assignments.all()):
             skipped(task)
         else:
-            yield cleaner.clean(host, task)
+            wanted.append(task)
+    return cleanings.run(wanted)
 
 
 def reconcile(host: host_mod.Host, builds: builds_mod.Builds,

@@ -49,8 +49,9 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         if host is None:
             return ()
         devices = device_db.to_clean(session, host.id)
-        last = assignment_db.last_of(
-            session, [device.id for device in devices]) if devices else {}
+        ids = [device.id for device in devices]
+        last = assignment_db.last_of(session, ids) if ids else {}
+        activated = assignment_db.activated(session, ids) if ids else set()
         policies = {group_id: group_db.cleaning(session, group_id)
                     for group_id in {device.group_id for device in devices}}
         return tuple(
@@ -60,6 +61,8 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
                 request=device.clean_token or '',
                 variant=device.group.variant.name if device.group else None,
                 assignment_uuid=last.get(device.id),
+                had_guest=(device.id in activated
+                           or device.cleaned_steps is not None),
                 vgpu_type=device.vgpu_type,
                 steps=capacity.required_steps(
                     device, policies[device.group_id][0]),

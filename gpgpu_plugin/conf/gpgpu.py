@@ -73,6 +73,11 @@ OPTS = [
              'knows. This makes up for lost messages. A lower value finds a '
              'difference sooner, and makes more calls.'),
     cfg.IntOpt(
+        'max_cleanings', default=4, min=1, max=64,
+        help='Number of GPUs that nova-compute cleans at once. A cleaning '
+             'takes from a second to minutes, depending on the cleaning '
+             'policy of the variant and the memory of the GPU.'),
+    cfg.IntOpt(
         'scan_interval', default=60, min=1,
         help='Seconds between two iterations in which nova-compute checks '
              'whether its devices changed. An iteration that finds no '

@@ -85,8 +85,7 @@ _BY_UUID = (
     .order_by(_TABLE.c.id))
 _END = (sa.update(_TABLE)
         .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
-        .values(active=None, lease_expires_at=None,
-                ended_at=sa.bindparam('at')))
+        .values(active=None, ended_at=sa.bindparam('at')))
 _ACTIVATE = (sa.update(_TABLE)
              .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
              .values(lease_expires_at=None))
@@ -350,6 +349,18 @@ def places(session: orm.Session, host_id: int,
         .join(models.Device).where(
             models.Assignment.host_id == host_id,
             models.Assignment.uuid.in_(list(names)))).tuples().all())
+
+
+def activated(session: orm.Session,
+              device_ids: Collection[int]) -> set[int]:
+    """Return the ids of those devices that a guest had.
+
+    Assignments that were purged are not known.
+    """
+    return set(session.scalars(
+        sa.select(models.Assignment.device_id).distinct()
+        .where(models.Assignment.device_id.in_(list(device_ids)),
+               models.Assignment.lease_expires_at.is_(None))))
 
 
 def last_of(session: orm.Session,

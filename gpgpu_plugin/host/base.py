@@ -47,6 +47,7 @@ class HostDevice:
     :ivar vgpu_type: name of the vGPU type; naming.PASSTHROUGH: the whole GPU
     :ivar placement_id: placement that the vGPU must have (NVIDIA's mixed-size
         mode); None: any
+    :ivar had_guest: whether a guest had it, so that it has a baseline
     :ivar cleaning: the request to clean it, whatever the number of attempts;
         None: the device is not being cleaned
     :ivar steps: those that its cleaning must pass, in their order
@@ -58,6 +59,7 @@ class HostDevice:
     address: str
     vgpu_type: str = naming.PASSTHROUGH
     placement_id: int | None = None
+    had_guest: bool = True
     cleaning: str | None = None
     steps: tuple[str, ...] = cleaning_rules.POLICIES[cleaning_rules.RESET_ONLY]
     memory_mib: int | None = None
@@ -77,6 +79,7 @@ class HostDevice:
         return cls(assignment_uuid=task.assignment_uuid or '',
                    stable_id=task.stable_id, address=task.address,
                    vgpu_type=task.vgpu_type or naming.PASSTHROUGH,
+                   had_guest=task.had_guest,
                    cleaning=task.request, steps=task.steps,
                    memory_mib=task.memory_mib)
 

@@ -40,6 +40,7 @@ from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
 from gpgpu_plugin.host.backends import passthrough
 from gpgpu_plugin.host.backends import sriov_vf
+from gpgpu_plugin.host.cleaning import in_progress
 from gpgpu_plugin.host.discovery import identity as identity_mod
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
@@ -87,6 +88,7 @@ class LocalHost(base.Host):
         self._backends = [backend(access) for backend in BACKENDS]
         self._watch: watch.Watch | None = None
         self._failed = False
+        self._in_cleaning = in_progress.FunctionsInCleaning()
         self._start = str(uuid.uuid4())
         self._numbers = itertools.count(1)
 
@@ -104,6 +106,7 @@ class LocalHost(base.Host):
     def make_vfs(self, busy: Collection[str]) -> None:
         if not self._numvfs:
             return
+        busy = {*busy, *self._in_cleaning.ids()}
         for function in scanner.scan(self.access.sysfs).functions:
             wanted = self._numvfs.get(
                 f'{function.vendor}:{function.device}', 0)
@@ -130,7 +133,8 @@ class LocalHost(base.Host):
     def scan(self) -> scanner.Scan:
         self._failed = False
         sampled_at = self._next_sample()
-        scan = scanner.scan(self.access.sysfs)
+        self._in_cleaning.begin_scan()
+        scan = self._in_cleaning.shown(scanner.scan(self.access.sysfs))
         if self._watch is not None:
             self._watch.close()
         self._watch = watch.Watch(self.access.sysfs, scan)
@@ -155,6 +159,7 @@ class LocalHost(base.Host):
 
     def changed(self) -> bool:
         return (self._watch is None or self._failed
+                or self._in_cleaning.is_outdated()
                 or self._watch.changed())
 
     def driver_capacity(self, devices: Iterable[base.HostDevice],
@@ -192,12 +197,24 @@ class LocalHost(base.Host):
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         try:
-            with _reading(device):
+            with _reading(device), self._in_cleaning.cleaning(
+                    self._touched_by_cleaning(device)):
                 return self._backend(device).clean(device)
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:
             return base.CleanVerdict.failed(device, str(exc))
+
+    def _touched_by_cleaning(self, device: base.HostDevice,
+                             ) -> tuple[pci.PCIFunction, ...]:
+        """Return the functions that a cleaning resets or rebinds."""
+        if pci.function_id_of(device.stable_id) != device.stable_id:
+            # An mdev is removed, and its GPU stays as it is.
+            return ()
+        found = scanner.scan_card(self.access.sysfs, device.address)
+        if not found or found[0].id != device.stable_id:
+            return ()
+        return found
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         with _reading(device):

@@ -162,6 +162,8 @@ class CleanTask:
     """A dirty device that its host must clean.
 
     :ivar assignment_uuid: its last assignment; None if it never had one
+    :ivar had_guest: whether a guest had the device, so that its host must
+        know how the device was before
     :ivar vgpu_type: type of the vGPU that exists or may exist
     :ivar token: the attempt to clean the device that is going on, else the
         request; a start with another token is refused
@@ -178,6 +180,7 @@ class CleanTask:
     token: str
     request: str
     assignment_uuid: str | None = None
+    had_guest: bool
     vgpu_type: str | None = None
     steps: tuple[str, ...]
     memory_mib: int | None = None

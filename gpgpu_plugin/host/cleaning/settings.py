@@ -43,7 +43,7 @@ class SettingsStep(step.Step):
                 target.device.cleaning or target.device.assignment_uuid,
                 shapes[function.id],
                 firmware if function is functions[0] else None,
-                had_guest=bool(target.device.assignment_uuid))]
+                had_guest=target.device.had_guest)]
         facts = cleaning.settings_facts(shapes, firmware or {})
         if differences:
             return self.failed('; '.join(differences), **facts)

@@ -153,18 +153,20 @@ class Baselines:
         difference.
 
         :param firmware: that of the function now; None: it is not compared
-        :param had_guest: whether the function was assigned; without a
-            baseline, nobody knows what its guest has changed
+        :param had_guest: whether a guest had the function: if there is no
+            baseline, nobody knows what it has changed. Else the present
+            configuration becomes the baseline
         :raises HostError: the baseline cannot be read
         :raises HostNotReady: it cannot be written
         """
         known = self._load(stable_id)
         if known is None or known.shape is None:
-            if not had_guest:
-                return []
             known = dataclasses.replace(
                 known or _Baseline(assignment='', shape=None),
-                shape=dict(shape), reported_to=None, lost=True)
+                shape=dict(shape), lost=had_guest, firmware=(
+                    None if firmware is None else dict(firmware)))
+            if not had_guest:
+                self._save(stable_id, known)
         differences = _differences(known, shape, firmware)
         if not differences:
             return []

@@ -24,6 +24,7 @@ from gpgpu_plugin import context
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -176,6 +177,8 @@ class ComputeTestCase(base.BaseTestCase):
         claim = self.tracker.session.call(
             self.api.claim, self.request(count, instance))
         uuids = [assignment.uuid for assignment in claim.assignments]
+        for assignment in claim.assignments:
+            self.tracker.backend.prepare(host_base.HostDevice.of(assignment))
         self.tracker.session.call(
             self.api.activate, uuids)
         self.tracker.assignments.add(instance, claim.assignments)

@@ -27,9 +27,10 @@ from tests.fixtures import cleaned
 from tests.unit.compute import make
 
 TASK = claim_obj.CleanTask(
-    device_uuid='d1', stable_id='/devices/x', address='0000:3b:00.0',
-    variant='H100', token='t1', assignment_uuid='a1', vgpu_type='H100-4Q',
-    request='r1', steps=('reset',))
+    had_guest=True, device_uuid='d1', stable_id='/devices/x',
+    address='0000:3b:00.0', variant='H100', token='t1',
+    assignment_uuid='a1', vgpu_type='H100-4Q', request='r1',
+    steps=('reset',))
 DEVICE = host_base.HostDevice.to_clean(TASK)
 
 

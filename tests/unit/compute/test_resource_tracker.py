@@ -290,6 +290,10 @@ class RestoreTest(base.ComputeTestCase):
 
     def test_devices_of_instances_are_ready_after_a_reboot(self):
         self.boot(2, 'i1')
+        binder = self.tracker.backend.binder
+        for function in self.tracker.backend.scan().functions:
+            if function.driver == 'vfio-pci':
+                binder.unbind(function)
         self.assertEqual({None}, self.drivers())
         for _ in range(2):
             self.make_tracker().restore()
@@ -657,7 +661,8 @@ class DecisionTest(test_base.BaseTestCase):
         self.api = mock.Mock()
         self.tracker = resource_tracker.ResourceTracker(
             types.SimpleNamespace(gpgpu=types.SimpleNamespace(
-                state_path=folder, claim_lease=300, digest_interval=300)),
+                state_path=folder, claim_lease=300, digest_interval=300,
+                max_cleanings=4)),
             'h1', self.backend, self.api, base.FakeReportClient(),
             lambda assignment: False, clock=lambda: self.seconds)
         self.tracker.set_node('h1', base.NODE)

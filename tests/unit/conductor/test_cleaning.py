@@ -90,6 +90,24 @@ class TasksTest(CleaningCase):
         self.assertEqual(set(last), {
             task.assignment_uuid for task in cleaning.tasks(self.db, 'h1')})
 
+    def abort(self, granted):
+        releases.abort(self.db, base.uuids(granted), touched=True, fault=None)
+
+    def test_device_of_an_aborted_claim_had_no_guest(self):
+        self.abort(self.claim(1))
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertFalse(task.had_guest)
+        self.start(task)
+        self.finish(task)
+        # What it must be like is known from now on, also after a purge.
+        self.abort(self.claim(8))
+        self.assertEqual([False] * 7 + [True], sorted(
+            task.had_guest for task in cleaning.tasks(self.db, 'h1')))
+
+    def test_device_of_a_guest_is_named(self):
+        [task] = self.dirty()
+        self.assertTrue(task.had_guest)
+
     def test_tasks_of_another_host_are_not_named(self):
         self.report_second_host()
         self.dirty()

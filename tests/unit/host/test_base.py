@@ -29,6 +29,7 @@ def assignment(**kwargs):
 
 def task(**kwargs):
     return claim_obj.CleanTask(**{
+        'had_guest': True,
         'device_uuid': 'd1', 'stable_id': '/devices/x',
         'address': '0000:3b:00.0', 'variant': 'T4', 'token': 't1',
         'request': 'r1', 'steps': ('reset',), **kwargs})

@@ -93,7 +93,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         """It is cleaned after a restore of the database."""
         self.host.kernel.written.clear()
         verdict = self.host.clean(self.device(
-            assignment_uuid='', cleaning='c1', vgpu_type='passthrough'))
+            had_guest=False, cleaning='c1', vgpu_type='passthrough'))
         self.assertTrue(verdict.passed, verdict.evidence)
         self.assertNotIn(
             f'bus/pci/devices/{self.vfs[0].address}/driver_override',

@@ -60,10 +60,10 @@ class PassthroughCase(base.BaseTestCase):
         os.symlink(device, f'{group}/devices/{function.address}')
 
     @staticmethod
-    def device(function, assignment='a'):
+    def device(function, *, had_guest=True):
         return host_base.HostDevice(
-            assignment_uuid=assignment, stable_id=function.id,
-            address=function.address)
+            assignment_uuid='a', stable_id=function.id,
+            address=function.address, had_guest=had_guest)
 
     def refused(self, method, function, *words):
         exc = self.assertRaises(
@@ -165,16 +165,19 @@ class FunctionsTest(PassthroughCase):
 
     def test_gpu_that_no_guest_had_keeps_its_driver(self):
         """It is cleaned after a restore of the database, for example."""
-        self.assertTrue(self.backend.clean(self.device(self.gpu, '')).passed)
+        self.assertTrue(self.backend.clean(
+            self.device(self.gpu, had_guest=False)).passed)
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
 
     def test_gpu_that_no_guest_had_keeps_its_driver_after_a_failure(self):
         faults = self.backend.kernel.faults
         faults['/reset'] = errno.EIO
-        self.assertFalse(self.backend.clean(self.device(self.gpu, '')).passed)
+        self.assertFalse(self.backend.clean(
+            self.device(self.gpu, had_guest=False)).passed)
         faults.clear()
         self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
-        self.assertTrue(self.backend.clean(self.device(self.gpu, '')).passed)
+        self.assertTrue(self.backend.clean(
+            self.device(self.gpu, had_guest=False)).passed)
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
 
     def test_dirty_gpu_that_a_driver_of_the_host_has_is_bound_first(self):

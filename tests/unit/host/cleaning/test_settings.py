@@ -73,5 +73,5 @@ class SettingsTest(card.CardCase):
         self.assertTrue(verdict.passed, verdict.evidence)
 
     def test_gpu_that_no_guest_had_needs_no_baseline(self):
-        _, results = self.clean(assignment_uuid='')
+        _, results = self.clean(had_guest=False)
         self.assertEqual('passed', results['settings'].outcome)

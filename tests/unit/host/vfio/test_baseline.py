@@ -101,9 +101,10 @@ class LifeTest(BaselinesTestCase):
     def test_driver_of_a_function_without_a_baseline_is_no_baseline(self):
         self.baselines().note_driver(ID, 'a', None)
         self.assertEqual({'driver': None}, self.baselines().notes(ID, 'a'))
-        self.assertEqual([], self.differences(
-            'c', {'x': '2'}, had_guest=False))
         self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
+        self.assertEqual(['x was 1, is 2'],
+                         self.differences('c', {'x': '2'}))
+        self.baselines().note_driver(ID, 'b', None)
         self.assertEqual(['x was 1, is 2'],
                          self.differences('c', {'x': '2'}))
 
@@ -123,11 +124,14 @@ class LifeTest(BaselinesTestCase):
                 self.differences('c', {'x': '3'}))
         self.assertEqual([], self.differences('d', {}))
 
-    def test_function_that_no_guest_had_needs_no_baseline(self):
-        self.assertEqual([], self.differences(
-            'c', {'x': '1'}, had_guest=False))
+    def test_function_that_no_guest_had_gets_its_baseline(self):
+        self.assertEqual([], self.baselines().differences(
+            ID, 'c', {'x': '1'}, {'ROM': '1'}, had_guest=False))
         self.assertEqual({}, self.baselines().notes(ID, 'a'))
-        self.assertEqual([], list(self.folder.iterdir()))
+        self.assertEqual(
+            ['x was 1, is 2', 'ROM was 1, is 2'],
+            self.baselines().differences(
+                ID, 'd', {'x': '2'}, {'ROM': '2'}, had_guest=True))
 
     def test_lost_baseline_is_doubt_until_an_operator_accepts_it(self):
         lost = ['it is lost, so nobody knows what the guest has changed']

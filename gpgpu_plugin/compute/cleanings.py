@@ -1,0 +1,145 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Cleanings of a host that run beside its other tasks.
+
+A cleaning takes seconds or minutes, in which the host goes on reporting and
+releasing devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import inventory as inventory_obj
+
+MOMENT = 10.0
+"""Seconds for which a task waits for its cleanings. What is offered again
+within them needs no further iteration."""
+
+_Answer = inventory_obj.HostInventory | None
+
+
+class Cleanings:
+    """Cleanings in threads of their own, one at a time on each GPU.
+
+    A process that ends leaves them undone: the next one begins them anew.
+
+    :param limit: how many run at once
+    :param clean: cleans one device; returns the host's inventory afterwards,
+        None if another cleaning of it has begun
+    :param ended: called when one has ended for which nobody waits
+    :param moment: seconds for which ``run`` waits
+    """
+
+    def __init__(self, limit: int,
+                 clean: Callable[[claim_obj.CleanTask], _Answer],
+                 ended: Callable[[], None], moment: float = MOMENT) -> None:
+        self._limit = limit
+        self._clean = clean
+        self._notify = ended
+        self._moment = moment
+        self._lock = threading.Lock()
+        # Devices that are being cleaned, by the stable id of their GPU.
+        self._running: dict[str, str] = {}
+        self._outcomes: queue.Queue[_Answer | Exception] = queue.Queue()
+        self._waits = False
+
+    def __bool__(self) -> bool:
+        """Return whether any cleaning runs."""
+        return bool(self._running)
+
+    def run(self, wanted: Sequence[claim_obj.CleanTask]) -> Iterator[_Answer]:
+        """Begin cleanings, and return the answers to those that have ended.
+
+        It waits for them for a moment. Others go on, and their answers are
+        returned by a later call, as well as those to earlier cleanings.
+
+        :param wanted: devices to clean; one that is being cleaned is left out,
+            and one for which there is no thread waits for a later call
+        :raises Exception: what a cleaning raised; the others go on
+        """
+        until = time.monotonic() + self._moment
+        with self._waiting() as running:
+            waiting = [task for task in wanted
+                       if task.device_uuid not in running]
+            while True:
+                waiting = [task for task in waiting if not self._begin(task)]
+                if not self._running and self._outcomes.empty():
+                    return
+                try:
+                    outcome = self._outcomes.get(
+                        timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    return
+                if isinstance(outcome, Exception):
+                    raise outcome
+                yield outcome
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[frozenset[str]]:
+        """Note that somebody takes outcomes during the block.
+
+        :returns: the devices that are being cleaned now
+        """
+        with self._lock:
+            self._waits = True
+            running = frozenset(self._running.values())
+        try:
+            yield running
+        finally:
+            with self._lock:
+                self._waits = False
+                left = not self._outcomes.empty()
+            if left:
+                self._notify()
+
+    def _begin(self, task: claim_obj.CleanTask) -> bool:
+        """Begin a cleaning, unless it has to wait for others.
+
+        :returns: whether it began
+        """
+        gpu = _gpu_of(task.stable_id)
+        with self._lock:
+            if gpu in self._running or len(self._running) >= self._limit:
+                return False
+            self._running[gpu] = task.device_uuid
+        threading.Thread(
+            target=self._run, args=(gpu, task), daemon=True,
+            name=f'gpgpu-clean-{task.address}').start()
+        return True
+
+    def _run(self, gpu: str, task: claim_obj.CleanTask) -> None:
+        outcome: _Answer | Exception
+        try:
+            outcome = self._clean(task)
+        except Exception as exc:  # noqa: BLE001 - run() raises it
+            outcome = exc
+        with self._lock:
+            # In this order: run() looks without the lock.
+            self._outcomes.put(outcome)
+            del self._running[gpu]
+            waits = self._waits
+        if not waits:
+            self._notify()
+
+
+def _gpu_of(stable_id: str) -> str:
+    """Return the stable id of the GPU that a device is, or is on."""
+    return pci.pf_of(stable_id) or pci.function_id_of(stable_id)

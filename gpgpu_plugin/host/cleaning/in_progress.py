@@ -1,0 +1,86 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Functions that are being cleaned while the host is scanned.
+
+A function does not answer while it is reset, and the privileged helper opens
+it, as only strangers do otherwise. So a scan shows such functions as they were
+before their cleaning began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import scanner
+
+
+class FunctionsInCleaning:
+    """Functions of a host that are being cleaned. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now: dict[str, pci.PCIFunction] = {}
+        # Those whose cleaning has ended since the last scan began.
+        self._lately: dict[str, pci.PCIFunction] = {}
+        self._shown: set[str] = set()
+
+    @contextlib.contextmanager
+    def cleaning(self, functions: Iterable[pci.PCIFunction],
+                 ) -> Iterator[None]:
+        """Note that functions are being cleaned during the block.
+
+        :param functions: as they are before
+        """
+        found = {function.id: function for function in functions}
+        with self._lock:
+            self._now |= found
+        try:
+            yield
+        finally:
+            with self._lock:
+                for stable_id in found:
+                    self._lately[stable_id] = self._now.pop(stable_id)
+
+    def ids(self) -> frozenset[str]:
+        """Return the stable ids of the functions."""
+        with self._lock:
+            return frozenset(self._now)
+
+    def begin_scan(self) -> None:
+        """Note that a scan begins, whose result is passed to ``shown``."""
+        with self._lock:
+            self._lately.clear()
+
+    def shown(self, scan: scanner.Scan) -> scanner.Scan:
+        """Return a scan with the functions as they were before."""
+        with self._lock:
+            before = self._lately | self._now
+            self._shown = set(before)
+        if not before:
+            return scan
+        found = {function.address: function for function in scan.functions}
+        found |= {function.address: function for function in before.values()}
+        return dataclasses.replace(scan, functions=tuple(
+            found[address] for address in sorted(found)))
+
+    def is_outdated(self) -> bool:
+        """Return whether the last scan shows a function as it was.
+
+        It is scanned again once its cleaning has ended.
+        """
+        with self._lock:
+            return bool(self._shown - self._now.keys())
