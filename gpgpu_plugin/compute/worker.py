@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The plugin's only thread in nova-compute.
+"""The thread in nova-compute that runs the plugin's tasks.
 
 It runs an iteration every interval, and at once when it is woken. Any number
 of wakes during an iteration cause one more iteration, so they cannot queue up.

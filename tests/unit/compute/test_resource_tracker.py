@@ -14,6 +14,8 @@
 import dataclasses
 import functools
 import os
+import threading
+import time
 import types
 import uuid
 from unittest import mock
@@ -179,6 +181,59 @@ class RunOnceTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.assertEqual({'available': 6, 'quarantined': 2}, self.states())
         self.assertEqual((8, 2), self.placement())
+
+
+class LongCleaningTest(base.ComputeTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.in_reset = threading.Event()
+        self.go = threading.Event()
+        self.addCleanup(self.go.set)
+        vfio = self.tracker.backend.kernel.vfio
+        hot_reset = vfio.hot_reset
+
+        def reset(*args):
+            self.in_reset.set()
+            self.assertTrue(self.go.wait(60))
+            hot_reset(*args)
+        vfio.hot_reset = reset
+        self.tracker._cleanings._moment = 0
+
+    def run_until(self, states):
+        deadline = time.monotonic() + 60
+        while self.states() != states:
+            self.assertLess(time.monotonic(), deadline, self.states())
+            self.tracker.run_once()
+
+    def test_host_reports_and_releases_meanwhile(self):
+        self.boot(2)
+        self.boot(1, 'i2')
+        self.tracker.release_instance('i1')
+        self.assertEqual(5.0, self.tracker.run_once())
+        self.assertTrue(self.in_reset.wait(60))
+        self.tracker.exclude(lambda scan: {})
+        self.tracker.release_instance('i2')
+        self.assertEqual(5.0, self.tracker.run_once())
+        self.run_until({'available': 5, 'cleaning': 3})
+        self.assertEqual((8, 3), self.placement())
+        self.go.set()
+        self.run_until({'available': 8})
+        self.assertEqual((8, 0), self.placement())
+        self.assertIsNone(self.tracker.run_once())
+
+    def test_restarted_host_begins_anew(self):
+        self.boot(1)
+        self.tracker.release_instance('i1')
+        self.tracker.run_once()
+        self.assertTrue(self.in_reset.wait(60))
+        late = self.tracker
+        self.tracker = self.make_tracker()
+        self.tracker.backend = late.backend
+        self.go.set()
+        self.run_until({'available': 8})
+        # The verdict on the first attempt was refused.
+        self.assertEqual({'available': 8}, self.states())
 
 
 class OrphanTest(base.ComputeTestCase):
