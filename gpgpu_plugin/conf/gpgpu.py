@@ -72,6 +72,15 @@ OPTS = [
              'asks gpgpu-conductor whether anything differs from what it '
              'knows. This makes up for lost messages. A lower value finds a '
              'difference sooner, and makes more calls.'),
+    cfg.StrOpt(
+        'cleaning_program',
+        help='Program that nova-compute runs, as its own user and without '
+             'arguments, for each GPU whose cleaning policy names the step '
+             '"program". The GPU is bound to its VFIO driver meanwhile. The '
+             'environment has GPGPU_ADDRESS, GPGPU_FUNCTIONS, '
+             'GPGPU_STABLE_ID, GPGPU_IDS, GPGPU_MEMORY_MIB and '
+             'GPGPU_ASSIGNMENT. The step passes if the program ends with '
+             'status 0 within ten minutes.'),
     cfg.IntOpt(
         'max_cleanings', default=4, min=1, max=64,
         help='Number of GPUs that nova-compute cleans at once. A cleaning '

@@ -33,6 +33,7 @@ RESET, FLR = 'reset', 'flr'
 SETTINGS = 'settings'
 SCRUB = 'scrub'
 CANARY = 'canary'
+PROGRAM = 'program'
 HOST_DRIVER = 'host-driver'
 
 DEFAULT, RESET_ONLY = 'default', 'reset-only'
@@ -46,7 +47,7 @@ OF_MDEVS = (HOST_DRIVER,)
 OF_VFS = (HOST_DRIVER, RESET, SETTINGS)
 """Steps of vGPUs and VFs, whatever the policy of their variant."""
 
-SHIPPED = frozenset({FLR, *OF_VFS}.union(*POLICIES.values()))
+SHIPPED = frozenset({FLR, PROGRAM, *OF_VFS}.union(*POLICIES.values()))
 """Steps of the plugin itself."""
 
 SEPARATOR = '+'

@@ -146,6 +146,8 @@ class Access:
         between guests
     :ivar baselines: configuration of devices before their guests
     :ivar vfio: what VFIO itself does with functions
+    :ivar cleaning_program: path of the program that the step ``program`` runs;
+        None: there is none
     """
 
     sysfs: sysfs_mod.Sysfs
@@ -153,6 +155,7 @@ class Access:
     is_designated: Callable[[pci.PCIFunction], bool]
     baselines: baseline.Baselines
     vfio: operations.VFIO
+    cleaning_program: str | None = None
 
 
 class Devices(abc.ABC):

@@ -100,7 +100,8 @@ class LocalHost(base.Host):
             is_designated=designation.Store().holds,
             baselines=baseline.Baselines(
                 os.path.join(conf.gpgpu.state_path, 'cards')),
-            vfio=operations.PrivilegedVFIO(sysfs)),
+            vfio=operations.PrivilegedVFIO(sysfs),
+            cleaning_program=conf.gpgpu.cleaning_program),
             conf_gpgpu.numvfs(conf))
 
     def make_vfs(self, busy: Collection[str]) -> None:
