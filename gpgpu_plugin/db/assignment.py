@@ -363,6 +363,15 @@ def activated(session: orm.Session,
                models.Assignment.lease_expires_at.is_(None))))
 
 
+def last_of_device(session: orm.Session,
+                   device_id: int) -> models.Assignment | None:
+    """Return the last assignment of a device, which may have ended."""
+    return session.scalar(
+        sa.select(models.Assignment)
+        .where(models.Assignment.device_id == device_id)
+        .order_by(models.Assignment.id.desc()).limit(1))
+
+
 def last_of(session: orm.Session,
             device_ids: Collection[int]) -> dict[int, str]:
     """Return the UUIDs of the last assignments of devices, by device id."""

@@ -9,11 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Types, server defaults and names of constraints that all tables share."""
+"""What all tables share: base class, types, server defaults, names."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 CONSTRAINTS = {
     'ix': 'ix_%(table_name)s_%(column_0_N_name)s',
@@ -22,6 +23,13 @@ CONSTRAINTS = {
     'fk': 'fk_%(table_name)s_%(column_0_N_name)s',
     'pk': 'pk_%(table_name)s',
 }
+
+
+class Base(orm.DeclarativeBase):
+    """Base class of all tables, which names constraints."""
+
+    metadata = sa.MetaData(naming_convention=CONSTRAINTS)
+
 
 NAME = sa.String(255)
 UUID = sa.String(36)

@@ -289,6 +289,14 @@ def _by_group(devices: Collection[device_db.DeviceRow]) -> tuple[
     return of_group, foreign
 
 
+def variant_name(session: orm.Session, group_id: int | None) -> str | None:
+    """Return the name of a group's variant; None: there is no group."""
+    return session.scalar(
+        sa.select(models.Variant.name)
+        .join(models.Group, models.Group.variant_id == models.Variant.id)
+        .where(models.Group.id == group_id))
+
+
 def cleaning(session: orm.Session, group_id: int | None,
              ) -> tuple[str, int | None]:
     """Return the cleaning policy and the MiB of memory of a group's GPUs.

@@ -35,12 +35,11 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import column
+from gpgpu_plugin.db import ledger_tables
 
-
-class Base(orm.DeclarativeBase):
-    """Base class of all tables, which names constraints."""
-
-    metadata = sa.MetaData(naming_convention=column.CONSTRAINTS)
+Base = column.Base
+Cleaning = ledger_tables.Cleaning
+CleaningChain = ledger_tables.CleaningChain
 
 
 class Lock(Base):

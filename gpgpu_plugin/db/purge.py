@@ -51,7 +51,8 @@ def purge(db: api.Database, before: datetime.datetime,
 
     The usage of each assignment is kept, and its UUID stays known: a host
     that was away for long may still have it in its book. The last assignment
-    of each device stays, since a cleaning refers to it.
+    of each device stays, since a cleaning refers to it. The ledger of
+    cleanings stays whole.
 
     :param before: UTC, without a zone
     :param max_rows: number of rows to delete at most; None: all

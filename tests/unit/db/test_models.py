@@ -23,7 +23,8 @@ IDENTITY = {
     'variants.resource_class', 'host_gpu_groups.provider_uuid',
     'devices.address', 'assignments.vgpu_type', 'assignments.resource_class',
     'usages.instance_uuid', 'usages.role', 'usages.host', 'usages.vgpu_type',
-    'usages.resource_class', 'events.kind'}
+    'usages.resource_class', 'events.kind', 'cleanings.content',
+    'cleanings.hash'}
 
 
 def mappers():

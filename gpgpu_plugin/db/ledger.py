@@ -1,0 +1,75 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of ``cleanings`` and ``cleaning_chains``.
+
+Records are added in transactions that locked the device's host, so that they
+are one chain. Nothing changes or deletes them.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import ledger
+
+
+def chain(session: orm.Session,
+          device_uuid: str) -> models.CleaningChain | None:
+    """Return the end of a device's chain; None: it has no record."""
+    return session.scalar(sa.select(models.CleaningChain).where(
+        models.CleaningChain.device_uuid == device_uuid))
+
+
+def lengthen(session: orm.Session,
+             device_uuid: str) -> models.CleaningChain:
+    """Return the end of a device's chain, which may be a new one."""
+    found = chain(session, device_uuid)
+    if found is None:
+        found = models.CleaningChain(device_uuid=device_uuid, number=0)
+        session.add(found)
+    return found
+
+
+def start(session: orm.Session, device_uuid: str,
+          at: datetime.datetime) -> None:
+    """Note when a cleaning began, for its record."""
+    lengthen(session, device_uuid).started_at = at
+
+
+def add(session: orm.Session, end: models.CleaningChain,
+        record: ledger.Record) -> None:
+    """Add a record to a chain."""
+    session.add(models.Cleaning(
+        device_uuid=end.device_uuid, number=record.number,
+        content=record.content, hash=record.hash))
+    end.number, end.hash, end.started_at = record.number, record.hash, None
+    session.flush()
+
+
+def listed(session: orm.Session, device_uuid: str, limit: int,
+           after: int = 0) -> tuple[ledger.Record, ...]:
+    """Return records of a device, in their order.
+
+    :param after: number of the record before the first one
+    """
+    return tuple(
+        ledger.Record(number=number, content=content, hash=digest)
+        for number, content, digest in session.execute(
+            sa.select(models.Cleaning.number, models.Cleaning.content,
+                      models.Cleaning.hash)
+            .where(models.Cleaning.device_uuid == device_uuid,
+                   models.Cleaning.number > after)
+            .order_by(models.Cleaning.number).limit(limit)))

@@ -1,0 +1,66 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tables of the ledger of cleanings; ``models`` makes them part of all."""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+from sqlalchemy.dialects import mysql
+
+from gpgpu_plugin.db import column
+
+# TEXT of MariaDB has 64 KiB; the evidence of a step may be longer.
+CONTENT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
+
+
+class Cleaning(column.Base):
+    """A record of the ledger, see domain.ledger; never changed or deleted.
+
+    It has no foreign keys, so that it outlives the objects that it names.
+    ``device_uuid``: whose chain it is in. ``number``: its place there.
+    ``content``: its fields as the JSON that was hashed, so that no database
+    writes a time or a number in another way. ``hash``: SHA-256 of it.
+
+    Unique key: a chain has one record in each place.
+    """
+
+    __tablename__ = 'cleanings'
+    __table_args__ = (sa.UniqueConstraint('device_uuid', 'number'),)
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    device_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
+    number: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
+    content: orm.Mapped[str] = orm.mapped_column(CONTENT)
+    hash: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+
+
+class CleaningChain(column.Base):
+    """The end of a device's chain, which shows that no last record is missing.
+
+    It is no part of ``devices``, since it outlives the device.
+    ``device_uuid``: whose chain it is. ``number``, ``hash``: of its last
+    record, 0 and NULL before the first. ``started_at``: when the cleaning
+    began that has no record yet (UTC), else NULL.
+
+    Unique key: a device has one chain.
+    """
+
+    __tablename__ = 'cleaning_chains'
+    __table_args__ = (sa.UniqueConstraint('device_uuid'),)
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    device_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
+    number: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0, server_default='0')
+    hash: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    started_at: orm.Mapped[datetime.datetime | None]

@@ -1,0 +1,208 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The ledger of cleanings: one chain of records per device.
+
+A record says how a cleaning ended, with its evidence, or why a device is
+quarantined or was released from quarantine. Its content is canonical JSON,
+which is stored, sent and hashed as it is. It names the hash of the record
+before it, so that a change of one record shows in all that follow.
+
+What is checked here, doc/source/admin/cleaning.rst has as a script for people
+who do not have the plugin. Both must stay the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain import cleaning
+
+VERSION = 1
+"""Version of the fields of a record."""
+
+_LONGEST = 1e9
+
+
+class Verdict(enum.StrEnum):
+    """What a record says about its device.
+
+    ``passed``: it may have the next tenant. ``failed``: it is quarantined
+    after a cleaning. ``outdated``: it passed all steps that its host was asked
+    for, but the policy requires others now, and it is cleaned again.
+    ``interrupted``: the attempt ended without a verdict, and another one
+    began. ``quarantined``: it is quarantined for a reason that no cleaning
+    found. ``released``: an operator had it cleaned again, which proves
+    nothing.
+    """
+
+    PASSED = 'passed'
+    FAILED = 'failed'
+    OUTDATED = 'outdated'
+    INTERRUPTED = 'interrupted'
+    QUARANTINED = 'quarantined'
+    RELEASED = 'released'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """The fields of a record, all of which its hash covers.
+
+    They name their objects by text, since the record outlives them.
+
+    :ivar device_uuid: whose chain it is in
+    :ivar number: its place in the chain; the first one is 1
+    :ivar previous_hash: of the record before it; '' for the first one
+    :ivar serial: serial number of the device, if it has one
+    :ivar verdict: a Verdict
+    :ivar reason: of a verdict other than ``passed``
+    :ivar policy: cleaning policy of the device at the end
+    :ivar steps: those that had to pass
+    :ivar results: of the steps that the host took, in their order
+    :ivar request: what made the device dirty, see objects.claim.CleanTask
+    :ivar attempt: UUID of the cleaning
+    :ivar assignment_uuid: the last assignment of the device, with the instance
+        and project that had it; None if there was none
+    :ivar actor: operator of the verdict ``released``
+    :ivar started_at: when the cleaning began, ISO 8601, UTC
+    :ivar finished_at: when the record was written, ISO 8601, UTC
+    """
+
+    device_uuid: str
+    number: int
+    previous_hash: str
+    host: str
+    stable_id: str
+    address: str
+    serial: str | None = None
+    variant: str | None = None
+    verdict: str
+    reason: str | None = None
+    policy: str
+    steps: tuple[str, ...] = ()
+    results: tuple[cleaning.StepResult, ...] = ()
+    request: str | None = None
+    attempt: str | None = None
+    assignment_uuid: str | None = None
+    instance_uuid: str | None = None
+    project_id: str | None = None
+    actor: str | None = None
+    started_at: str | None = None
+    finished_at: str
+    version: int = VERSION
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """A record as it is stored and sent.
+
+    :ivar content: the fields of an Entry, as canonical JSON
+    :ivar hash: its SHA-256
+    """
+
+    number: int
+    content: str
+    hash: str
+
+    @property
+    def marker(self) -> str:
+        """Marker of the records after this one."""
+        return str(self.number)
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return the fields of the content."""
+        found: dict[str, object] = json.loads(self.content)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Head:
+    """What is known of a chain beside its records.
+
+    :ivar number: number of its records
+    :ivar hash: of its last record; '' if there is none
+    :ivar was_cleaned: the device was cleaned once, perhaps before there was
+        a ledger
+    """
+
+    device_uuid: str
+    number: int = 0
+    hash: str = ''
+    was_cleaned: bool = False
+
+
+def content(fields: object) -> str:
+    """Return the canonical JSON of fields: ASCII, sorted, without spaces."""
+    return json.dumps(fields, sort_keys=True, separators=(',', ':'))
+
+
+def digest(text: str) -> str:
+    """Return the hash of a content."""
+    return hashlib.sha256(text.encode('ascii')).hexdigest()
+
+
+def record(entry: Entry) -> Record:
+    """Return the record of some fields."""
+    fields = dataclasses.asdict(dataclasses.replace(
+        entry, results=tuple(map(_finite, entry.results))))
+    text = content(fields)
+    return Record(number=entry.number, content=text, hash=digest(text))
+
+
+def _finite(result: cleaning.StepResult) -> cleaning.StepResult:
+    """Return a result whose duration is a number of JSON, in milliseconds."""
+    # In this order: neither comparison is true of NaN, which becomes 0.
+    seconds = max(0.0, min(float(result.seconds), _LONGEST))
+    return dataclasses.replace(result, seconds=round(seconds, 3))
+
+
+def defect(records: Iterable[Record], head: Head) -> str | None:
+    """Return what is wrong with a whole chain, at its first record that is.
+
+    :param head: read before the records: a chain may have become longer
+    :returns: None if each record is as it was written, and none is missing
+    """
+    number, previous = 0, ''
+    for found in records:
+        number += 1
+        wrong = _defect(found, head.device_uuid, number, previous)
+        if wrong is None and number == head.number and found.hash != head.hash:
+            wrong = (f'its hash is {found.hash}, and {head.hash} was noted '
+                     f'when it was written')
+        if wrong is not None:
+            return f'record {number}: {wrong}'
+        previous = found.hash
+    if number < head.number:
+        return (f'record {number + 1}: it is missing, and so are all after '
+                f'it: {head.number} were written')
+    return None
+
+
+def _defect(found: Record, device_uuid: str, number: int,
+            previous: str) -> str | None:
+    """Return what is wrong with the record that should be in a place."""
+    if found.number != number:
+        return f'it is missing: the next one has the number {found.number}'
+    if not found.content.isascii() or digest(found.content) != found.hash:
+        return f'its content does not have the hash {found.hash}'
+    fields = found.fields
+    if (fields['device_uuid'], fields['number']) != (device_uuid, number):
+        return (f'it was written as record {fields["number"]} of device '
+                f'{fields["device_uuid"]}')
+    if fields['previous_hash'] != previous:
+        return (f'it follows a record with the hash '
+                f'{fields["previous_hash"] or "of none"}, not {previous}')
+    return None
