@@ -14,9 +14,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
-import os
-import socket
 from collections.abc import Sequence
 
 from cliff import lister
@@ -79,7 +76,7 @@ class AssignmentEnd(reach.Command, lister.Lister):
         uuids = self._uuids(parsed_args)
         return columns.rows(self.api.assignment_end(
             gpgpu_context.admin(), uuids, force=parsed_args.force,
-            actor=_actor()), _LIST)
+            actor=reach.actor()), _LIST)
 
     def _uuids(self, parsed_args: argparse.Namespace) -> Sequence[str]:
         """Return the UUIDs of the assignments to end.
@@ -105,13 +102,3 @@ class AssignmentEnd(reach.Command, lister.Lister):
             raise exception.NotFound(
                 kind='assignment of instance', name=f'{instance} on {host}')
         return uuids
-
-
-def _actor() -> str:
-    """Return who runs this command, and where."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        # A container without a user database.
-        user = str(os.getuid())
-    return f'{user}@{socket.gethostname()}'

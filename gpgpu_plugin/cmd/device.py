@@ -97,7 +97,8 @@ class DeviceRelease(_OneDevice):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.device_release(
-            gpgpu_context.admin(), parsed_args.device))
+            gpgpu_context.admin(), parsed_args.device,
+            actor=reach.actor()))
 
 
 class InstanceShow(reach.Command, lister.Lister):

@@ -14,6 +14,9 @@
 from __future__ import annotations
 
 import functools
+import getpass
+import os
+import socket
 
 import oslo_messaging
 from oslo_config import cfg
@@ -102,3 +105,13 @@ def _check_configured(conf: cfg.ConfigOpts) -> None:
         reason=f'it is not set, and neither {base.CONFIG_FILE} nor '
                f'{base.NOVA_CONFIG_FILE} exists; name the configuration '
                f'file with --config-file')
+
+
+def actor() -> str:
+    """Return who runs this command, and where."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container without a user database.
+        user = str(os.getuid())
+    return f'{user}@{socket.gethostname()}'

@@ -23,6 +23,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -33,6 +34,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -40,6 +42,11 @@ from gpgpu_plugin.objects import session as session_obj
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
+
+_VERDICTS = {'clean_passed': ledger_rules.Verdict.PASSED,
+             'clean_failed': ledger_rules.Verdict.FAILED,
+             'clean_interrupted': ledger_rules.Verdict.OUTDATED}
+"""What the ledger calls the events that end a cleaning."""
 
 
 def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
@@ -116,10 +123,13 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
             now = device_db.after(now, _Event.CLEAN_INTERRUPTED)
             event_db.add_all(
                 session, 'clean_interrupted', host.name, [(now, None)])
+            ledger.add(session, host, device, ledger_rules.Verdict.INTERRUPTED,
+                       reason='it had no verdict when its host began anew')
         # A verdict on an earlier attempt is refused from now on.
         now = dataclasses.replace(
             device_db.after(now, _Event.CLEAN), clean_attempt=attempt)
         device_db.swap(session, [(device, now)])
+        ledger.start(session, device)
         event_db.add_all(session, 'clean_started', host.name, [(now, None)])
         host_db.changed(host)
         inventory.refresh(session, host, loaded.after([now]).groups)
@@ -138,11 +148,15 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         host, loaded, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
         policy, memory_mib = group_db.cleaning(session, device.group_id)
+        required = capacity.required_steps(device, policy)
         now, kind, detail = _judged(
-            device, capacity.required_steps(device, policy), memory_mib,
-            steps, results)
+            device, required, memory_mib, steps, results)
         device_db.swap(session, [(device, now)])
         event_db.add_all(session, kind, host.name, [(now, None)], detail)
+        verdict = _VERDICTS[kind]
+        ledger.add(
+            session, host, device, verdict, steps=required, results=results,
+            reason=None if verdict is ledger_rules.Verdict.PASSED else detail)
         host_db.changed(host)
         if driver_capacity.store(session, host, driver_capacities):
             return inventory.refresh(session, host)
@@ -179,9 +193,10 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
         reason=f'cleaning failed: {failure}'), 'clean_failed', failure)
 
 
-def operator_release(db: api.Database, device_uuid: str) -> str:
+def operator_release(db: api.Database, device_uuid: str, actor: str) -> str:
     """Change a quarantined device to dirty, so that its host cleans it.
 
+    :param actor: who has it cleaned again
     :returns: name of the host that must clean it
     """
     host_id = device_db.host_id(db, device_uuid)
@@ -190,8 +205,11 @@ def operator_release(db: api.Database, device_uuid: str) -> str:
         host, device = device_db.lock(session, host_id, device_uuid)
         device_db.transition(session, device, _Event.OPERATOR_RELEASE)
         device.clean_token = str(uuid.uuid4())
+        ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
+                   reason=device.reason, actor=actor)
         device.reason = None
-        event_db.add(session, 'operator_release', host.name, device)
+        event_db.add(session, 'operator_release', host.name, device,
+                     detail=f'by {actor}')
         host_db.changed(host)
         inventory.refresh(session, host)
         return host.name

@@ -47,11 +47,13 @@ from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import cleaning as cleaning_rules
+from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -348,8 +350,16 @@ class ConductorManager(conductor_contract.Conductor):
         self._refresh(ctxt, [changed.host])
         return changed
 
-    def device_release(self, ctxt: _Context, *, device: str,
+    def device_release(self, ctxt: _Context, *, device: str, actor: str,
                        ) -> admin.DeviceInfo:
-        host = cleaning.operator_release(self._db, device)
+        host = cleaning.operator_release(self._db, device, actor)
         self._refresh(ctxt, [host])
         return device_admin.show(self._db, device)
+
+    def device_history(self, ctxt: _Context, *, device: str, limit: int,
+                       marker: str | None) -> tuple[ledger.Record, ...]:
+        return ledger_admin.list_all(self._db, device, limit, marker)
+
+    def device_ledger_head(self, ctxt: _Context, *,
+                           device: str) -> ledger.Head:
+        return ledger_admin.head(self._db, device)

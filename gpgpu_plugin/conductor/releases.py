@@ -27,6 +27,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -35,6 +36,7 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import session as session_obj
@@ -171,6 +173,10 @@ def _end_all(session: orm.Session, host: models.Host,
     assignment_db.end(session, rows, event_db.now())
     event_db.add_all(session, kind, host.name,
                      [(row.device, row) for row in rows], fault or detail)
+    for _, now in changes:
+        if now.state == _State.QUARANTINED:
+            ledger.add(session, host, now, ledger_rules.Verdict.QUARANTINED,
+                       reason=now.reason)
     host_db.changed(host)
     return [now for _, now in changes]
 

@@ -25,6 +25,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import adoption
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import sessions
@@ -38,6 +39,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -294,3 +296,5 @@ def _check_identity(session: orm.Session, host: models.Host,
     row.reason = reason
     if row.state == device_rules.DeviceState.AVAILABLE:
         device_db.transition(session, row, device_rules.DeviceEvent.SUSPECT)
+        ledger.add(session, host, row, ledger_rules.Verdict.QUARANTINED,
+                   reason=reason)

@@ -289,12 +289,17 @@ def _by_group(devices: Collection[device_db.DeviceRow]) -> tuple[
     return of_group, foreign
 
 
-def variant_name(session: orm.Session, group_id: int | None) -> str | None:
-    """Return the name of a group's variant; None: there is no group."""
-    return session.scalar(
-        sa.select(models.Variant.name)
+def policy(session: orm.Session, group_id: int | None,
+           ) -> tuple[str | None, str]:
+    """Return the name of a group's variant, and its cleaning policy.
+
+    A device in no group has no variant, and the default policy.
+    """
+    row = session.execute(
+        sa.select(models.Variant.name, models.Variant.cleaning_policy)
         .join(models.Group, models.Group.variant_id == models.Variant.id)
-        .where(models.Group.id == group_id))
+        .where(models.Group.id == group_id)).tuples().first()
+    return row or (None, cleaning_rules.DEFAULT)
 
 
 def cleaning(session: orm.Session, group_id: int | None,

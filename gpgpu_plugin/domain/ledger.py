@@ -33,6 +33,9 @@ from gpgpu_plugin.domain import cleaning
 VERSION = 1
 """Version of the fields of a record."""
 
+PAGE_SIZE = 100
+"""Number of records that a caller gets at once; each may be of many kB."""
+
 _LONGEST = 1e9
 
 

@@ -26,6 +26,7 @@ from oslo_config import cfg
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -317,5 +318,17 @@ class ConductorAPI(_Conductor):
         return self._call(
             _Conductor.device_set, ctxt, device=device, enabled=enabled)
 
-    def device_release(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
-        return self._call(_Conductor.device_release, ctxt, device=device)
+    def device_release(self, ctxt: _Context, device: str, *,
+                       actor: str) -> admin.DeviceInfo:
+        return self._call(
+            _Conductor.device_release, ctxt, device=device, actor=actor)
+
+    def device_history(self, ctxt: _Context, device: str,
+                       limit: int | None = None, marker: str | None = None,
+                       ) -> tuple[ledger.Record, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.device_history, ctxt, device=device, limit=limit,
+            marker=marker), limit, marker, ledger.PAGE_SIZE)
+
+    def device_ledger_head(self, ctxt: _Context, device: str) -> ledger.Head:
+        return self._call(_Conductor.device_ledger_head, ctxt, device=device)

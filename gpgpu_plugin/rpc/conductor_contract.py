@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -428,10 +429,29 @@ class Conductor(typing.Protocol):
         :raises Conflict: the device is an mdev row, not a GPU or VF
         """
 
-    def device_release(self, ctxt: _Context, *, device: str,
+    def device_release(self, ctxt: _Context, *, device: str, actor: str,
                        ) -> admin.DeviceInfo:
         """Clean a quarantined device again.
 
+        :param actor: who has it cleaned, for the ledger
         :raises NotFound: no device has this UUID
         :raises InvalidTransition: the device is not quarantined
+        """
+
+    def device_history(self, ctxt: _Context, *, device: str, limit: int,
+                       marker: str | None) -> tuple[ledger.Record, ...]:
+        """Return a page of the ledger of a device, in the order of time.
+
+        :param device: UUID, also of a device that was deleted
+        :param limit: as for vgpu_type_list
+        :param marker: number of the record before the first one
+        :raises NotFound: no device has or had this UUID
+        :raises Invalid: the marker is no number
+        """
+
+    def device_ledger_head(self, ctxt: _Context, *,
+                           device: str) -> ledger.Head:
+        """Return what the ledger of a device must end with.
+
+        :raises NotFound: no device has or had this UUID
         """

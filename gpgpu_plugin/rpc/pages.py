@@ -32,15 +32,18 @@ class Row(typing.Protocol):
 
 
 def collect(fetch: Callable[[int, str | None], tuple[_Row, ...]],
-            limit: int | None, marker: str | None) -> tuple[_Row, ...]:
+            limit: int | None, marker: str | None,
+            page_size: int = SIZE) -> tuple[_Row, ...]:
     """Return the rows of all pages.
 
     :param fetch: gets one page by its size and the marker of the row before
     :param limit: number of rows at most; None: all
+    :param page_size: number of rows in one call at most
     """
     rows: list[_Row] = []
     while limit is None or len(rows) < limit:
-        size = SIZE if limit is None else min(SIZE, limit - len(rows))
+        size = (page_size if limit is None
+                else min(page_size, limit - len(rows)))
         page = fetch(size, marker)
         rows += page
         if len(page) < size:

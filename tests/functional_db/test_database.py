@@ -50,6 +50,7 @@ from tests.unit.conductor import test_claims
 from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
+from tests.unit.conductor import test_ledger
 from tests.unit.conductor import test_recleaning
 from tests.unit.conductor import test_releases
 from tests.unit.conductor import test_repeated_reports
@@ -67,6 +68,7 @@ from tests.unit.conductor.admin import test_variant
 from tests.unit.conductor.admin import test_vgpu_type
 from tests.unit.db import test_assignment
 from tests.unit.db import test_device_list
+from tests.unit.db import test_ledger as rows
 from tests.unit.db import test_purge
 from tests.unit.db import test_usage
 
@@ -425,6 +427,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_cleaning.TasksTest, test_cleaning.StartedTest,
         test_cleaning.AttemptTest, test_cleaning.FinishedTest,
         test_cleaning.OperatorReleaseTest, test_recleaning.CleanAgainTest,
+        test_ledger.RecordTest, test_ledger.ChainTest, rows.LedgerTest,
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
         test_variant.VariantTest, test_variant.PendingTest,
         changes.ChunkTest, changes.ReportTest, changes.ClaimTest,

@@ -13,7 +13,6 @@
 
 import fixtures
 
-from gpgpu_plugin.cmd import assignment
 from tests.unit.cmd import base
 
 
@@ -64,7 +63,3 @@ class AssignmentTest(base.CommandTestCase):
                 [self.uuids[0], '--host', 'h1']):
             self.assertIn('either UUIDs of assignments, or --instance and',
                           self.refused('assignment', 'end', *arguments))
-
-    def test_actor_without_a_user_database_is_a_number(self):
-        with fixtures.MockPatch('getpass.getuser', side_effect=OSError):
-            self.assertRegex(assignment._actor(), r'^\d+@.')

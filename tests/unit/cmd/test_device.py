@@ -13,8 +13,10 @@
 
 import uuid
 
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from tests.fixtures import cleaned
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
@@ -98,6 +100,8 @@ class DeviceTest(base.CommandTestCase):
         self.assertIn('option ROM differs', shown['Reason'])
         shown = self.json('device', 'release', assigned.device_uuid)
         self.assertEqual('dirty', shown['Shown State'])
+        self.assertEqual(reach.actor(), ledger_admin.list_all(
+            db, assigned.device_uuid)[-1].fields['actor'])
 
     def test_release_of_an_available_device_is_refused(self):
         device = self.first()

@@ -120,3 +120,14 @@ class TransportTest(cmd_base.ConfiguredTestCase):
         self.write('NOVA_CONFIG_FILE', '[DEFAULT]',
                    'transport_url = fake:/')
         self.assertIn('reaches no other process', self.refused('host', 'list'))
+
+
+class ActorTest(base.BaseTestCase):
+
+    def test_actor_is_a_user_on_a_machine(self):
+        with fixtures.MockPatch('getpass.getuser', return_value='op'):
+            self.assertEqual(f'op@{socket.gethostname()}', reach.actor())
+
+    def test_actor_without_a_user_database_is_a_number(self):
+        with fixtures.MockPatch('getpass.getuser', side_effect=OSError):
+            self.assertRegex(reach.actor(), r'^\d+@.')

@@ -108,12 +108,13 @@ class StatementsTest(base.ConductorTestCase):
             self.count(8, claims.activate, self.db, uuids)
             self.count(8, releases.release, self.db, uuids)
         [task] = cleaning.tasks(self.db, 'h1')[:1]
-        # The host; lock, load (2), device, event, host, and in the end the
-        # capacities.
-        self.count(7, cleaning.started, self.db, task.device_uuid, task.token,
+        # The host; lock, load (2), device, event, host, the end of its chain
+        # (2), and in the end the capacities.
+        self.count(9, cleaning.started, self.db, task.device_uuid, task.token,
                    'attempt')
-        # As above, and its policy.
-        self.count(9, cleaning.finished, self.db, task.device_uuid, 'attempt',
+        # As above, its policy, and for its record the last assignment, the
+        # variant and the record itself.
+        self.count(14, cleaning.finished, self.db, task.device_uuid, 'attempt',
                    task.steps, cleaned.results(task.steps))
 
     def test_claim_that_is_refused_or_repeated_only_reads(self):

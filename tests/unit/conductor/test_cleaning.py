@@ -245,7 +245,8 @@ class FinishedTest(CleaningCase):
             'cleaning failed: reset failed: looked at', device.reason)
         self.assertEqual('clean_failed', self.kinds()[-1])
         self.assertEqual(
-            'h1', cleaning.operator_release(self.db, device.uuid))
+            'h1', cleaning.operator_release(
+                self.db, device.uuid, 'op@c1'))
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
 
@@ -357,7 +358,7 @@ class OperatorReleaseTest(CleaningCase):
 
     def test_release_makes_it_dirty_with_a_token_of_its_own(self):
         task = self.quarantined()
-        cleaning.operator_release(self.db, task.device_uuid)
+        cleaning.operator_release(self.db, task.device_uuid, 'op@c1')
         [again] = cleaning.tasks(self.db, 'h1')
         self.assertNotEqual(task.token, again.token)
         self.assertEqual(task.assignment_uuid, again.assignment_uuid)
@@ -366,16 +367,17 @@ class OperatorReleaseTest(CleaningCase):
 
     def test_verdict_of_the_cleaning_before_the_release_is_refused(self):
         task = self.quarantined()
-        cleaning.operator_release(self.db, task.device_uuid)
+        cleaning.operator_release(self.db, task.device_uuid, 'op@c1')
         self.assertRaises(exception.Conflict, self.start, task)
 
     def test_device_that_is_not_quarantined_is_not_released(self):
         device = device_admin.list_all(self.db)[0]
         self.assertRaises(
             exception.InvalidTransition, cleaning.operator_release,
-            self.db, device.uuid)
+            self.db, device.uuid, 'op@c1')
         self.assertEqual({'available': 8}, self.states())
 
     def test_unknown_device_is_not_found(self):
         self.assertRaises(
-            exception.NotFound, cleaning.operator_release, self.db, 'none')
+            exception.NotFound, cleaning.operator_release, self.db,
+            'none', 'op@c1')

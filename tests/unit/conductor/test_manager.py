@@ -313,7 +313,8 @@ class DeviceReleaseTest(ManagerCase):
         self.call(CONTRACT.release, assignments=base.uuids(self.boot(1)))
         self.clean_all(passed=False)
         [device] = device_admin.list_all(self.db, state='quarantined')
-        shown = self.call(CONTRACT.device_release, device=device.uuid)
+        shown = self.call(CONTRACT.device_release, device=device.uuid,
+                          actor='op@c1')
         self.assertEqual(('dirty', None), (shown.state, shown.reason))
         self.assertEqual(['h1'], self.compute.refreshed)
         self.assertEqual(1, len(cleaning.tasks(self.db, 'h1')))
@@ -321,7 +322,7 @@ class DeviceReleaseTest(ManagerCase):
     def test_device_that_is_available_is_not_released(self):
         device = device_admin.list_all(self.db)[0]
         self.refused(exception.InvalidTransition, CONTRACT.device_release,
-                     device=device.uuid)
+                     device=device.uuid, actor='op@c1')
         self.assertEqual([], self.compute.refreshed)
 
 

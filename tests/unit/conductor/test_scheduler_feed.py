@@ -114,7 +114,7 @@ class ChangesTest(FeedTestCase):
                 else cleaned.failed('looked at'))
             check_changed(state)
             if not passed:
-                cleaning.operator_release(self.db, task.device_uuid)
+                cleaning.operator_release(self.db, task.device_uuid, 'op@c1')
                 check_changed('dirty')
 
     def test_deleted_host_is_reported_to_those_who_may_know_it(self):

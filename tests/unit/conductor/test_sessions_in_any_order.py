@@ -437,7 +437,8 @@ class SessionMachine(RuleBasedStateMachine):
         for device in device_admin.list_all(self.case.db, 'h1'):
             device_admin.set_(self.case.db, device.uuid, enabled=True)
             if device.state == 'quarantined':
-                cleaning.operator_release(self.case.db, device.uuid)
+                cleaning.operator_release(
+                    self.case.db, device.uuid, 'op@c1')
         self.run_for_days()
         assert not self.machine.dirty, self.machine.dirty
         assert not claims.of_host(self.case.db, 'h1')

@@ -107,7 +107,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         [row] = [device for device in device_admin.list_all(self.db)
                   if device.state == 'quarantined']
         self.assertEqual(('mdev', 'T4-4Q'), (row.kind, row.vgpu_type))
-        cleaning.operator_release(self.db, row.uuid)
+        cleaning.operator_release(self.db, row.uuid, 'op@c1')
         [task] = cleaning.tasks(self.db, 'h1')
         # The mdev that must go is that of the last assignment.
         self.assertEqual((base.uuids(claim)[0], 'T4-4Q'),

@@ -25,7 +25,8 @@ READS = {
     'digest', 'host_inventory', 'host_assignments', 'instance_assignments',
     'clean_tasks', 'changes_since', 'variant_list', 'variant_show',
     'vgpu_type_list', 'host_list', 'host_show', 'group_list',
-    'assignment_list', 'device_list', 'device_show'}
+    'assignment_list', 'device_list', 'device_show', 'device_history',
+    'device_ledger_head'}
 
 
 class KeyTest(base.BaseTestCase):

@@ -57,3 +57,9 @@ class CollectTest(base.BaseTestCase):
 
     def test_rows_after_the_marker(self):
         self.assertEqual(ROWS[11:13], pages.collect(self.fetch, 2, '0010'))
+
+    def test_page_may_be_smaller(self):
+        self.assertEqual(ROWS[:250], pages.collect(
+            self.fetch, 250, None, 100))
+        self.assertEqual([(100, None), (100, '0099'), (50, '0199')],
+                         self.calls)

@@ -107,7 +107,8 @@ class StepsTest(base.ComputeTestCase):
                 if step.name == 'prepare':
                     for device in self.api.device_list(
                             context.admin(), state='quarantined'):
-                        self.api.device_release(context.admin(), device.uuid)
+                        self.api.device_release(
+                            context.admin(), device.uuid, actor='op@c1')
                     self.tracker.refresh()
                 self.assertEqual(self.before, self.settled())
                 self.assertEqual(

@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The ledger of cleanings, as operators read it."""
+
+from __future__ import annotations
+
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import pages
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import ledger as ledger_db
+from gpgpu_plugin.domain import ledger
+from gpgpu_plugin.objects import admin as objects
+
+
+def list_all(db: api.Database, device: str, limit: int = objects.PAGE_SIZE,
+             marker: str | None = None) -> tuple[ledger.Record, ...]:
+    """Return a page of records (Conductor.device_history)."""
+    after = marker or '0'
+    if not (after.isascii() and after.isdecimal()):
+        raise exception.Invalid(
+            field='marker', value=marker, expected='the number of a record')
+    with db.reader() as session:
+        _head(session, device)
+        return ledger_db.listed(
+            session, device, pages.size(limit), int(after))
+
+
+def head(db: api.Database, device: str) -> ledger.Head:
+    """Return the end of a chain (Conductor.device_ledger_head)."""
+    with db.reader() as session:
+        return _head(session, device)
+
+
+def _head(session: orm.Session, uuid: str) -> ledger.Head:
+    """Return the end of a chain.
+
+    :raises NotFound: no device has or had this UUID
+    """
+    end = ledger_db.chain(session, uuid)
+    try:
+        was_cleaned = device_db.get(session, uuid).cleaned_steps is not None
+    except exception.NotFound:
+        if end is None:
+            raise
+        was_cleaned = end.number > 0
+    if end is None:
+        return ledger.Head(device_uuid=uuid, was_cleaned=was_cleaned)
+    return ledger.Head(device_uuid=uuid, number=end.number,
+                       hash=end.hash or '', was_cleaned=was_cleaned)

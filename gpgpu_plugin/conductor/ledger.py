@@ -1,0 +1,67 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Records of the ledger of cleanings, added with what they record.
+
+All functions run in a transaction that locked the device's host.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import ledger as ledger_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import ledger as rules
+
+
+def start(session: orm.Session, device: device_db.AnyDevice) -> None:
+    """Note that the cleaning of a device begins now."""
+    ledger_db.start(session, device.uuid, event_db.now())
+
+
+def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
+        verdict: rules.Verdict, *, reason: str | None,
+        steps: Sequence[str] = (),
+        results: Sequence[cleaning.StepResult] = (),
+        actor: str | None = None) -> None:
+    """Add a record to the chain of a device.
+
+    :param device: as it was when it got the verdict, with its tokens
+    """
+    end = ledger_db.lengthen(session, device.uuid)
+    last = assignment_db.last_of_device(session, device.id)
+    variant, policy = group_db.policy(session, device.group_id)
+    ledger_db.add(session, end, rules.record(rules.Entry(
+        device_uuid=device.uuid, number=end.number + 1,
+        previous_hash=end.hash or '', host=host.name,
+        stable_id=device.stable_id, address=device.address,
+        serial=device_db.pci_function(device).serial,
+        variant=variant, verdict=str(verdict), reason=reason, policy=policy,
+        steps=tuple(steps), results=tuple(results),
+        request=device.clean_token, attempt=device.clean_attempt,
+        assignment_uuid=last.uuid if last else None,
+        instance_uuid=last.instance_uuid if last else None,
+        project_id=last.project_id if last else None, actor=actor,
+        started_at=_text(end.started_at) if end.started_at else None,
+        finished_at=_text(event_db.now()))))
+
+
+def _text(at: datetime.datetime) -> str:
+    return at.isoformat(timespec='seconds') + 'Z'
