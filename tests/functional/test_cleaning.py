@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import json
 import typing
 
 from tests.fixtures import cloud
@@ -35,7 +36,7 @@ class MemoryTest(cloud.GpuCloud):
 
         :returns: the GPU's row of ``device list``
         """
-        server = self.boot(self.flavor(H100=1))
+        server = self.last = self.boot(self.flavor(H100=1))
         [device] = self.devices('--used-by', server['id'])
         self.vfio.content(device['address'])[100:100 + len(SECRET)] = SECRET
         self.delete(server)
@@ -67,6 +68,58 @@ class MemoryTest(cloud.GpuCloud):
         self.wait_states(available=8)
         self.assertFalse(any(map(self.has_secret, self.gpus.values())))
         self.boot(self.flavor(H100=8))
+
+    def history(self, device: dict[str, typing.Any],
+                *options: str) -> typing.Any:
+        return json.loads(self.manage(
+            'device', 'history', device['uuid'], '--verify', *options))
+
+    def machine(self, device: dict[str, typing.Any]) -> dict[str, typing.Any]:
+        """Return the device as NVIDIA's check SEC21-05 reads it."""
+        [found] = self.history(device, '--export', 'sec21-05')['machines']
+        return dict(found)
+
+    def test_ledger_has_the_evidence_of_each_step(self) -> None:
+        self.manage('variant', 'set', 'H100', '--cleaning-policy', 'scrub',
+                    '--memory-mib', '2')
+        device = self.use()
+        self.wait_states(available=8)
+        [record] = self.history(device, '--json')
+        self.assertEqual(
+            ('passed', 'scrub', 'gpu1', device['address'], 'H100'),
+            (record['verdict'], record['policy'], record['host'],
+             record['address'], record['variant']))
+        self.assertEqual(
+            [(step, 'passed') for step in record['steps']],
+            [(result['step'], result['outcome'])
+             for result in record['results']])
+        facts = {result['step']: result['facts']
+                 for result in record['results']}
+        self.assertEqual(
+            (2 * 1024 ** 2, 2 * 1024 ** 2),
+            (facts['scrub']['bytes_verified'],
+             facts['scrub']['bytes_of_memory']))
+        self.assertTrue(all(facts.values()), facts)
+        # The instance and its project are Nova's.
+        self.assertEqual(self.last['id'], record['instance_uuid'])
+        self.assertEqual(self.api.project_id, record['project_id'])
+        self.assertIs(True, self.machine(device)['sanitized'])
+
+    def test_ledger_says_what_was_not_proven(self) -> None:
+        device = self.use()
+        self.wait_states(available=7, quarantined=1)
+        self.manage('variant', 'set', 'H100', '--cleaning-policy',
+                    'reset-only')
+        self.manage('device', 'release', device['uuid'])
+        self.wait_states(available=8)
+        self.assertEqual(
+            [('failed', 'default'), ('released', 'reset-only'),
+             ('passed', 'reset-only')],
+            [(record['verdict'], record['policy'])
+             for record in self.history(device, '--json')])
+        found = self.machine(device)
+        self.assertEqual((True, False), (
+            found['available'], found['sanitized']))
 
     def test_reset_alone_has_to_be_chosen_by_name(self) -> None:
         self.manage('variant', 'set', 'H100', '--cleaning-policy',

@@ -42,6 +42,7 @@ IMPORTS = {
     'flavor_set': RPC | {'keystoneauth1', 'openstack'},
     'group': RPC,
     'host': RPC,
+    'ledger': RPC,
     'pci': set(),
     'variant': RPC,
     'vgpu_type': RPC,

@@ -1,0 +1,145 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Export of a device's ledger in the form of NVIDIA's check SEC21-05.
+
+The check (``BmGpuMemorySanitizationCheck`` of NVIDIA's ai-cloud-validation)
+reads one entry per machine. Here a GPU takes the place of a machine, since
+this plugin cleans GPUs one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import ledger
+
+PLATFORM = 'openstack'
+
+_AVAILABLE, _IN_USE, _SANITIZING = 'available', 'in_use', 'sanitizing'
+_ERROR, _MAINTENANCE = 'error', 'maintenance'
+_DELETED = 'decommissioned'
+
+_S, _V = device_rules.DeviceState, ledger.Verdict
+
+_OF_STATE: Mapping[str, str] = {
+    _S.AVAILABLE: _AVAILABLE, _S.PROVISIONING: _IN_USE, _S.ASSIGNED: _IN_USE,
+    _S.DIRTY: _SANITIZING, _S.CLEANING: _SANITIZING, _S.QUARANTINED: _ERROR}
+"""Names of the check for shown states; all others are ``maintenance``."""
+
+_OF_VERDICT: Mapping[str, tuple[str, ...]] = {
+    _V.PASSED: (_SANITIZING, _AVAILABLE), _V.FAILED: (_SANITIZING, _ERROR),
+    _V.OUTDATED: (_SANITIZING,), _V.INTERRUPTED: (_SANITIZING,),
+    _V.QUARANTINED: (_ERROR,), _V.RELEASED: (_MAINTENANCE,)}
+
+_SILENT = frozenset({cleaning.RESET, cleaning.FLR, cleaning.SETTINGS})
+"""Steps that say nothing about memory."""
+
+_TRANSITIONS = 20
+"""Number of transitions that are listed, the last ones."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Present:
+    """A device as it is now.
+
+    :ivar shown_state: None: it was deleted
+    :ivar vendor: PCI id
+    """
+
+    shown_state: str | None = None
+    in_use: bool = False
+    host: str = ''
+    address: str = ''
+    vendor: str = ''
+    variant: str = ''
+
+
+def export(head: ledger.Head, records: Sequence[ledger.Record],
+           present: Present) -> dict[str, object]:
+    """Return what the check reads, of one device."""
+    defect = ledger.defect(records, head)
+    return {
+        'success': defect is None, 'platform': PLATFORM, 'site_id': '',
+        'machines_checked': 1, 'error': defect or '',
+        'machines': [_machine(
+            head, [found.fields for found in records], present)]}
+
+
+def _machine(head: ledger.Head, entries: Sequence[Mapping[str, object]],
+             present: Present) -> dict[str, object]:
+    status = (_DELETED if present.shown_state is None
+              else _OF_STATE.get(present.shown_state, _MAINTENANCE))
+    transitions = _transitions(entries, status)
+    return {
+        'machine_id': head.device_uuid, 'status': status,
+        'available': status == _AVAILABLE and not present.in_use,
+        'in_use': status == _IN_USE, 'has_gpu': True,
+        'served_tenant': head.was_cleaned or _IN_USE in transitions,
+        'sanitized': _is_sanitized(
+            entries, is_offered=status in (_AVAILABLE, _IN_USE),
+            was_cleaned=head.was_cleaned),
+        'stale_tenant_binding': status == _AVAILABLE and present.in_use,
+        'vendor': present.vendor, 'product_name': present.variant,
+        'bios_version': '', 'transitions': transitions[-_TRANSITIONS:],
+        # Not the check's: where the evidence is.
+        'host': present.host, 'address': present.address,
+        'records': head.number, 'last_hash': head.hash}
+
+
+def _transitions(entries: Iterable[Mapping[str, object]],
+                 status: str) -> list[str]:
+    """Return the check's names of what happened, until now."""
+    found: list[str] = []
+    tenancy: object = None
+    for entry in entries:
+        if entry['assignment_uuid'] not in (None, tenancy):
+            tenancy = entry['assignment_uuid']
+            found.append(_IN_USE)
+        found += _OF_VERDICT[str(entry['verdict'])]
+    found.append(status)
+    return [name for name, before in zip(found, ['', *found], strict=False)
+            if name != before]
+
+
+def _is_sanitized(entries: Sequence[Mapping[str, object]], *,
+                  is_offered: bool, was_cleaned: bool) -> bool:
+    """Return whether the device passed a cleaning after each tenant.
+
+    A cleaning counts if a step that says something about memory passed.
+
+    :param is_offered: the next tenant may have it, or has it
+    """
+    tenancy: object = None
+    # Nothing proves a cleaning before there was a ledger.
+    is_pending = was_cleaned and not entries
+    for entry in entries:
+        if entry['assignment_uuid'] not in (None, tenancy):
+            if is_pending:
+                return False
+            tenancy, is_pending = entry['assignment_uuid'], True
+        if entry['verdict'] == _V.PASSED:
+            if not _is_about_memory(entry):
+                return False
+            is_pending = False
+    return not (is_pending and is_offered)
+
+
+def _is_about_memory(entry: Mapping[str, object]) -> bool:
+    results = entry['results']
+    return isinstance(results, list) and any(
+        result['outcome'] == cleaning.Outcome.PASSED
+        and result['step'] not in _SILENT for result in results)
