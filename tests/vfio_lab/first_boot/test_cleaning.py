@@ -132,6 +132,8 @@ class SettingsTest(CleaningCase):
         self.assertIn('its baseline: it is lost', verdict.evidence)
         accepted = dataclasses.replace(device, cleaning='of an operator')
         self.assertTrue(self.backend.clean(accepted).passed)
+        # Nobody knows any more which driver it had.
+        self.backend.binder.unbind(self.gpu)
 
     def test_option_rom_is_evidence_for_the_second_boot(self) -> None:
         device = kept.display_device(self.gpu, 'first')
