@@ -73,8 +73,21 @@ class Cleanings:
 
         :param wanted: devices to clean; one that is being cleaned is left out,
             and one for which there is no thread waits for a later call
-        :raises Exception: what a cleaning raised; the others go on
+        :raises Exception: what a cleaning raised, after the answers to others
         """
+        errors: list[Exception] = []
+        for outcome in self._ended_within_a_moment(wanted):
+            if isinstance(outcome, Exception):
+                errors.append(outcome)
+            else:
+                yield outcome
+        if errors:
+            raise errors[0]
+
+    def _ended_within_a_moment(
+            self, wanted: Sequence[claim_obj.CleanTask],
+            ) -> Iterator[_Answer | Exception]:
+        """Begin cleanings; return what came of them, and of earlier ones."""
         until = time.monotonic() + self._moment
         with self._waiting() as running:
             waiting = [task for task in wanted
@@ -84,13 +97,10 @@ class Cleanings:
                 if not self._running and self._outcomes.empty():
                     return
                 try:
-                    outcome = self._outcomes.get(
+                    yield self._outcomes.get(
                         timeout=max(0.0, until - time.monotonic()))
                 except queue.Empty:
                     return
-                if isinstance(outcome, Exception):
-                    raise outcome
-                yield outcome
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[frozenset[str]]:

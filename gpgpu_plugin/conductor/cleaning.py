@@ -149,13 +149,14 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         _check(device, attempt, (_State.CLEANING,))
         policy, memory_mib = group_db.cleaning(session, device.group_id)
         required = capacity.required_steps(device, policy)
+        found = ledger.compared(session, device, results)
         now, kind, detail = _judged(
-            device, required, memory_mib, steps, results)
+            device, required, memory_mib, steps, found)
         device_db.swap(session, [(device, now)])
         event_db.add_all(session, kind, host.name, [(now, None)], detail)
         verdict = _VERDICTS[kind]
         ledger.add(
-            session, host, device, verdict, steps=required, results=results,
+            session, host, device, verdict, steps=required, results=found,
             reason=None if verdict is ledger_rules.Verdict.PASSED else detail)
         host_db.changed(host)
         if driver_capacity.store(session, host, driver_capacities):

@@ -9,14 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Records of the ledger of cleanings, added with what they record.
+"""The ledger of cleanings: records, added with what they record.
 
 All functions run in a transaction that locked the device's host.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import json
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -48,6 +51,12 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
     end = ledger_db.lengthen(session, device.uuid)
     last = assignment_db.last_of_device(session, device.id)
     variant, policy = group_db.policy(session, device.group_id)
+    if verdict is rules.Verdict.PASSED:
+        for result in _settings(results):
+            end.settings = json.dumps(result.facts, sort_keys=True)
+    elif verdict is rules.Verdict.RELEASED:
+        # The operator accepts the device as it is.
+        end.settings = None
     ledger_db.add(session, end, rules.record(rules.Entry(
         device_uuid=device.uuid, number=end.number + 1,
         previous_hash=end.hash or '', host=host.name,
@@ -61,6 +70,44 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
         project_id=last.project_id if last else None, actor=actor,
         started_at=_text(end.started_at) if end.started_at else None,
         finished_at=_text(event_db.now()))))
+
+
+def compared(session: orm.Session, device: device_db.AnyDevice,
+             results: Sequence[cleaning.StepResult],
+             ) -> tuple[cleaning.StepResult, ...]:
+    """Return results in which changed settings are a failure.
+
+    The host compares them with its own baseline, which may be lost, or
+    written by whoever took over the host. This compares them with what the
+    last cleaning found.
+    """
+    end = ledger_db.chain(session, device.uuid)
+    if end is None or end.settings is None:
+        return tuple(results)
+    before = cleaning.StepResult(
+        step=cleaning.SETTINGS, outcome=cleaning.Outcome.PASSED, reason='',
+        facts=json.loads(end.settings))
+    return tuple(_judged(before, result) for result in results)
+
+
+def _judged(before: cleaning.StepResult,
+            result: cleaning.StepResult) -> cleaning.StepResult:
+    changes = cleaning.changed_settings(before, result) if (
+        _settings([result])) else []
+    if not changes:
+        return result
+    return dataclasses.replace(
+        result, outcome=cleaning.Outcome.FAILED,
+        reason=f'it differs from what its last cleaning found: '
+               f'{"; ".join(changes)}')
+
+
+def _settings(results: Iterable[cleaning.StepResult],
+              ) -> list[cleaning.StepResult]:
+    """Return the results of the step settings that passed."""
+    return [result for result in results
+            if result.step == cleaning.SETTINGS
+            and result.outcome is cleaning.Outcome.PASSED]
 
 
 def _text(at: datetime.datetime) -> str:

@@ -51,7 +51,9 @@ class CleaningChain(column.Base):
     It is no part of ``devices``, since it outlives the device.
     ``device_uuid``: whose chain it is. ``number``, ``hash``: of its last
     record, 0 and NULL before the first. ``started_at``: when the cleaning
-    began that has no record yet (UTC), else NULL.
+    began that has no record yet (UTC), else NULL. ``settings``: what the step
+    ``settings`` found in the last cleaning that passed, as JSON; NULL before,
+    and after an operator has released the device as it is.
 
     Unique key: a device has one chain.
     """
@@ -64,3 +66,4 @@ class CleaningChain(column.Base):
         sa.BigInteger, default=0, server_default='0')
     hash: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     started_at: orm.Mapped[datetime.datetime | None]
+    settings: orm.Mapped[str | None] = orm.mapped_column(CONTENT)

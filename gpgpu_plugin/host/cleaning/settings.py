@@ -23,7 +23,7 @@ class SettingsStep(step.Step):
     """Step that compares all functions with their baselines.
 
     Its facts are what it found, so that the conductor compares it with what
-    earlier cleanings found (conductor.earlier_findings).
+    earlier cleanings found (conductor.ledger).
     """
 
     name = cleaning.SETTINGS

@@ -114,7 +114,7 @@ class StatementsTest(base.ConductorTestCase):
                    'attempt')
         # As above, its policy, and for its record the last assignment, the
         # variant and the record itself.
-        self.count(14, cleaning.finished, self.db, task.device_uuid, 'attempt',
+        self.count(15, cleaning.finished, self.db, task.device_uuid, 'attempt',
                    task.steps, cleaned.results(task.steps))
 
     def test_claim_that_is_refused_or_repeated_only_reads(self):

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the ledger: which record each end of a cleaning leaves."""
 
+import dataclasses
 import datetime
 import threading
 
@@ -277,3 +278,63 @@ class ChainTest(LedgerCase):
         self.clean_all()
         self.assertEqual(4, len(self.history(self.uuid)))
         self.assertIsNone(self.defect(self.uuid))
+
+
+class SettingsTest(LedgerCase):
+    """What a cleaning finds is compared with what the last one found."""
+
+    def clean_with(self, task, rom, vendor='10de'):
+        """Clean a GPU that has an option ROM; return the last record."""
+        cleaning.started(self.db, task.device_uuid, task.token, 'x')
+        facts = rules.settings_facts(
+            {task.stable_id: {'vendor': vendor}}, {'option ROM': rom})
+        self.finish(task, 'x', [
+            dataclasses.replace(result, facts=facts)
+            if result.step == rules.SETTINGS else result
+            for result in cleaned.results(task.steps)])
+        return self.last(task.device_uuid)
+
+    def again(self, task):
+        """Let an instance have all GPUs; return the task of this one."""
+        return next(found for found in self.dirty(8)
+                    if found.device_uuid == task.device_uuid)
+
+    def test_same_settings_pass(self):
+        [task] = self.dirty()
+        for _ in range(2):
+            self.assertEqual('passed', self.clean_with(task, 'aa')['verdict'])
+            self.clean_all()
+            task = self.again(task)
+
+    def test_other_settings_fail_whatever_the_host_says(self):
+        [task] = self.dirty()
+        self.clean_with(task, 'aa')
+        found = self.clean_with(self.again(task), 'bb', '1234')
+        self.assertEqual('failed', found['verdict'])
+        self.assertIn(
+            f'settings failed: it differs from what its last cleaning found: '
+            f'option_rom_sha256 was aa, is bb; vendor of {task.stable_id} was '
+            f'10de, is 1234', found['reason'])
+        self.assertEqual('quarantined', self.row(task).state)
+
+    def test_operator_accepts_other_settings(self):
+        [task] = self.dirty()
+        self.clean_with(task, 'aa')
+        self.clean_with(self.again(task), 'bb')
+        cleaning.operator_release(self.db, task.device_uuid, 'root@x')
+        [task] = [found for found in cleaning.tasks(self.db, 'h1')
+                  if found.device_uuid == task.device_uuid]
+        self.assertEqual('passed', self.clean_with(task, 'bb')['verdict'])
+        self.clean_all()
+        self.assertEqual('failed', self.clean_with(
+            self.again(task), 'aa')['verdict'])
+
+    def test_settings_that_are_not_said_fail(self):
+        [task] = self.dirty()
+        self.clean_with(task, 'aa')
+        self.clean_all()
+        task = self.again(task)
+        self.start(task)
+        self.finish(task)
+        self.assertIn('option_rom_sha256 was aa, is none',
+                      self.last(task.device_uuid)['reason'])

@@ -45,6 +45,10 @@ def upgrade() -> None:
                   server_default='0'),
         sa.Column('hash', sa.String(64), nullable=True),
         sa.Column('started_at', sa.DateTime(), nullable=True),
+        sa.Column(
+            'settings',
+            sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb'),
+            nullable=True),
         sa.PrimaryKeyConstraint('id', name='pk_cleaning_chains'),
         sa.UniqueConstraint('device_uuid',
                             name='uq_cleaning_chains_device_uuid'))
