@@ -64,8 +64,10 @@ class WholeFunctionBackend(base.Backend):
                 {'driver': function.driver})
         for function in functions:
             self.access.binder.bind(function)
-        if functions[0].pf is None:
-            # Read by VFIO: in sysfs, an idle function is asleep.
+        if (functions[0].pf is None
+                and functions[0].used_by != device_rules.DeviceUser.VFIO):
+            # Read by VFIO: in sysfs, an idle function is asleep. A guest that
+            # began before an upgrade has it open.
             self.access.baselines.record_firmware(
                 functions[0].id, lambda: self.access.vfio.firmware(
                     functions[0].address))

@@ -20,6 +20,7 @@ import os
 import pathlib
 import shutil
 import uuid
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -162,6 +163,18 @@ class FunctionsTest(PassthroughCase):
         self.assertEqual(
             f'bus/pci/devices/{self.gpu.address}/reset', written[0])
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
+    def test_firmware_of_a_gpu_in_a_guest_is_not_read(self):
+        """nova-compute is restarted after an upgrade."""
+        read = mock.Mock(return_value={'option ROM': 'a'})
+        self.backend.kernel.vfio.firmware = read
+        self.backend.prepare(self.device(self.gpu))
+        read.assert_called_once_with(self.gpu.address)
+        for path in pathlib.Path(self.root, 'etc/cards').iterdir():
+            path.unlink()
+        self.write(self.gpu, 'enable', '1\n')
+        self.backend.prepare(self.device(self.gpu))
+        read.assert_called_once_with(self.gpu.address)
 
     def test_gpu_that_no_guest_had_keeps_its_driver(self):
         """It is cleaned after a restore of the database, for example."""
