@@ -56,6 +56,7 @@ class AssignmentRow:
     allocated: bool
     lease_expires_at: float | None
     host_generation: int
+    source_host: str | None = None
 
 
 AnyAssignment = models.Assignment | AssignmentRow

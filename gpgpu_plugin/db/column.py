@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from sqlalchemy import orm
+from sqlalchemy.dialects import mysql
 
 CONSTRAINTS = {
     'ix': 'ix_%(table_name)s_%(column_0_N_name)s',
@@ -34,6 +35,8 @@ class Base(orm.DeclarativeBase):
 NAME = sa.String(255)
 UUID = sa.String(36)
 PCI_ID = sa.String(4)
+# TEXT of MariaDB has 64 KiB.
+LONG_TEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
 # In parentheses: MySQL takes no literal as the default of a TEXT column, but
 # an expression; the other databases take either.

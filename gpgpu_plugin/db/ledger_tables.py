@@ -17,12 +17,8 @@ import datetime
 
 import sqlalchemy as sa
 from sqlalchemy import orm
-from sqlalchemy.dialects import mysql
 
 from gpgpu_plugin.db import column
-
-# TEXT of MariaDB has 64 KiB; the evidence of a step may be longer.
-CONTENT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
 
 class Cleaning(column.Base):
@@ -41,7 +37,7 @@ class Cleaning(column.Base):
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     device_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     number: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
-    content: orm.Mapped[str] = orm.mapped_column(CONTENT)
+    content: orm.Mapped[str] = orm.mapped_column(column.LONG_TEXT)
     hash: orm.Mapped[str] = orm.mapped_column(sa.String(64))
 
 
@@ -66,4 +62,4 @@ class CleaningChain(column.Base):
         sa.BigInteger, default=0, server_default='0')
     hash: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     started_at: orm.Mapped[datetime.datetime | None]
-    settings: orm.Mapped[str | None] = orm.mapped_column(CONTENT)
+    settings: orm.Mapped[str | None] = orm.mapped_column(column.LONG_TEXT)

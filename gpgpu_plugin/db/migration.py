@@ -52,6 +52,18 @@ def is_current(engine: sa.Engine) -> bool:
     return version(engine) == revisions()[-1]
 
 
+def check_current(engine: sa.Engine) -> None:
+    """Refuse a database with another schema than this code needs.
+
+    :raises ConfigInvalid: it has one
+    """
+    if not is_current(engine):
+        raise exception.ConfigInvalid(
+            option='[database] connection',
+            reason=f'the schema is at revision {version(engine)} instead of '
+                   f'{revisions()[-1]}; run "gpgpu-manage db sync"')
+
+
 def sync(engine: sa.Engine, revision: str = 'head',
          timeout: float = sync_lock.TIMEOUT) -> bool:
     """Migrate the schema to a revision, one process at a time.

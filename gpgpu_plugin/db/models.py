@@ -34,12 +34,16 @@ import datetime
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import caller_key_tables
 from gpgpu_plugin.db import column
 from gpgpu_plugin.db import ledger_tables
 
 Base = column.Base
 Cleaning = ledger_tables.Cleaning
 CleaningChain = ledger_tables.CleaningChain
+CallerKey = caller_key_tables.CallerKey
+ExecutedCall = caller_key_tables.ExecutedCall
+HostAnswer = caller_key_tables.HostAnswer
 
 
 class Lock(Base):
@@ -357,6 +361,7 @@ class Assignment(Base):
     ``lease_expires_at``: seconds since the epoch until which a claim that
     nobody activated lasts. ``host_generation``: the generation of the host
     before the claim, which orders the claims on it; 0: unknown.
+    ``source_host``: from which the migration is, which may end the claim.
 
     Unique keys: an assignment is found by UUID; a device is assigned once; a
     claim is granted once. Indexes: a host's active assignments are read with
@@ -399,6 +404,7 @@ class Assignment(Base):
     ended_at: orm.Mapped[datetime.datetime | None]
     host_generation: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
+    source_host: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     device: orm.Mapped[Device] = orm.relationship(lazy='joined')
 
 

@@ -44,6 +44,8 @@ class ClaimRequest:
 
     :ivar migration_uuid: the migration for whose destination the claim is;
         None for the role ``instance``
+    :ivar source_host: from which the migration is; it may end this claim and
+        confirm the migration. None: only ``host`` may
     :ivar allocated: units of the instance's Placement allocation by provider
         UUID and resource class, on any provider; the conductor uses only those
         of its own providers
@@ -60,6 +62,7 @@ class ClaimRequest:
     host: str
     role: ClaimRole = ClaimRole.INSTANCE
     migration_uuid: str | None = None
+    source_host: str | None = None
     project_id: str | None = None
     user_id: str | None = None
     request: request_mod.Request
@@ -99,6 +102,7 @@ class Assignment:
     :ivar uuid: identifies this assignment, never a later one of the same
         device
     :ivar migration_uuid: the migration of the role ``destination``, else None
+    :ivar source_host: from which the migration is, as in ClaimRequest
     :ivar vgpu_type: ``passthrough`` for a whole GPU
     :ivar placement_id: placement of the vGPU on its GPU, as in
         gpgpu_plugin.domain.vgpu.capacity.VGPU
@@ -115,6 +119,7 @@ class Assignment:
     host: str
     role: ClaimRole
     migration_uuid: str | None = None
+    source_host: str | None = None
     device_uuid: str
     stable_id: str
     address: str

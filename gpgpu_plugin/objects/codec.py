@@ -81,6 +81,18 @@ def printable(kind: type[T], value: T) -> T:
     return from_primitive(kind, _escaped(to_primitive(value)))
 
 
+def sendable(primitive: object) -> object:
+    """Return a primitive that JSON can encode.
+
+    Text from devices and programs may have characters that no encoding has.
+    """
+    try:
+        msgspec.json.encode(primitive)
+    except UnicodeEncodeError:
+        return _escaped(primitive)
+    return primitive
+
+
 def received(kind: type[T], primitive: object) -> T:
     """Return what another process sent as a printable value of a type.
 

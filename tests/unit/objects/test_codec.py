@@ -141,6 +141,12 @@ class CodecTest(base.BaseTestCase):
                              codec.received(
                                  dict[str, list[str]], {text: [text]}))
 
+    def test_text_that_json_cannot_encode_is_escaped(self):
+        self.assertEqual({'a': ['\\ud800', 'b']},
+                         codec.sendable({'a': ['\ud800', 'b']}))
+        good = {'a': ['\x1b', 1, None]}
+        self.assertIs(good, codec.sendable(good))
+
     def test_digest_is_of_the_content_whatever_the_order(self):
         self.assertEqual(codec.digest({'a': 1, 'b': 2}),
                          codec.digest({'b': 2, 'a': 1}))

@@ -1,0 +1,93 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of ``caller_keys`` and ``executed_calls``."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import models
+
+_Key = models.CallerKey
+_Call = models.ExecutedCall
+
+_NUMBERS = 2 ** 31 - 1
+"""Largest number of a key, as large as an INTEGER of all databases can be."""
+
+
+def _of(kind: str, name: str) -> sa.ColumnElement[bool]:
+    return sa.and_(_Key.kind == kind, _Key.name == name)
+
+
+def is_valid(session: orm.Session, kind: str, name: str,
+             number: int) -> bool:
+    """Return whether a key was made and is not revoked."""
+    return session.scalar(sa.select(_Key.id).where(
+        _of(kind, name), _Key.number == number,
+        _Key.revoked_at.is_(None))) is not None
+
+
+def add(session: orm.Session, kind: str, name: str) -> int:
+    """Store that a key was made; return its number.
+
+    The number is random. If numbers were counted, a database that was restored
+    from a backup would give those again that were given since the backup, and
+    with them the same keys, also those that were revoked.
+    """
+    number = secrets.randbelow(_NUMBERS) + 1
+    session.add(_Key(kind=kind, name=name, number=number,
+                     created_at=event_db.now()))
+    session.flush()
+    return number
+
+
+def revoke(session: orm.Session, kind: str, name: str,
+           number: int | None) -> list[int]:
+    """Revoke a key, or all of a caller; return the numbers that were valid.
+
+    :param number: None: all
+    """
+    found = session.scalars(
+        sa.select(_Key).where(
+            _of(kind, name), _Key.revoked_at.is_(None),
+            sa.true() if number is None else _Key.number == number)
+        .order_by(_Key.id)).all()
+    for key in found:
+        key.revoked_at = event_db.now()
+    return [key.number for key in found]
+
+
+def all_keys(session: orm.Session) -> Sequence[_Key]:
+    """Return all keys, by caller and in the order in which they were made."""
+    return session.scalars(
+        sa.select(_Key).order_by(_Key.kind, _Key.name, _Key.id)).all()
+
+
+def use(session: orm.Session, nonce: str, until: float,
+        forgotten: float) -> bool:
+    """Note that a call is executed; return False if it was before.
+
+    :param forgotten: seconds since the epoch; rows from before are deleted
+    """
+    session.execute(sa.delete(_Call).where(_Call.until < forgotten))
+    try:
+        with session.begin_nested():
+            session.add(_Call(nonce=nonce, until=until))
+    except db_exception.DBDuplicateEntry:
+        return False
+    return True

@@ -1,0 +1,57 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of ``host_answers``: questions to hosts, and their answers."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import models
+
+_Answer = models.HostAnswer
+
+
+def ask(session: orm.Session, question: str, host: str, now: float,
+        forgotten: float) -> None:
+    """Store a question.
+
+    :param now: seconds since the epoch
+    :param forgotten: those that were asked before this are deleted
+    """
+    session.execute(sa.delete(_Answer).where(_Answer.asked_at < forgotten))
+    session.add(_Answer(question=question, host=host, asked_at=now))
+
+
+def answer(session: orm.Session, question: str, host: str,
+           usages: str) -> bool:
+    """Store the first answer to a question.
+
+    :returns: False if nobody asked this host, or it has answered
+    """
+    done = session.execute(
+        sa.update(_Answer)
+        .where(_Answer.question == question, _Answer.host == host,
+               _Answer.usages.is_(None))
+        .values(usages=usages))
+    return bool(done.rowcount)  # type: ignore[attr-defined]
+
+
+def answered(session: orm.Session, question: str) -> str | None:
+    """Return the answer to a question; None: there is none yet."""
+    return session.scalar(
+        sa.select(_Answer.usages).where(_Answer.question == question))
+
+
+def forget(session: orm.Session, question: str) -> None:
+    """Delete a question and its answer."""
+    session.execute(sa.delete(_Answer).where(_Answer.question == question))
