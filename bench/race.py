@@ -118,6 +118,8 @@ def configuration(setting: Setting) -> cfg.ConfigOpts:
     conf.set_override('transport_url', setting.transport, 'gpgpu')
     conf.set_override('topic_prefix', setting.topic_prefix, 'gpgpu')
     conf.set_override('rpc_timeout', 60, 'gpgpu')
+    # Each claimer speaks for all hosts, which no key allows.
+    conf.set_override('sign_calls', False, 'gpgpu')
     conf.set_override('max_pool_size', 20, 'database')
     conf.set_override('max_overflow', 50, 'database')
     return conf

@@ -14,10 +14,33 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import enum
 import typing
+from collections.abc import Mapping
 
 import oslo_messaging
 from oslo_context import context
+
+
+class CallerKind(enum.StrEnum):
+    """What calls gpgpu-conductor."""
+
+    HOST = 'host'
+    SCHEDULER = 'scheduler'
+    OPERATOR = 'operator'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Caller whose signature was verified.
+
+    :ivar name: of a host: that of its nova-compute service; of others: what
+        the operator named the key
+    """
+
+    kind: CallerKind
+    name: str
 
 
 class RequestContext(context.RequestContext):
@@ -25,14 +48,21 @@ class RequestContext(context.RequestContext):
 
     :ivar wanted: seconds that the caller waits for the answer to this call;
         None: no limit is known, and the call is never dropped
+    :ivar signature: of this call, see rpc.signature; None: it is not signed
+    :ivar caller: who signed the call that is served; None: nobody, or this
+        context was not received
     """
 
     wanted: float | None = None
+    signature: Mapping[str, object] | None = None
+    caller: Caller | None = None
 
-    def wanted_for(self, seconds: float | None) -> RequestContext:
-        """Return the context of a call whose caller waits so long."""
+    def for_call(self, wanted: float | None,
+                 signature: Mapping[str, object] | None = None,
+                 ) -> RequestContext:
+        """Return the context of one call."""
         call = copy.copy(self)
-        call.wanted = seconds
+        call.wanted, call.signature = wanted, signature
         return call
 
 
@@ -45,12 +75,20 @@ def admin(request_id: str | None = None) -> RequestContext:
 class ContextSerializer(oslo_messaging.NoOpSerializer):
     """Serializer of the context; arguments are primitives (rpc.contract)."""
 
+    CALLER = 'verified_caller'
+    """Field in which a server notes who signed the call that it received."""
+
     def serialize_context(
             self, ctxt: RequestContext) -> dict[str, object]:
-        return {**ctxt.to_dict(), 'wanted': ctxt.wanted}
+        fields = {**ctxt.to_dict(), 'wanted': ctxt.wanted}
+        return fields if ctxt.signature is None else {
+            **fields, 'signature': ctxt.signature}
 
     def deserialize_context(
             self, ctxt: dict[str, object]) -> RequestContext:
         result: RequestContext = RequestContext.from_dict(ctxt)
-        return result.wanted_for(typing.cast(
-            'float | None', ctxt.get('wanted')))
+        result.wanted = typing.cast('float | None', ctxt.get('wanted'))
+        found = ctxt.get(self.CALLER)
+        # Whatever was received as such is no Caller.
+        result.caller = found if isinstance(found, Caller) else None
+        return result

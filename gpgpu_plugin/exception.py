@@ -132,6 +132,25 @@ class RequestExpired(ConductorUnavailable):
                'for %(wanted)s s, and %(waited)s s have passed')
 
 
+class CallerRefused(ConductorUnavailable):
+    """A call is not signed by somebody who may make it; nothing was done.
+
+    It succeeds as soon as the caller has a key that the conductor knows.
+    """
+
+    msg_fmt = 'gpgpu-conductor refused %(method)s: %(reason)s'
+
+
+class NotOwner(GPUPluginException):
+    """A host asked for a change of what is another host's; nothing was done.
+
+    It does not help to repeat the call.
+    """
+
+    msg_fmt = ('gpgpu-conductor refused %(change)s: host %(host)s does not '
+               'own it')
+
+
 class DatabaseBusy(ConductorUnavailable):
     """The database exceeded a time limit; nothing was changed."""
 

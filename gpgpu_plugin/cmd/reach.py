@@ -21,6 +21,7 @@ import socket
 import oslo_messaging
 from oslo_config import cfg
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import configuration
@@ -51,9 +52,11 @@ class Command(configuration.Command):
     def api(self) -> conductor_api.ConductorAPI:
         """Return the client of the conductor.
 
-        :raises ConfigInvalid: see transport
+        :raises ConfigInvalid: see transport, or operators have no key here
         """
-        return conductor_api.ConductorAPI(self.rpc_conf, self.transport)
+        return conductor_api.ConductorAPI(
+            self.rpc_conf, self.transport,
+            caller=gpgpu_context.CallerKind.OPERATOR)
 
     def explain(self, exc: Exception) -> str:
         """Return an error as one line for the operator."""

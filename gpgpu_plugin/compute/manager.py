@@ -13,22 +13,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence
 
 import oslo_messaging
+from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import contract
 
+LOG = logging.getLogger(__name__)
+
+_TOO_OLD = 300
+"""Seconds after which nobody waits for an answer; clocks differ by less."""
+
 
 @contract.serve(compute_api.Compute)
 class ComputeManager(compute_api.Compute):
-    """Version 1.0 of the per-host API.
+    """Version 2.0 of the per-host API.
 
-    :param usage: see Compute.assignment_usage
+    :param usage: returns whether assignments are used
+    :param answer: sends the answer to a question to the conductors
     """
 
     target = oslo_messaging.Target(version=compute_api.VERSION)
@@ -36,8 +45,11 @@ class ComputeManager(compute_api.Compute):
     def __init__(self, refresh: Callable[[], None],
                  assignments_changed: Callable[[], None],
                  usage: Callable[[Sequence[claim_obj.Assignment]],
-                                 tuple[claim_obj.Usage, ...]]) -> None:
+                                 tuple[claim_obj.Usage, ...]],
+                 answer: Callable[[str, Sequence[claim_obj.Usage]], None],
+                 ) -> None:
         self._usage = usage
+        self._answer = answer
         self._refresh = refresh
         self._assignments_changed = assignments_changed
 
@@ -49,12 +61,16 @@ class ComputeManager(compute_api.Compute):
         """Fetch the host's assignments: the conductor changed them."""
         self._assignments_changed()
 
-    def assignment_usage(
-        self, ctxt: gpgpu_context.RequestContext, *,
-        assignments: Sequence[claim_obj.Assignment],
-    ) -> tuple[claim_obj.Usage, ...]:
-        """Return whether the host's instances use their assignments."""
-        return self._usage(assignments)
-
-    def ping(self, ctxt: gpgpu_context.RequestContext) -> None:
-        """Answer, which shows that this host is served."""
+    def ask(self, ctxt: gpgpu_context.RequestContext, *, question: str,
+            asked_at: float, assignments: Sequence[claim_obj.Assignment],
+            ) -> None:
+        """Answer whether the host's instances use their assignments."""
+        if time.time() - asked_at > _TOO_OLD:
+            return
+        usages = self._usage(assignments) if assignments else ()
+        try:
+            self._answer(question, usages)
+        except exception.GPUPluginException as exc:
+            # Who asked learns that this host did not answer.
+            LOG.warning('Cannot answer a question of gpgpu-conductor: %s',
+                        exc)

@@ -19,24 +19,34 @@ limits how many calls the broker sends it all the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from oslo_config import cfg
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.rpc import transport as rpc_transport
 
-THREADS = 40
-"""Default of [DEFAULT] executor_thread_pool_size of a conductor.
+THREADS = 36
+"""Default of [DEFAULT] executor_thread_pool_size of a conductor: the threads
+that serve hosts.
 
 Two conductors then have fewer connections than PostgreSQL allows by default.
 """
 
+THREADS_OF: Mapping[gpgpu_context.CallerKind, int] = {
+    gpgpu_context.CallerKind.SCHEDULER: 4,
+    gpgpu_context.CallerKind.OPERATOR: 4}
+"""Threads for callers who must not wait for hosts."""
+
 PREFETCH = 10
 """Default of [oslo_messaging_rabbit] rabbit_qos_prefetch_count of a conductor.
 
-For each of its three queues, the broker sends this many calls to a conductor
-that has stopped reading. A conductor that reads handles them within one round
-trip to the broker, so a higher count would not make it faster.
+For each of the three queues of each kind of caller, the broker sends this many
+calls to a conductor that has stopped reading. A conductor that reads handles
+them within one round trip to the broker, so a higher count would not make it
+faster.
 """
 
 HEARTBEAT = 20
@@ -46,8 +56,9 @@ As long as the broker does not notice that a connection is silent, it sends
 calls there.
 """
 
-_OTHERS = 2
-"""Threads that handle no calls: those for leases and changes of variants."""
+_OTHERS = 2 + sum(THREADS_OF.values())
+"""Threads that do not serve hosts. Two of them serve nobody: those for leases
+and changes of variants."""
 
 
 def set_defaults(conf: cfg.ConfigOpts) -> None:

@@ -37,6 +37,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import questions
 from gpgpu_plugin.conductor import refusals
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
@@ -73,9 +74,19 @@ _PART = 0.3
 """Part of its caller's time in which a call applies a variant to hosts."""
 
 
+def _signed(ctxt: _Context, actor: str) -> str:
+    """Return who acts, with the key that proves it.
+
+    Without the key it is only what the caller says about itself.
+    """
+    caller = ctxt.caller
+    return actor if caller is None else (
+        f'{actor} (key of {caller.kind} {caller.name})')
+
+
 @contract.serve(conductor_contract.Conductor)
 class ConductorManager(conductor_contract.Conductor):
-    """Version 2.0 of the conductor's API.
+    """Version 3.0 of the conductor's API.
 
     :param wake: has what a call left to do for a variant done at once
     """
@@ -89,6 +100,7 @@ class ConductorManager(conductor_contract.Conductor):
         self._db = db
         self._wake = wake
         self._compute_api = compute_api
+        self._questions = questions.Questions(db, compute_api)
         self._feed = scheduler_feed.SchedulerFeed(db)
         self._refusals = refusals.Refusals()
 
@@ -223,6 +235,10 @@ class ConductorManager(conductor_contract.Conductor):
             self._db, device_uuid, attempt, steps, results,
             driver_capacities, origin)
 
+    def answer(self, ctxt: _Context, *, host: str, question: str,
+               usages: Sequence[claim_obj.Usage]) -> None:
+        self._questions.answer(host, question, usages)
+
     # -- schedulers ---------------------------------------------------------
 
     def changes_since(
@@ -297,7 +313,7 @@ class ConductorManager(conductor_contract.Conductor):
         if not force:
             host_admin.check_not_running(
                 self._db, host,
-                lambda: self._compute_api.ping(ctxt, host))
+                lambda: self._questions.is_answered(ctxt, host))
         host_admin.delete(self._db, host)
         # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
@@ -316,7 +332,7 @@ class ConductorManager(conductor_contract.Conductor):
             self._db, host, variant, allocation_policy)
 
     def _usage(self, ctxt: _Context) -> assignment_admin.Ask:
-        return functools.partial(self._compute_api.assignment_usage, ctxt)
+        return functools.partial(self._questions.usage, ctxt)
 
     def assignment_list(self, ctxt: _Context, *, host: str | None,
                         instance: str | None, limit: int, marker: str | None,
@@ -329,7 +345,7 @@ class ConductorManager(conductor_contract.Conductor):
                        ) -> tuple[admin.AssignmentInfo, ...]:
         ended = assignment_admin.end(
             self._db, self._usage(ctxt), assignments, force=force,
-            actor=actor)
+            actor=_signed(ctxt, actor))
         for host in {assignment.host for assignment in ended}:
             self._tell(ctxt, host)
         return ended
@@ -352,7 +368,8 @@ class ConductorManager(conductor_contract.Conductor):
 
     def device_release(self, ctxt: _Context, *, device: str, actor: str,
                        ) -> admin.DeviceInfo:
-        host = cleaning.operator_release(self._db, device, actor)
+        host = cleaning.operator_release(
+            self._db, device, _signed(ctxt, actor))
         self._refresh(ctxt, [host])
         return device_admin.show(self._db, device)
 

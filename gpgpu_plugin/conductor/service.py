@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections.abc import Sequence
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
-from gpgpu_plugin import exception
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.conductor import caller_keys
+from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import variant_worker
@@ -27,9 +31,14 @@ from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import sqlite_lock
 from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import conductor_locks
+from gpgpu_plugin.rpc import guard
+from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import transport as rpc_transport
+
+LOG = logging.getLogger(__name__)
 
 
 def freeze_loaded() -> None:
@@ -46,7 +55,8 @@ def freeze_loaded() -> None:
 class ConductorService:
     """A conductor; several can share a database and a transport.
 
-    :raises ConfigInvalid: the database does not have the newest schema
+    :raises ConfigInvalid: the database does not have the newest schema, or
+        calls are signed and there is no master key
     """
 
     def __init__(self, conf: cfg.ConfigOpts,
@@ -56,26 +66,42 @@ class ConductorService:
         self._owns_transport = transport is None
         self.database = database or api.Database(
             conf, limit=limits.Limits(conf.gpgpu.rpc_timeout))
-        if not migration.is_current(self.database.engine):
-            raise exception.ConfigInvalid(
-                option='[database] connection',
-                reason='the schema is at revision '
-                       f'{migration.version(self.database.engine)} instead '
-                       f'of {migration.revisions()[-1]}; run '
-                       '"gpgpu-manage db sync"')
+        migration.check_current(self.database.engine)
         self._sqlite_lock = sqlite_lock.SQLiteLock(self.database.engine.url)
         compute = compute_api.ComputeAPI(conf, self._transport)
         self._leases = leases.LeaseWatch(self.database, compute)
         self._variants = variant_worker.VariantWorker(self.database, compute)
-        self._server = rpc_transport.server(
-            self._transport, rpc_transport.conductor_topic(conf),
+        endpoints = [manager.ConductorManager(
+                         conf, self.database, compute, self._variants.wake),
+                     ping.PingEndpoint(conf, self._transport)]
+        verifier = guard.Verifier(
+            key_files.masters(conf), caller_keys.CallerKeys(self.database),
+            ) if key_files.is_required(conf) else None
+        if verifier is None and conf.gpgpu.sign_calls is False:
+            LOG.warning(
+                'Calls are not signed: whoever can send messages to the '
+                'broker can take and release GPUs of any instance. Remove '
+                '[gpgpu] sign_calls = false, and make keys with '
+                '"gpgpu-manage key"')
+        self._servers = [
+            self._make_server(conf, kind, endpoints, verifier)
+            for kind in gpgpu_context.CallerKind]
+
+    def _make_server(self, conf: cfg.ConfigOpts,
+                     kind: gpgpu_context.CallerKind,
+                     endpoints: Sequence[object],
+                     verifier: guard.Verifier | None,
+                     ) -> rpc_transport.RPCServer:
+        """Return the server for one kind of callers, with its own threads."""
+        topic = rpc_transport.conductor_topic(conf, kind)
+        return rpc_transport.server(
+            self._transport, topic,
             # No new name for each start: the broker keeps a queue of each name
             # for ever. Nobody calls one conductor by its name.
-            socket.gethostname(),
-            [manager.ConductorManager(
-                conf, self.database, compute, self._variants.wake),
-             ping.PingEndpoint(conf, self._transport)],
-            conductor_locks.key)
+            socket.gethostname(), endpoints, conductor_locks.key,
+            guard.Guard((conductor_contract.Conductor, ping.Pinged), kind,
+                        topic, verifier),
+            concurrency.THREADS_OF.get(kind))
 
     def start(self) -> None:
         """Begin to serve calls, and the work that no call waits for.
@@ -83,7 +109,8 @@ class ConductorService:
         :raises ConfigInvalid: another process serves with the SQLite file
         """
         self._sqlite_lock.acquire()
-        self._server.start()
+        for server in self._servers:
+            server.start()
         self._leases.start()
         self._variants.start()
 
@@ -95,8 +122,10 @@ class ConductorService:
         """
         self._leases.stop()
         self._variants.stop()
-        self._server.stop()
-        self._server.wait()
+        for server in self._servers:
+            server.stop()
+        for server in self._servers:
+            server.wait()
         self.database.engine.dispose()
         self._sqlite_lock.release()
         if self._owns_transport:

@@ -35,6 +35,21 @@ OPTS = [
              'distinguishes queues by name only, so set a different prefix '
              'for each cloud if several clouds share one virtual host of a '
              'broker. All processes of a cloud need the same value.'),
+    cfg.BoolOpt(
+        'sign_calls',
+        help='Whether calls to gpgpu-conductor are signed, and '
+             'gpgpu-conductor refuses those that are not. Without '
+             'signatures, whoever can send messages to the broker can take '
+             'GPUs of any instance. By default calls are signed, unless the '
+             'transport is in-process. To change it in a running cloud, set '
+             'it to true for all callers first, then for gpgpu-conductor.'),
+    cfg.StrOpt(
+        'keys_path', default='/etc/gpgpu/keys',
+        help='Folder with the keys that sign calls to gpgpu-conductor: '
+             'host.key for nova-compute, scheduler.key for nova-scheduler, '
+             'operator.key for gpgpu-manage and master.key for '
+             'gpgpu-conductor. "gpgpu-manage key" makes them. Only the user '
+             'of the service may read its file (mode 0600).'),
     cfg.IntOpt(
         'rpc_timeout', default=10, min=1,
         help='Seconds that nova-compute and gpgpu-manage wait for an answer '

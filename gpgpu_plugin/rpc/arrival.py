@@ -39,16 +39,21 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import oslo_messaging
-from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_messaging.rpc import server
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import bulkhead
 from gpgpu_plugin.rpc import pause
 from gpgpu_plugin.rpc import throttle
 
 _MARK = 'gpgpu_arrived_at'
+
+_LONGEST = 100
+"""Characters of a text in the log that anybody may have sent."""
+
+_REFUSALS = (exception.CallerRefused, exception.NotOwner)
 
 _arrived_at: contextvars.ContextVar[float] = contextvars.ContextVar(
     'arrived_at')
@@ -80,11 +85,26 @@ def seconds() -> float:
     return now - _arrived_at.get(now)
 
 
+class Guard(typing.Protocol):
+    """What decides who may call a method; see rpc.guard."""
+
+    def check(self, ctxt: Mapping[str, object], method: str,
+              arguments: Mapping[str, object],
+              ) -> gpgpu_context.Caller | None:
+        """Return who calls, or raise CallerRefused."""
+
+
 class Dispatcher(oslo_messaging.RPCDispatcher):
-    """Dispatcher that drops a call whose caller has given up.
+    """Dispatcher that drops calls that are late or not allowed.
 
     It also lets check_wanted know when the message arrived.
+
+    :param guard: None: whoever can send a message may call all methods
     """
+
+    def __init__(self, *args: typing.Any, guard: Guard | None = None) -> None:
+        super().__init__(*args)
+        self._guard = guard
 
     def dispatch(self, incoming: typing.Any) -> object:
         """Call the method that a message names."""
@@ -93,18 +113,36 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
         try:
             self._check(incoming)
             return super().dispatch(incoming)
+        except oslo_messaging.ExpectedException as exc:
+            # The guard refuses some, and the method itself others.
+            if isinstance(exc.exc_info[1], _REFUSALS):
+                LOG.warning('%s', exc.exc_info[1])
+            raise
         finally:
             _arrived_at.reset(token)
 
-    @staticmethod
-    def _check(incoming: typing.Any) -> None:
-        ctxt, method = incoming.ctxt, incoming.message.get('method')
+    def _check(self, incoming: typing.Any) -> None:
+        ctxt, message = incoming.ctxt, incoming.message
+        method, wanted = message.get('method'), ctxt.get('wanted')
+        arguments = message.get('args', {})
         try:
+            # Nothing is known yet about who wrote this.
+            if not (isinstance(method, str) and method.isidentifier()
+                    and len(method) <= _LONGEST
+                    and isinstance(wanted, float | int | None)
+                    and isinstance(arguments, dict)):
+                raise exception.CallerRefused(
+                    method='a message', reason='it is malformed')
             check_wanted(
-                method, f'request {ctxt.get("request_id")}',
-                ctxt.get('wanted'))
-        except exception.RequestExpired as exc:
-            LOG.info('%s', exc)
+                method, f'request {ctxt.get("request_id")!a:.{_LONGEST}}',
+                wanted)
+            # Also without a guard: nobody else may say who calls.
+            ctxt[gpgpu_context.ContextSerializer.CALLER] = (
+                None if self._guard is None else self._guard.check(
+                    ctxt, method, arguments))
+        except exception.GPUPluginException as exc:
+            if not isinstance(exc, _REFUSALS):
+                LOG.info('%s', exc)
             # An answer, not an error that oslo.messaging logs.
             raise oslo_messaging.ExpectedException() from exc
 
@@ -113,17 +151,23 @@ class Server(server.RPCServer):
     """Server that notes when a message is taken off the broker.
 
     :param key: what a call may wait for; None: nothing
+    :param threads: calls that it handles at once
     """
 
     _LIMIT = 4
     """Calls with the same key that run at once."""
 
-    def __init__(self, *args: typing.Any, key: Key) -> None:
+    def __init__(self, *args: typing.Any, key: Key, threads: int) -> None:
         super().__init__(*args)
         self._key = key
+        self._threads = threads
         self._pauses = pause.PauseWatch()
         self._bulkhead: bulkhead.Bulkhead[typing.Any] = bulkhead.Bulkhead(
-            self._LIMIT, waiting_threads(self.conf))
+            self._LIMIT, waiting_threads(threads))
+        # The server's own start and stop must not be overridden: it finds the
+        # ones that have to run in an order by a mark.
+        executor: typing.Any = getattr(self, '_executor_cls')  # noqa: B009
+        self._executor_cls = lambda max_workers: executor(max_workers=threads)
 
     def _on_incoming(self, incoming: Sequence[object]) -> None:
         # Called by the thread that reads from the broker, before the message
@@ -135,13 +179,12 @@ class Server(server.RPCServer):
         self._throttle.wait()
 
     def _create_listener(self) -> typing.Any:
-        # The server's own start and stop must not be overridden.
         listener = super()._create_listener()
         # Nearly all calls come through one of the server's three queues, for
         # each of which the broker counts.
         ahead = listener.prefetch_size
         self._throttle = throttle.Throttle(
-            self.conf.executor_thread_pool_size, ahead if ahead > 0 else None,
+            self._threads, ahead if ahead > 0 else None,
             self._bulkhead.without_thread)
         self._pauses.start()
         stop = listener.stop
@@ -188,10 +231,9 @@ class Server(server.RPCServer):
                 float('inf') if is_dropped else time.monotonic() - began)
 
 
-def waiting_threads(conf: cfg.ConfigOpts) -> int:
+def waiting_threads(threads: int) -> int:
     """Return how many threads of a server may wait for locks.
 
     A quarter of them is left for calls that wait for nothing.
     """
-    threads: int = conf.executor_thread_pool_size
     return max(1, threads - max(1, threads // 4))

@@ -11,15 +11,18 @@
 #    under the License.
 """RPC API that nova-compute serves for its host: contract and client.
 
-``compute.manager`` implements the contract.
+``compute.manager`` implements the contract. All methods are casts: a host
+whose user of the broker may not write to the exchange of replies
+(``amq.default``) could not return an answer. It answers a question by a call
+to a conductor, Conductor.answer.
 """
 
 from __future__ import annotations
 
+import time
 import typing
 from collections.abc import Sequence
 
-import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
@@ -27,7 +30,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 
-VERSION = '1.0'
+VERSION = '2.0'
 
 USAGE_TIMEOUT = 10
 """Seconds within which a nova-compute must say which assignments are used."""
@@ -55,16 +58,18 @@ class Compute(typing.Protocol):
         for example when the source of a migration confirms it.
         """
 
-    def assignment_usage(
-        self, ctxt: _Context, *, assignments: Sequence[claim_obj.Assignment],
-    ) -> tuple[claim_obj.Usage, ...]:
-        """Return whether the host's instances use their assignments.
+    def ask(self, ctxt: _Context, *, question: str, asked_at: float,
+            assignments: Sequence[claim_obj.Assignment]) -> None:
+        """Answer whether the host's instances use their assignments.
 
-        :param assignments: all that each of these instances has on the host
+        Any answer also shows that the host's nova-compute runs. A question
+        that has waited in the host's queue while it was down is dropped.
+
+        :param question: UUID of this question
+        :param asked_at: seconds since the epoch
+        :param assignments: all that each of these instances has on the host;
+            may be empty
         """
-
-    def ping(self, ctxt: _Context) -> None:
-        """Answer, which shows that this host's nova-compute runs."""
 
 
 class ComputeAPI:
@@ -93,37 +98,22 @@ class ComputeAPI:
         contract.Client(self._client.prepare(server=host)).cast(
             Compute.assignments_changed, ctxt)
 
-    def assignment_usage(
-        self, ctxt: _Context, host: str,
-        assignments: Sequence[claim_obj.Assignment],
-    ) -> tuple[claim_obj.Usage, ...]:
-        """Ask a host which assignments are used; see Compute.
+    def ask(self, ctxt: _Context, host: str, question: str,
+            assignments: Sequence[claim_obj.Assignment]) -> None:
+        """Send a question to a host; do not wait for the answer.
 
-        :raises oslo_messaging.MessagingException: it does not answer
+        See Compute.ask.
+
+        :raises BrokerUnavailable: the broker does not take the message
         """
-        return contract.Client(
-            self._client.prepare(server=host), USAGE_TIMEOUT).call(
-                Compute.assignment_usage, ctxt, assignments=assignments)
+        self.probe()
+        contract.Client(self._client.prepare(server=host)).cast(
+            Compute.ask, ctxt, question=question, asked_at=time.time(),
+            assignments=assignments)
 
-    def ping(self, ctxt: _Context, host: str) -> bool:
-        """Return whether a nova-compute of the host answers in time.
+    def probe(self) -> None:
+        """Check that the broker takes messages.
 
-        :raises BrokerUnavailable: the broker cannot deliver the call or the
-            answer
+        :raises BrokerUnavailable: it does not
         """
         rpc_transport.probe(self._conf, self._transport)
-        client = contract.Client(
-            self._client.prepare(server=host), PING_TIMEOUT)
-        try:
-            client.call(Compute.ping, ctxt)
-        except (oslo_messaging.RemoteError,
-                oslo_messaging.RPCDispatcherError):
-            # A nova-compute of another version answered. The in-process
-            # transport does not turn its error into a RemoteError.
-            return True
-        except oslo_messaging.MessagingTimeout:
-            # Silence means something only if the broker could have carried
-            # an answer.
-            rpc_transport.probe(self._conf, self._transport)
-            return False
-        return True

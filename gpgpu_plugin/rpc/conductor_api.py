@@ -16,6 +16,7 @@ Meaning, results and errors of each method are in rpc.conductor_contract.
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -33,9 +34,11 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.rpc import caller as caller_mod
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import pages
 from gpgpu_plugin.rpc import transport as rpc_transport
 
@@ -45,23 +48,52 @@ _Result = typing.TypeVar('_Result')
 _Arguments = typing.ParamSpec('_Arguments')
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Channel:
+    client: rpc_transport.RPCClient
+    signing: contract.Signing | None
+
+
+def signing(conf: cfg.ConfigOpts, kind: gpgpu_context.CallerKind, topic: str,
+            name: str | None = None) -> contract.Signing | None:
+    """Return how this process signs calls as a kind of caller, if it does.
+
+    :param name: of the caller, if it is a host
+    :raises ConfigInvalid: it has no key
+    """
+    if not key_files.is_required(conf):
+        return None
+    return contract.Signing(topic=topic, signer=key_files.of_caller(
+        conf, kind,
+        name if kind is gpgpu_context.CallerKind.HOST else None))
+
+
 class ConductorAPI(_Conductor):
     """Calls to any live conductor.
 
     Every method raises ConductorUnavailable if no conductor answers in time.
 
     :param timeout: seconds; default ``[gpgpu] rpc_timeout``
+    :param caller: None: each call is that of a kind of caller that may make
+        it, for a process that is several of them
+    :param name: of the caller, if it is a host
+    :raises ConfigInvalid: calls are signed, and the caller has no key
     """
 
     def __init__(self, conf: cfg.ConfigOpts,
                  transport: rpc_transport.Transport | None = None,
-                 timeout: float | None = None) -> None:
+                 timeout: float | None = None,
+                 caller: gpgpu_context.CallerKind | None = None,
+                 name: str | None = None) -> None:
         self._timeout: float = timeout or conf.gpgpu.rpc_timeout
         self._conf = conf
         self._transport = transport or rpc_transport.get_transport(conf)
-        self._client = rpc_transport.client(
-            self._transport, rpc_transport.conductor_topic(conf),
-            conductor_contract.VERSION)
+        self._caller = caller
+        self._name = name
+        self._channels: dict[gpgpu_context.CallerKind, _Channel] = {}
+        if caller is not None:
+            # A key that is missing is found now, not by the first call.
+            self._channel(caller)
         self._probed = False
 
     def _call(
@@ -85,13 +117,34 @@ class ConductorAPI(_Conductor):
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
         self._probe()
-        client = contract.Client(self._client, timeout)
+        channel = self._channel_of(method)
+        client = contract.Client(channel.client, timeout, channel.signing)
         try:
             return client.call(method, ctxt, *args, **kwargs)
         except (oslo_messaging.MessagingTimeout,
                 oslo_messaging.MessageDeliveryFailure):
             raise exception.ConductorUnavailable(
                 method=method.__name__, timeout=timeout) from None
+
+    def _channel_of(self, method: Callable[..., object]) -> _Channel:
+        kinds = list(caller_mod.rules(method))
+        return self._channel(
+            kinds[0] if self._caller is None or self._caller not in kinds
+            else self._caller)
+
+    def _channel(self, kind: gpgpu_context.CallerKind) -> _Channel:
+        """Return the way by which a kind of caller calls.
+
+        :raises ConfigInvalid: calls are signed, and there is no key
+        """
+        found = self._channels.get(kind)
+        if found is None:
+            topic = rpc_transport.conductor_topic(self._conf, kind)
+            found = self._channels[kind] = _Channel(
+                client=rpc_transport.client(
+                    self._transport, topic, conductor_contract.VERSION),
+                signing=signing(self._conf, kind, topic, self._name))
+        return found
 
     def _probe(self) -> None:
         # Only before the first call, which creates the queue for replies;
@@ -200,6 +253,11 @@ class ConductorAPI(_Conductor):
             _Conductor.clean_finished, ctxt, origin=origin,
             device_uuid=device_uuid, attempt=attempt, steps=steps,
             results=results, driver_capacities=driver_capacities)
+
+    def answer(self, ctxt: _Context, host: str, question: str,
+               usages: Sequence[claim_obj.Usage]) -> None:
+        self._call(_Conductor.answer, ctxt, host=host, question=question,
+                   usages=usages)
 
     # -- schedulers ---------------------------------------------------------
 

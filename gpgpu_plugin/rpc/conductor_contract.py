@@ -17,6 +17,7 @@ history:
 
 * 1.0 - first version
 * 2.0 - sessions: each call of a host names its origin
+* 3.0 - each kind of caller has a topic, and calls are signed
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.rpc import caller
 
-VERSION = '2.0'
+VERSION = '3.0'
 
 _Context = gpgpu_context.RequestContext
 
@@ -46,6 +48,9 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 class Conductor(typing.Protocol):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 
+    The decorators say who may call each of them. A host speaks for itself
+    alone; where a method changes rows of another host, its text says for whom.
+
     Every method may raise the errors that it names, which are classes of
     gpgpu_plugin.exception and keep their values on the wire. A method with
     an ``origin`` raises Fenced if another session speaks for the host,
@@ -55,6 +60,7 @@ class Conductor(typing.Protocol):
 
     # -- compute hosts ------------------------------------------------------
 
+    @caller.hosts('request.host')
     def begin_session(self, ctxt: _Context, *,
                       request: session_obj.SessionRequest,
                       ) -> session_obj.Session:
@@ -69,6 +75,7 @@ class Conductor(typing.Protocol):
             expected
         """
 
+    @caller.hosts('origin.host')
     def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
         """Return the digest of a host's generation and assignments.
 
@@ -76,6 +83,7 @@ class Conductor(typing.Protocol):
         See objects.session.digest.
         """
 
+    @caller.hosts('origin.host')
     def report(self, ctxt: _Context, *, origin: session_obj.Origin,
                report: report_obj.HostReport,
                ) -> inventory_obj.HostInventory:
@@ -87,6 +95,7 @@ class Conductor(typing.Protocol):
             does not have the host's assignments
         """
 
+    @caller.hosts('host')
     def host_inventory(self, ctxt: _Context, *, host: str,
                        ) -> inventory_obj.HostInventory:
         """Return the current inventory of a host's groups.
@@ -94,6 +103,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: the host never reported
         """
 
+    @caller.hosts('origin.host')
     def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
               request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         """Claim devices for an instance: all of them or none.
@@ -106,6 +116,7 @@ class Conductor(typing.Protocol):
             domain.allocation.request.Reason
         """
 
+    @caller.hosts('origin.host')
     def activate(
         self, ctxt: _Context, *, origin: session_obj.Origin,
         assignments: Sequence[str],
@@ -120,6 +131,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: one of them has ended
         """
 
+    @caller.hosts('origin.host')
     def abort(
         self, ctxt: _Context, *, origin: session_obj.Origin,
         assignments: Sequence[str], touched: bool, fault: str | None,
@@ -135,6 +147,7 @@ class Conductor(typing.Protocol):
         :returns: None if no such assignment ever existed
         """
 
+    @caller.hosts('origin.host')
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,
                 assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
@@ -146,6 +159,7 @@ class Conductor(typing.Protocol):
         :returns: None if no such assignment ever existed
         """
 
+    @caller.hosts('origin.host')
     def confirm_migration(
         self, ctxt: _Context, *, origin: session_obj.Origin,
         confirmation: claim_obj.MigrationConfirmation,
@@ -160,6 +174,7 @@ class Conductor(typing.Protocol):
             has or had devices there
         """
 
+    @caller.hosts('origin.host')
     def host_assignments(self, ctxt: _Context, *,
                          origin: session_obj.Origin, known: Sequence[str],
                          ) -> tuple[claim_obj.Assignment, ...]:
@@ -170,6 +185,7 @@ class Conductor(typing.Protocol):
             as one that has ended
         """
 
+    @caller.hosts('origin.host')
     def compare_allocations(
         self, ctxt: _Context, *, origin: session_obj.Origin, number: int,
         allocations: Allocations, assignments: Sequence[str],
@@ -188,10 +204,13 @@ class Conductor(typing.Protocol):
         :raises NotFound: the host never reported
         """
 
+    @caller.hosts(None)
+    @caller.operators()
     def instance_assignments(self, ctxt: _Context, *, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:
         """Return all active assignments of an instance, on every host."""
 
+    @caller.hosts('host')
     def clean_tasks(self, ctxt: _Context, *, host: str,
                     ) -> tuple[claim_obj.CleanTask, ...]:
         """Return the devices that a host has to clean.
@@ -200,6 +219,7 @@ class Conductor(typing.Protocol):
         cleaning a restart of the host may have interrupted.
         """
 
+    @caller.hosts('origin.host')
     def clean_started(self, ctxt: _Context, *, origin: session_obj.Origin,
                       device_uuid: str, token: str, attempt: str) -> None:
         """Change a device from dirty to cleaning.
@@ -210,6 +230,7 @@ class Conductor(typing.Protocol):
         :raises Conflict: the device is in another state or cleaning
         """
 
+    @caller.hosts('origin.host')
     def clean_finished(
         self, ctxt: _Context, *, origin: session_obj.Origin,
         device_uuid: str, attempt: str, steps: Sequence[str],
@@ -227,8 +248,19 @@ class Conductor(typing.Protocol):
         :raises Conflict: the device is not in this attempt
         """
 
+    @caller.hosts('host')
+    def answer(self, ctxt: _Context, *, host: str, question: str,
+               usages: Sequence[claim_obj.Usage]) -> None:
+        """Answer a question that a conductor sent to the host (Compute.ask).
+
+        An answer for which nobody waits is dropped.
+
+        :param usages: of the assignments in the question
+        """
+
     # -- schedulers ---------------------------------------------------------
 
+    @caller.schedulers()
     def changes_since(
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
@@ -246,6 +278,7 @@ class Conductor(typing.Protocol):
 
     # -- operators ----------------------------------------------------------
 
+    @caller.operators(once=True)
     def variant_create(self, ctxt: _Context, *, variant: admin.VariantInfo,
                        ) -> admin.VariantInfo:
         """Create a variant and apply it to all known devices.
@@ -259,9 +292,11 @@ class Conductor(typing.Protocol):
             another variant matches the same devices equally well
         """
 
+    @caller.operators()
     def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
         """Return all variants, sorted by name."""
 
+    @caller.operators()
     def variant_show(self, ctxt: _Context, *, name: str,
                      ) -> admin.VariantInfo:
         """Return one variant.
@@ -269,6 +304,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: no variant has this name
         """
 
+    @caller.operators(once=True)
     def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
                     ) -> admin.VariantInfo:
         """Replace the fields of the variant that has this name.
@@ -280,6 +316,7 @@ class Conductor(typing.Protocol):
         :raises Conflict: as for variant_delete or variant_create
         """
 
+    @caller.operators(once=True)
     def variant_delete(self, ctxt: _Context, *, name: str) -> None:
         """Delete a variant; its devices become unmanaged.
 
@@ -292,6 +329,7 @@ class Conductor(typing.Protocol):
             meanwhile, and the change was undone
         """
 
+    @caller.operators()
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
                        variant: str | None, only_enabled: bool, limit: int,
                        marker: str | None,
@@ -306,6 +344,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: no such host, variant or marker
         """
 
+    @caller.operators(once=True)
     def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
                       host: str | None, enabled: bool,
                       ) -> tuple[admin.VGPUTypeInfo, ...]:
@@ -321,6 +360,7 @@ class Conductor(typing.Protocol):
             last change of the variant is not applied to all hosts
         """
 
+    @caller.operators()
     def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
                   ) -> tuple[admin.HostInfo, ...]:
         """Return a page of the hosts, sorted by name.
@@ -329,12 +369,14 @@ class Conductor(typing.Protocol):
         :param marker: name of the host before the first one
         """
 
+    @caller.operators()
     def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
         """Return one host.
 
         :raises NotFound: the host never reported
         """
 
+    @caller.operators(once=True)
     def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
         """Delete a host and its devices.
 
@@ -347,6 +389,7 @@ class Conductor(typing.Protocol):
             ``force`` its nova-compute runs or cannot be asked
         """
 
+    @caller.operators(once=True)
     def host_takeover(self, ctxt: _Context, *, host: str) -> None:
         """Let the next start of nova-compute speak for a host.
 
@@ -355,6 +398,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: the host never reported
         """
 
+    @caller.operators()
     def group_list(self, ctxt: _Context, *, host: str | None,
                    variant: str | None, limit: int, marker: str | None,
                    ) -> tuple[admin.GroupInfo, ...]:
@@ -365,6 +409,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: no such marker
         """
 
+    @caller.operators(once=True)
     def group_set(self, ctxt: _Context, *, host: str, variant: str,
                   allocation_policy: str) -> admin.GroupInfo:
         """Set the allocation policy of a group.
@@ -373,6 +418,7 @@ class Conductor(typing.Protocol):
         :raises Invalid: not a domain.allocation.request.AllocationPolicy
         """
 
+    @caller.operators()
     def assignment_list(self, ctxt: _Context, *, host: str | None,
                         instance: str | None, limit: int, marker: str | None,
                         ) -> tuple[admin.AssignmentInfo, ...]:
@@ -386,6 +432,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: no such host or marker
         """
 
+    @caller.operators(once=True)
     def assignment_end(self, ctxt: _Context, *, assignments: Sequence[str],
                        force: bool, actor: str,
                        ) -> tuple[admin.AssignmentInfo, ...]:
@@ -400,6 +447,8 @@ class Conductor(typing.Protocol):
         :raises Conflict: without ``force``, one is or may be used
         """
 
+    @caller.hosts('host')
+    @caller.operators()
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
                     used_by: str | None, limit: int, marker: str | None,
@@ -414,6 +463,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: no such host or marker
         """
 
+    @caller.operators()
     def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
         """Return one device.
 
@@ -421,6 +471,7 @@ class Conductor(typing.Protocol):
         :raises NotFound: no device has this UUID
         """
 
+    @caller.operators(once=True)
     def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
                    ) -> admin.DeviceInfo:
         """Enable or disable a device; an assigned one stays assigned.
@@ -429,6 +480,7 @@ class Conductor(typing.Protocol):
         :raises Conflict: the device is an mdev row, not a GPU or VF
         """
 
+    @caller.operators(once=True)
     def device_release(self, ctxt: _Context, *, device: str, actor: str,
                        ) -> admin.DeviceInfo:
         """Clean a quarantined device again.
@@ -438,6 +490,7 @@ class Conductor(typing.Protocol):
         :raises InvalidTransition: the device is not quarantined
         """
 
+    @caller.operators()
     def device_history(self, ctxt: _Context, *, device: str, limit: int,
                        marker: str | None) -> tuple[ledger.Record, ...]:
         """Return a page of the ledger of a device, in the order of time.
@@ -449,6 +502,7 @@ class Conductor(typing.Protocol):
         :raises Invalid: the marker is no number
         """
 
+    @caller.operators()
     def device_ledger_head(self, ctxt: _Context, *,
                            device: str) -> ledger.Head:
         """Return what the ledger of a device must end with.

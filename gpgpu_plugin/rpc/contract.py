@@ -20,6 +20,7 @@ refuses an argument that is renamed, added or typed differently on one end.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import typing
@@ -31,6 +32,7 @@ import oslo_messaging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import codec
+from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 _Context = gpgpu_context.RequestContext
@@ -40,18 +42,32 @@ _Result = typing.TypeVar('_Result')
 _Arguments = typing.ParamSpec('_Arguments')
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Signing:
+    """How a client signs its calls.
+
+    :ivar topic: to which it sends them
+    """
+
+    signer: signature.Signer
+    topic: str
+
+
 class Client:
     """Client that calls the methods of a contract on a server.
 
     :param timeout: seconds to wait for an answer, which the server learns;
         default that of oslo.messaging
+    :param signing: None: calls are not signed
     """
 
     def __init__(self, client: rpc_transport.RPCClient,
-                 timeout: float | None = None) -> None:
+                 timeout: float | None = None,
+                 signing: Signing | None = None) -> None:
         self._client = (client if timeout is None
                         else client.prepare(timeout=timeout))
         self._timeout = timeout
+        self._signing = signing
 
     def call(
         self,
@@ -67,9 +83,10 @@ class Client:
         :param args: none, since arguments of a contract are keyword-only
         :raises Invalid: the result does not fit the contract
         """
+        arguments = _encoded(kwargs)
         answer = self._client.call(
-            ctxt.wanted_for(self._timeout), method.__name__,
-            **_encoded(kwargs))
+            self._context(ctxt, method.__name__, arguments, self._timeout),
+            method.__name__, **arguments)
         return typing.cast('_Result', codec.received(
             _hints(method)['return'], answer))
 
@@ -82,8 +99,20 @@ class Client:
         **kwargs: _Arguments.kwargs,
     ) -> None:
         """Send a message and do not wait until a server handles it."""
+        arguments = _encoded(kwargs)
         self._client.cast(
-            ctxt.wanted_for(None), method.__name__, **_encoded(kwargs))
+            self._context(ctxt, method.__name__, arguments, None),
+            method.__name__, **arguments)
+
+    def _context(self, ctxt: _Context, method: str,
+                 arguments: Mapping[str, object],
+                 wanted: float | None) -> _Context:
+        """Return the context of one call, signed if calls are signed."""
+        if self._signing is None:
+            return ctxt.for_call(wanted)
+        signed = self._signing.signer.sign(
+            self._signing.topic, method, arguments, wanted)
+        return ctxt.for_call(wanted, dataclasses.asdict(signed))
 
 
 # Evaluates annotations that are text, which took longer than encoding.
@@ -91,7 +120,7 @@ _hints = functools.cache(typing.get_type_hints)
 
 
 def _encoded(arguments: Mapping[str, object]) -> dict[str, object]:
-    return {name: codec.to_primitive(value)
+    return {name: codec.sendable(codec.to_primitive(value))
             for name, value in arguments.items()}
 
 

@@ -31,12 +31,15 @@ from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import version
+from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 _ANSWER_VERSION = '1.0'
 _Context = gpgpu_context.RequestContext
+_OPERATOR = gpgpu_context.CallerKind.OPERATOR
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class PingAnswer:
 class Pinged(typing.Protocol):
     """The RPC endpoint by which a conductor is found."""
 
+    @caller.operators()
     def ping(self, ctxt: _Context, *, ping_uuid: str) -> None:
         """Cast an answer to all askers (Pinger.pong)."""
 
@@ -74,7 +78,10 @@ def ping(conf: cfg.ConfigOpts,
     """Ask all conductors and return the answers that arrive in time.
 
     :param wait: seconds to listen
+    :raises ConfigInvalid: calls are signed, and operators have no key here
     """
+    topic = rpc_transport.conductor_topic(conf, _OPERATOR)
+    signing = conductor_api.signing(conf, _OPERATOR, topic)
     transport = transport or rpc_transport.get_transport(conf)
     collector = _Collector(str(uuid.uuid4()))
     server = rpc_transport.server(
@@ -83,9 +90,9 @@ def ping(conf: cfg.ConfigOpts,
     server.start()
     try:
         conductors = rpc_transport.client(
-            transport, rpc_transport.conductor_topic(conf),
-            conductor_contract.VERSION)
-        contract.Client(conductors.prepare(fanout=True)).cast(
+            transport, topic, conductor_contract.VERSION)
+        contract.Client(
+            conductors.prepare(fanout=True), signing=signing).cast(
             Pinged.ping, gpgpu_context.admin(),
             ping_uuid=collector.ping_uuid)
         time.sleep(wait)

@@ -100,9 +100,10 @@ def register_server_opts(conf: cfg.ConfigOpts) -> None:
                 conf.register_opt(option, group=group)
 
 
-def conductor_topic(conf: cfg.ConfigOpts) -> str:
-    """Return the topic that every conductor serves."""
-    return f'{conf.gpgpu.topic_prefix}-conductor'
+def conductor_topic(conf: cfg.ConfigOpts,
+                    kind: context.CallerKind) -> str:
+    """Return the topic on which every conductor serves a kind of caller."""
+    return f'{conf.gpgpu.topic_prefix}-conductor-{kind}'
 
 
 def compute_topic(conf: cfg.ConfigOpts) -> str:
@@ -125,7 +126,8 @@ def probe(conf: cfg.ConfigOpts, transport: Transport) -> None:
     :raises BrokerUnavailable: the broker does not take the message
     """
     try:
-        client(transport, f'gpgpu-probe-{uuid.uuid4()}', '1.0').prepare(
+        topic = f'{conf.gpgpu.topic_prefix}-probe-{uuid.uuid4()}'
+        client(transport, topic, '1.0').prepare(
             retry=0).cast(context.admin(), 'probe')
     except Exception as exc:
         # Errors of kombu and oslo.messaging have no common base class.
@@ -170,17 +172,25 @@ def client(transport: Transport, topic: str, version: str) -> RPCClient:
 
 def server(transport: Transport, topic: str, name: str,
            endpoints: Sequence[object],
-           key: arrival.Key = lambda method, arguments: None) -> RPCServer:
+           key: arrival.Key = lambda method, arguments: None,
+           guard: arrival.Guard | None = None,
+           threads: int | None = None) -> RPCServer:
     """Return an RPC server that is not started yet.
 
     :param key: what a call may wait for; only a few calls wait for the same
         at once
+    :param guard: what decides who may call; None: whoever can send a message
+    :param threads: calls that it handles at once; None: those of
+        ``[DEFAULT] executor_thread_pool_size``
     """
     dispatcher = arrival.Dispatcher(
         list(endpoints), context.ContextSerializer(),
-        oslo_messaging.DefaultRPCAccessPolicy)
+        oslo_messaging.DefaultRPCAccessPolicy, guard=guard)
+    if threads is None:
+        register_server_opts(transport.conf)
+        threads = transport.conf.executor_thread_pool_size
     rpc_server: RPCServer = arrival.Server(
         transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, server=name),
-        dispatcher, 'threading', key=key)
+        dispatcher, 'threading', key=key, threads=threads)
     return rpc_server

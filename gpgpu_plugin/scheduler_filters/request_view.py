@@ -23,6 +23,7 @@ from collections.abc import Callable
 import nova.conf
 from oslo_log import log as logging
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
@@ -38,6 +39,26 @@ LOG = logging.getLogger(__name__)
 
 _PAUSE = 5.0
 """Seconds between two attempts to read the view at the start."""
+
+
+def _api() -> conductor_api.ConductorAPI:
+    """Return the client of the conductor.
+
+    :raises CallerRefused: the scheduler has no key
+    """
+    try:
+        return conductor_api.ConductorAPI(
+            CONF,
+            rpc_transport.get_transport(CONF),
+            timeout=CONF.gpgpu.scheduler_rpc_timeout,
+            caller=gpgpu_context.CallerKind.SCHEDULER,
+        )
+    except exception.ConfigInvalid as exc:
+        # Nova's other requests must go on, and the key may come later.
+        LOG.error('Requests for GPUs are refused: %s', exc)
+        raise exception.CallerRefused(
+            method='changes_since', reason=str(exc)
+        ) from exc
 
 
 class ViewSource:
@@ -59,13 +80,7 @@ class ViewSource:
         with self._lock:
             if self._cache is None:
                 conf_gpgpu.register_opts(CONF)
-                self._cache = scheduler_view.SchedulerViewCache(
-                    conductor_api.ConductorAPI(
-                        CONF,
-                        rpc_transport.get_transport(CONF),
-                        timeout=CONF.gpgpu.scheduler_rpc_timeout,
-                    )
-                )
+                self._cache = scheduler_view.SchedulerViewCache(_api())
             return self._cache
 
     def refresh(self) -> scheduler_view.SchedulerView:

@@ -124,8 +124,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
         Nova may destroy guests before its first inventory, so the resource
         tracker is there first.
 
-        :raises ConfigInvalid: another process has the host's book, or Nova
-            itself assigns devices of a variant
+        :raises ConfigInvalid: another process has the host's book, Nova
+            itself assigns devices of a variant, or the host has no key
         """
         self._gpu_book_lock = book_lock.acquire(
             assignments.path_of(CONF, host))
@@ -158,7 +158,9 @@ class ServiceMixin(nova_driver.ComputeDriver):
         host_class = extensions.load(extensions.HOSTS, self.gpu_host)
         return resource_tracker.ResourceTracker(
             CONF, host, host_class.for_host(CONF, host),
-            conductor_api.ConductorAPI(CONF, self._gpu_transport),
+            conductor_api.ConductorAPI(
+                CONF, self._gpu_transport,
+                caller=gpgpu_context.CallerKind.HOST, name=host),
             self._gpu_client, functools.partial(
                 orphans.find, domain_of=self._gpu_domain))
 
@@ -228,7 +230,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
             self.gpu_tracker.host,
             [compute_manager.ComputeManager(
                 self._gpu_refresh, self._gpu_assignments_changed,
-                self._gpu_usage)])
+                self._gpu_usage, self._gpu_answer)])
         server.start()
         self._gpu_server = server
 
@@ -244,6 +246,11 @@ class ServiceMixin(nova_driver.ComputeDriver):
                    ) -> tuple[claim_obj.Usage, ...]:
         return orphans.usage(assignments, self._gpu_domain,
                              self.gpu_tracker.builds.current())
+
+    def _gpu_answer(self, question: str,
+                    usages: Sequence[claim_obj.Usage]) -> None:
+        self.gpu_tracker.api.answer(
+            gpgpu_context.admin(), self.gpu_tracker.host, question, usages)
 
     def _gpu_wake(self) -> None:
         if self._gpu_worker is not None:

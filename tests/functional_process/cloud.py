@@ -53,6 +53,9 @@ class ProcessCloud(base.BaseTestCase):
         stack.run(*stack.program('placement-manage'),
                   *stack.conf('placement.conf'), 'db', 'sync')
         self.manage('db', 'sync')
+        self.manage('key', 'init')
+        for kind in ('scheduler', 'operator'):
+            self.manage('key', 'create', kind, 'control')
 
     def _start_control_plane(self) -> None:
         stack = self.stack
@@ -76,6 +79,8 @@ class ProcessCloud(base.BaseTestCase):
         """
         (self.stack.state / host).mkdir(exist_ok=True)
         name = self.stack.write(f'{host}.conf', conf, host=host).name
+        self.manage('key', 'create', 'host', host, '--file',
+                    str(self.stack.state / host / 'keys' / 'host.key'))
         process = self.stack.start(
             f'nova-compute-{host}', self.stack.program(
                 'nova-compute', *self.stack.conf(name)))

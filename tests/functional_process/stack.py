@@ -46,6 +46,7 @@ manager_shutdown_timeout = 0
 graceful_shutdown_timeout = 3
 [gpgpu]
 topic_prefix = {topic_prefix}
+keys_path = {state}/keys
 [placement]
 auth_type = admin_token
 endpoint = http://127.0.0.1:{placement_port}
@@ -90,6 +91,8 @@ COMPUTE_CONF = COMMON_CONF + """
 [DEFAULT]
 host = {host}
 state_path = {state}/{host}
+[gpgpu]
+keys_path = {state}/{host}/keys
 [gpgpu_fake]
 machine = hgx-h100-8
 """
@@ -111,6 +114,7 @@ GPGPU_CONF = """
 transport_url = {rabbit}
 [gpgpu]
 topic_prefix = {topic_prefix}
+keys_path = {state}/keys
 [database]
 connection = {gpgpu}
 """

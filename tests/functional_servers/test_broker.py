@@ -11,6 +11,7 @@
 #    under the License.
 """Outages of RabbitMQ: calls fail in time, and work again afterwards."""
 
+import functools
 import time
 import uuid
 
@@ -22,6 +23,7 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager
+from gpgpu_plugin.conductor import questions
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
@@ -106,24 +108,24 @@ class BrokerTest(base.BaseTestCase):
                 time.sleep(1)
         self.fail('the broker is back, calls still fail')
 
-    def test_ping_without_broker_is_refused(self):
+    def test_question_without_broker_is_refused(self):
+        transport = self._transport(services.RABBITMQ)
+        api = conductor_api.ConductorAPI(self.conf, transport)
         server = rpc_transport.server(
-            self._transport(services.RABBITMQ),
-            rpc_transport.compute_topic(self.conf),
-            'h1',
+            transport, rpc_transport.compute_topic(self.conf), 'h1',
             [manager.ComputeManager(
-                lambda: None, lambda: None, lambda assignments: ())],
-        )
+                lambda: None, lambda: None, lambda assignments: (),
+                functools.partial(api.answer, context.admin(), 'h1'))])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
-        api = compute_api.ComputeAPI(
-            self.conf, self._transport(self.way))
-        self.assertTrue(api.ping(context.admin(), 'h1'))
-        self.assertFalse(api.ping(context.admin(), 'h2'))
+        asking = questions.Questions(self.db, compute_api.ComputeAPI(
+            self.conf, self._transport(self.way)))
+        self.assertTrue(asking.is_answered(context.admin(), 'h1'))
+        self.assertFalse(asking.is_answered(context.admin(), 'h2'))
         self.proxy.down()
         began = time.monotonic()
-        self.assertRaises(exception.BrokerUnavailable, api.ping,
+        self.assertRaises(exception.BrokerUnavailable, asking.is_answered,
                           context.admin(), 'h1')
         self.assertLess(time.monotonic() - began, 30)
 

@@ -223,7 +223,8 @@ class HungConductorTest(TwoConductorsCase):
         self.addCleanup(self.go_on.set)
         self.client = rpc_transport.client(
             self.transport(services.RABBITMQ),
-            rpc_transport.conductor_topic(self.conf),
+            rpc_transport.conductor_topic(
+                self.conf, context.CallerKind.HOST),
             conductor_contract.VERSION)
 
     def handled(self, method):

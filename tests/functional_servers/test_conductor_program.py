@@ -23,10 +23,13 @@ import fixtures
 import sqlalchemy as sa
 from oslotest import base
 
+from gpgpu_plugin import context
+from gpgpu_plugin.db import api
 from gpgpu_plugin.db import sqlite_lock
 from gpgpu_plugin.rpc import ping
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
+from tests.fixtures import keys
 from tests.fixtures import patience
 from tests.fixtures import services
 
@@ -42,6 +45,10 @@ class SignalTest(base.BaseTestCase):
             self.useFixture(fixtures.TempDir()).path)
         self.log = self.folder / 'log'
         self.url = database.new_sqlite(str(self.folder))
+        db = api.Database(self.conf, self.url)
+        self.useFixture(keys.Keys(self.conf, db)).make(
+            context.CallerKind.OPERATOR, 'root')
+        db.engine.dispose()
         self.prefix = f'test-{uuid.uuid4().hex[:8]}'
         self.configure(self.prefix)
         notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -54,7 +61,8 @@ class SignalTest(base.BaseTestCase):
     def configure(self, prefix, *lines):
         (self.folder / 'gpgpu.conf').write_text('\n'.join((
             '[gpgpu]', f'transport_url = {services.RABBITMQ}',
-            f'topic_prefix = {prefix}', *lines,
+            f'topic_prefix = {prefix}',
+            f'keys_path = {self.conf.gpgpu.keys_path}', *lines,
             '[database]', f'connection = {self.url}', '')))
 
     def start(self, log='log'):

@@ -118,7 +118,8 @@ class LateClaimsMixin:
             transport, rpc_transport.compute_topic(self.conf), 'h1',
             [manager.ComputeManager(
                 self.tracker.refresh, assignments_changed,
-                lambda assignments: ())])
+                lambda assignments: (),
+                lambda question, usages: None)])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)

@@ -42,6 +42,8 @@ _CONF = """
 transport_url = {transport}
 [gpgpu]
 topic_prefix = {topic_prefix}
+# A message that is sent twice must change nothing even if it is not refused.
+sign_calls = false
 claim_lease = {lease}
 digest_interval = 10
 [database]

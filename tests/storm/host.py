@@ -39,6 +39,7 @@ from unittest import mock
 
 from oslo_config import cfg
 
+from gpgpu_plugin import context
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import book_lock
 from gpgpu_plugin.compute import manager
@@ -149,7 +150,7 @@ def configuration(setting: Setting) -> cfg.ConfigOpts:
         str(setting.folder / 'conf')])
     for name, value in (
             ('transport_url', setting.transport),
-            ('topic_prefix', setting.topic_prefix),
+            ('topic_prefix', setting.topic_prefix), ('sign_calls', False),
             ('state_path', str(setting.folder)),
             ('rpc_timeout', TIMEOUT), ('claim_lease', LEASE),
             ('digest_interval', 10)):
@@ -169,10 +170,13 @@ class Host:
         conf = configuration(setting)
         self._transport = rpc_transport.get_transport(conf)
         api = conductor_api.ConductorAPI(conf, self._transport)
+        kind = context.CallerKind.HOST
+        channel = api._channel(kind)
         self._messages = messages.DelayedMessages(
-            setting.folder, api._client, self._rng, self.truth)
-        api._client = messages.UnreliableClient(
-            api._client, self._messages, self._rng)
+            setting.folder, channel.client, self._rng, self.truth)
+        api._channels[kind] = dataclasses.replace(
+            channel, client=messages.UnreliableClient(
+                channel.client, self._messages, self._rng))
         self.tracker = resource_tracker.ResourceTracker(
             conf, setting.name, observed_host.ObservedHost(
                 machine(setting), self.truth, self._owner,
@@ -229,7 +233,8 @@ class Host:
                 self._woken(self.tracker.refresh),
                 self._woken(self.tracker.assignments_changed),
                 # Only operators ask for it, and there are none.
-                lambda assignments: ())])
+                lambda assignments: (),
+                lambda question, usages: None)])
         server.start()
         self.tracker.set_node(self._setting.name, self._setting.node_uuid)
         self._worker.run_once()

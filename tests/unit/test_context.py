@@ -62,12 +62,12 @@ class SerializerTest(base.BaseTestCase):
 
     def test_time_that_the_caller_waits_survives(self):
         self.assertEqual(
-            3.5, self.cross(context.admin().wanted_for(3.5)).wanted)
+            3.5, self.cross(context.admin().for_call(3.5)).wanted)
         self.assertIsNone(self.cross(context.admin()).wanted)
 
     def test_context_of_the_caller_stays_as_it_is(self):
         callers = context.admin()
-        self.assertEqual(3.5, callers.wanted_for(3.5).wanted)
+        self.assertEqual(3.5, callers.for_call(3.5).wanted)
         self.assertIsNone(callers.wanted)
 
     def test_field_of_a_newer_peer_is_ignored(self):

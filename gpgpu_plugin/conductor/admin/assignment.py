@@ -45,8 +45,9 @@ _HOSTS_AT_ONCE = 32
 """Number of hosts that are asked at the same time."""
 
 Ask = Callable[[str, Sequence[claim_obj.Assignment]],
-               tuple[claim_obj.Usage, ...]]
-"""Asks a host, by name, about the assignments of its instances."""
+               tuple[claim_obj.Usage, ...] | None]
+"""Asks a host, by name, about the assignments of its instances; None: it did
+not answer."""
 
 _Listed = tuple[datetime.datetime, claim_obj.Assignment]
 """An assignment, and when it was claimed."""
@@ -176,7 +177,7 @@ def _judge(assignments: Iterable[claim_obj.Assignment],
 
 
 def _answer(host: str, assignments: Iterable[claim_obj.Assignment],
-            asked: futures.Future[tuple[claim_obj.Usage, ...]],
+            asked: futures.Future[tuple[claim_obj.Usage, ...] | None],
             ) -> list[claim_obj.Usage]:
     answers = {}
     reason = (f'nova-compute on {host} did not answer within '
@@ -185,15 +186,14 @@ def _answer(host: str, assignments: Iterable[claim_obj.Assignment],
         reason = f'{host} was not asked: too many other hosts did not answer'
     elif asked.done():
         try:
-            answers = {usage.uuid: usage for usage in asked.result()}
+            answers = {usage.uuid: usage for usage in asked.result() or ()}
         except (oslo_messaging.MessagingException,
                 exception.GPUPluginException) as exc:
             LOG.info('Cannot determine which assignments on %s are used: %s',
                      host, exc)
-            if not isinstance(exc, oslo_messaging.MessagingTimeout):
-                reason = (f'the request to nova-compute on {host} failed '
-                          f'({type(exc).__name__}); see the log of '
-                          f'gpgpu-conductor')
+            reason = (f'the request to nova-compute on {host} failed '
+                      f'({type(exc).__name__}); see the log of '
+                      f'gpgpu-conductor')
     return [answers.get(assignment.uuid) or claim_obj.Usage(
         uuid=assignment.uuid, used=None, reason=reason)
         for assignment in assignments]

@@ -79,7 +79,9 @@ class HostTest(base.CommandTestCase):
             rpc_transport.compute_topic(self.conf),
             name,
             [compute_manager.ComputeManager(
-                refreshed.set, refreshed.set, lambda assignments: ())],
+                refreshed.set, refreshed.set, lambda assignments: (),
+                lambda question, usages: self.api.answer(
+                    self.context, name, question, usages))],
         )
         server.start()
         self.addCleanup(server.wait)

@@ -43,10 +43,10 @@ class ConcurrencyTest(base.BaseTestCase):
 
     def test_defaults_follow_from_the_number_of_threads(self):
         for values, expected in (
-                ({}, (10, 40, 42, 42)),
-                ({'executor_thread_pool_size': 8}, (8, 8, 10, 10)),
+                ({}, (10, 36, 46, 46)),
+                ({'executor_thread_pool_size': 8}, (8, 8, 18, 18)),
                 ({'executor_thread_pool_size': 8,
-                  'database__max_pool_size': 20}, (8, 8, 10, 20))):
+                  'database__max_pool_size': 20}, (8, 8, 18, 20))):
             conf = self.configured(**values)
             concurrency.check(conf)
             self.assertEqual(expected, self.limits(conf))
@@ -67,7 +67,7 @@ class ConcurrencyTest(base.BaseTestCase):
     def test_more_threads_than_connections_are_refused(self):
         said = self.refused(database__max_overflow=10)
         for words in ('max_pool_size and max_overflow', '15 connections',
-                      'executor_thread_pool_size', 'need 42'):
+                      'executor_thread_pool_size', 'need 46'):
             self.assertIn(words, said)
 
     def test_pool_without_limit_is_accepted(self):
@@ -76,10 +76,10 @@ class ConcurrencyTest(base.BaseTestCase):
                 **{f'database__{option}': value}))
 
     def test_more_calls_than_threads_are_refused(self):
-        for value in (0, 41):
+        for value in (0, 37):
             said = self.refused(
                 oslo_messaging_rabbit__rabbit_qos_prefetch_count=value)
             for words in ('rabbit_qos_prefetch_count',
                           'executor_thread_pool_size',
-                          'between 1 and 40'):
+                          'between 1 and 36'):
                 self.assertIn(words, said)

@@ -42,7 +42,8 @@ CONTRACT = conductor_contract.Conductor
 class FakeComputeAPI:
     """Client of nova-computes that records casts.
 
-    :ivar answers: result of ping
+    :ivar answers: whether a question about nothing is answered
+    :ivar answer: takes the answer to a question
     """
 
     def __init__(self):
@@ -57,14 +58,17 @@ class FakeComputeAPI:
     def assignments_changed(self, ctxt, host):
         self.changed.append(host)
 
-    def assignment_usage(self, ctxt, host, assignments):
-        return tuple(
-            claim_obj.Usage(uuid=assignment.uuid, used=False, reason='over')
-            for assignment in assignments)
+    def ask(self, ctxt, host, question, assignments):
+        if not assignments:
+            self.asked.append(host)
+        if assignments or self.answers:
+            self.answer(host, question, tuple(
+                claim_obj.Usage(uuid=assignment.uuid, used=False,
+                                reason='over')
+                for assignment in assignments))
 
-    def ping(self, ctxt, host):
-        self.asked.append(host)
-        return self.answers
+    def probe(self):
+        """Do nothing."""
 
 
 class _Direct:
@@ -85,8 +89,12 @@ class ManagerCase(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.compute = FakeComputeAPI()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
         self.client = contract.Client(_Direct(manager.ConductorManager(
             self.conf, self.db, self.compute)))
+        self.compute.answer = lambda host, question, usages: self.call(
+            CONTRACT.answer, host=host, question=question, usages=usages)
 
     def call(self, method, **arguments):
         """Call a method, as the session of h1 if it has an origin."""
@@ -164,7 +172,8 @@ class ClaimTest(ManagerCase):
 
     def test_abort_by_the_source_of_a_move_tells_the_destination(self):
         self.report_second_host()
-        self.abort(base.uuids(self.claim(1, host='h2')), touched=True)
+        self.abort(base.uuids(self.claim_destination(1, 'm1', host='h2')),
+                   touched=True)
         self.assertEqual(['h2'], self.compute.changed)
 
     def test_abort_of_what_never_existed_refreshes_no_host(self):

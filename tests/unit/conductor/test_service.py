@@ -124,13 +124,13 @@ class ServeTest(base.BaseTestCase):
             return ()
         self.useFixture(fixtures.MockPatchObject(
             manager.host_admin, 'list_all', host_list))
-        stop = server._server.stop
+        stop = server._servers[-1].stop
 
         def stop_accepting():
             stop()
             stopping.set()
         self.useFixture(fixtures.MockPatchObject(
-            server._server, 'stop', stop_accepting))
+            server._servers[-1], 'stop', stop_accepting))
         caller = threading.Thread(
             target=self.api.host_list, args=[context.admin()])
         caller.start()

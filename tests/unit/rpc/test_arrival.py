@@ -13,6 +13,7 @@
 
 import logging
 import threading
+from unittest import mock
 
 import fixtures
 import oslo_messaging
@@ -94,6 +95,26 @@ class ArrivalTest(base.BaseTestCase):
         self.addCleanup(endpoint.go_on.set)
         return endpoint, server, rpc_transport.client(transport, TOPIC, '1.0')
 
+    def test_malformed_message_is_refused_and_forges_no_line_of_the_log(self):
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.rpc.arrival'))
+        dispatcher = arrival.Dispatcher(
+            [Endpoint()], context.ContextSerializer(),
+            oslo_messaging.DefaultRPCAccessPolicy)
+        good = {'method': 'late', 'args': {'wanted': 3}}
+        for ctxt, message in (
+                ({'wanted': 'x'}, good), ({}, {**good, 'method': ['late']}),
+                ({}, {**good, 'method': 'a\nb'}), ({}, {'args': {}}),
+                ({}, {**good, 'method': 'm' * 10 ** 6}),
+                ({}, {**good, 'args': None}),
+                ({'wanted': -1, 'request_id': 'r\n' * 10 ** 6}, good)):
+            incoming = mock.Mock(ctxt=ctxt, message=message,
+                                 gpgpu_arrived_at=self.seconds)
+            self.assertRaises(oslo_messaging.ExpectedException,
+                              dispatcher.dispatch, incoming)
+        lines = log.output.splitlines()
+        self.assertEqual(7, len(lines))
+        self.assertLess(max(map(len, lines)), 400)
+
     def test_wait_for_a_thread_of_the_server_counts(self):
         endpoint, server, client = self.serve()
         arrived = threading.Event()
@@ -127,7 +148,7 @@ class ArrivalTest(base.BaseTestCase):
         handled = self.count(server)
         client.cast(context.admin(), 'wait')
         self.assertTrue(endpoint.began.wait(300))
-        client.cast(context.admin('req-old').wanted_for(3), 'run', host='h1',
+        client.cast(context.admin('req-old').for_call(3), 'run', host='h1',
                     number=1)
         client.cast(context.admin(), 'run', host='h1', number=2)
         self.assertTrue(patience.wait_until(lambda: len(handled) == 3))
@@ -135,7 +156,7 @@ class ArrivalTest(base.BaseTestCase):
         endpoint.go_on.set()
         self.assertTrue(endpoint.all_run.acquire(timeout=300))
         self.assertEqual([('h1', 2)], endpoint.running)
-        self.assertIn('run for request req-old was not executed: its caller '
+        self.assertIn("run for request 'req-old' was not executed: its caller "
                       'waits for 3 s', logged.output)
         self.assertNotIn('Traceback', logged.output)
 
@@ -157,7 +178,7 @@ class ArrivalTest(base.BaseTestCase):
         self.assertTrue(endpoint.done.wait(300))
         # The thread that looks at the clock has no chance meanwhile.
         self.seconds += 60
-        client.cast(context.admin().wanted_for(10), 'run', host='h1',
+        client.cast(context.admin().for_call(10), 'run', host='h1',
                     number=1)
         client.cast(context.admin(), 'run', host='h1', number=2)
         self.assertTrue(endpoint.all_run.acquire(timeout=300))

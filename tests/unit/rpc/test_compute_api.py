@@ -9,15 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of the hosts' client: ping, casts, errors."""
+"""Tests of the hosts' client: casts, questions, errors."""
 
 import functools
 import queue
 import socket
-import time
 
-import fixtures
-import oslo_messaging
 from oslotest import base
 
 from gpgpu_plugin import context
@@ -30,21 +27,13 @@ from tests.fixtures import conductor as conductor_fixture
 from tests.unit.compute import make
 
 
-class _OtherVersion:
-    """A nova-compute that has no ping."""
-
-    target = oslo_messaging.Target(version='1.0')
-
-
-class PingTest(base.BaseTestCase):
+class ComputeAPITest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         # The in-process transport keeps what other tests sent.
         self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
-        # A busy machine answers late.
-        self.limit(60)
         self.transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(self.transport.cleanup)
         self.api = compute_api.ComputeAPI(self.conf, self.transport)
@@ -60,26 +49,13 @@ class PingTest(base.BaseTestCase):
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
 
-    def limit(self, seconds):
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', seconds))
-
-    def test_ping_of_a_running_nova_compute_answers(self):
-        calls = []
-        self.serve(manager.ComputeManager(
-            lambda: calls.append(1), lambda: calls.append(2),
-            calls.append))
-        self.assertTrue(self.api.ping(context.admin(), 'h1'))
-        # It is asked whether it lives, not to do anything.
-        self.assertEqual([], calls)
-
     def test_cast_calls_one_method_of_one_host(self):
         seen = queue.Queue()
         for host in ('h1', 'h2'):
             self.serve(manager.ComputeManager(
                 functools.partial(seen.put, f'refresh of {host}'),
                 functools.partial(seen.put, f'assignments of {host}'),
-                seen.put),
+                seen.put, seen.put),
                 host=host)
         self.api.assignments_changed(context.admin(), 'h1')
         self.assertEqual('assignments of h1', seen.get(timeout=60))
@@ -87,39 +63,23 @@ class PingTest(base.BaseTestCase):
         self.assertEqual('refresh of h2', seen.get(timeout=60))
         self.assertTrue(seen.empty())
 
-    def test_assignment_usage_is_answered_by_the_host(self):
+    def test_question_reaches_its_host_alone(self):
+        asked = queue.Queue()
         for host in ('h1', 'h2'):
             self.serve(manager.ComputeManager(
-                lambda: None, lambda: None, functools.partial(
-                    self.judge, host)), host=host)
+                lambda: None, lambda: None, lambda assignments: tuple(
+                    claim.Usage(uuid=assignment.uuid, used=None, reason='')
+                    for assignment in assignments),
+                lambda question, usages, host=host: asked.put(
+                    (host, question, usages))), host=host)
+        self.api.ask(context.admin(), 'h2', 'q1', [make.assignment()])
         self.assertEqual(
-            (claim.Usage(uuid='a1', used=None, reason='h2 says'),),
-            self.api.assignment_usage(
-                context.admin(), 'h2', [make.assignment()]))
+            ('h2', 'q1', (claim.Usage(
+                uuid=make.assignment().uuid, used=None, reason=''),)),
+            asked.get(timeout=60))
+        self.assertTrue(asked.empty())
 
-    def judge(self, host, assignments):
-        return tuple(claim.Usage(uuid=assignment.uuid, used=None,
-                                 reason=f'{host} says')
-                     for assignment in assignments)
-
-    def test_ping_of_another_host_is_not_answered(self):
-        self.serve(manager.ComputeManager(
-            lambda: None, lambda: None, tuple), host='h2')
-        self.limit(0.2)
-        self.assertFalse(self.api.ping(context.admin(), 'h1'))
-
-    def test_ping_without_any_nova_compute_ends_in_time(self):
-        self.limit(0.2)
-        began = time.monotonic()
-        self.assertFalse(self.api.ping(context.admin(), 'h1'))
-        # oslo.messaging's own limit is 60 s.
-        self.assertLess(time.monotonic() - began, 50)
-
-    def test_ping_that_is_answered_with_an_error_is_answered(self):
-        self.serve(_OtherVersion())
-        self.assertTrue(self.api.ping(context.admin(), 'h1'))
-
-    def test_ping_while_the_broker_is_down_is_an_error(self):
+    def test_question_while_the_broker_is_down_is_an_error(self):
         with socket.socket() as probe:
             # Bound and not listening: connections are refused.
             probe.bind(('127.0.0.1', 0))
@@ -131,18 +91,5 @@ class PingTest(base.BaseTestCase):
             self.addCleanup(transport.cleanup)
             self.assertRaises(
                 exception.BrokerUnavailable,
-                compute_api.ComputeAPI(self.conf, transport).ping,
-                context.admin(), 'h1')
-
-    def test_broker_that_goes_while_the_answer_is_awaited_is_an_error(self):
-        self.limit(0.2)
-        probes = []
-
-        def probe(conf, transport):
-            probes.append(1)
-            if len(probes) > 1:
-                raise exception.BrokerUnavailable(hosts='b', reason='gone')
-        self.useFixture(fixtures.MockPatchObject(
-            rpc_transport, 'probe', probe))
-        self.assertRaises(exception.BrokerUnavailable, self.api.ping,
-                          context.admin(), 'h1')
+                compute_api.ComputeAPI(self.conf, transport).ask,
+                context.admin(), 'h1', 'q1', ())

@@ -45,9 +45,14 @@ class _Recorder:
         self.timeouts: list[object] = []
         self.error: Exception | None = None
 
-    def prepare(self, *, timeout: object) -> '_Recorder':
-        self.timeouts.append(timeout)
+    def prepare(self, *, timeout: object = None,
+                **_kwargs: object) -> '_Recorder':
+        if timeout is not None:
+            self.timeouts.append(timeout)
         return self
+
+    def cast(self, ctxt: context.RequestContext, method: str) -> None:
+        """Let the broker be probed."""
 
     def call(self, ctxt: context.RequestContext, method: str,
              **arguments: object) -> object:
@@ -68,12 +73,18 @@ class ClientCase(base.BaseTestCase):
         self.conf.set_override('rpc_timeout', 90, 'gpgpu')
         self.transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(self.transport.cleanup)
+        self.topics: list[str] = []
 
     def client(self, **kwargs):
-        api = conductor_api.ConductorAPI(
+        self.sender = _Recorder()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.transport.client', self._connect))
+        return conductor_api.ConductorAPI(
             self.conf, self.transport, **kwargs)
-        self.sender = api._client = _Recorder()
-        return api
+
+    def _connect(self, transport, topic, version):
+        self.topics.append(topic)
+        return self.sender
 
 
 class SendTest(ClientCase):
@@ -97,6 +108,37 @@ class SendTest(ClientCase):
             {'host': None, 'variant': None, 'state': None, 'used_by': 'i1',
              'limit': 1000, 'marker': None},
             sent.arguments)
+
+
+class CallerTest(ClientCase):
+
+    def topics_of(self, method, *args, **kwargs):
+        self.topics.clear()
+        api = self.client(**kwargs)
+        self.assertRaises(_Sent, getattr(api, method), context.admin(), *args)
+        return [topic for topic in self.topics if 'probe' not in topic]
+
+    def test_call_goes_to_the_topic_of_its_caller(self):
+        for kind in (context.CallerKind.HOST, context.CallerKind.OPERATOR):
+            self.assertEqual(
+                [f'gpgpu-conductor-{kind}'],
+                self.topics_of('instance_assignments', 'i1', caller=kind))
+
+    def test_process_that_is_all_callers_finds_the_topic(self):
+        for method, args, kind in (
+                ('clean_tasks', ['h1'], 'host'),
+                ('changes_since', [0, [], None], 'scheduler'),
+                ('variant_show', ['v'], 'operator')):
+            self.assertEqual([f'gpgpu-conductor-{kind}'],
+                             self.topics_of(method, *args))
+
+    def test_missing_key_is_found_before_the_first_call(self):
+        self.conf.set_override('sign_calls', True, 'gpgpu')
+        self.conf.set_override('keys_path', '/nonexistent', 'gpgpu')
+        exc = self.assertRaises(
+            exception.ConfigInvalid, self.client,
+            caller=context.CallerKind.HOST, name='h1')
+        self.assertIn('/nonexistent/host.key', str(exc))
 
 
 class TimeoutTest(ClientCase):

@@ -65,8 +65,8 @@ class PingTest(base.BaseTestCase):
 
     def serve(self, endpoint, name='c'):
         server = rpc_transport.server(
-            self.transport, rpc_transport.conductor_topic(self.conf), name,
-            [endpoint])
+            self.transport, rpc_transport.conductor_topic(
+                self.conf, context.CallerKind.OPERATOR), name, [endpoint])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)

@@ -60,7 +60,8 @@ class RPCTest(base.BaseTestCase):
         endpoint = _DenyingConductor()
         server = rpc_transport.server(
             self.transport,
-            rpc_transport.conductor_topic(self.conf),
+            rpc_transport.conductor_topic(
+                self.conf, context.CallerKind.HOST),
             self.id(),
             [endpoint],
         )

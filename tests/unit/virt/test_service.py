@@ -22,6 +22,7 @@ from nova.virt import driver as nova_driver
 from nova.virt import hardware
 from oslotest import base
 
+from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import service
@@ -108,6 +109,7 @@ class ServiceTestCase(base.BaseTestCase):
                 ('book_lock.acquire', self.calls.lock),
                 ('extensions.load', mock.Mock()),
                 ('rpc_transport.get_transport', mock.Mock()),
+                ('conductor_api.ConductorAPI', self.calls.api),
                 ('rpc_transport.probe', self.calls.probe),
                 ('rpc_transport.server', self.calls.server),
                 ('nova_managed_devices.NovaManagedDevices',
@@ -136,11 +138,25 @@ class ServiceTestCase(base.BaseTestCase):
 
 class InitHostTest(ServiceTestCase):
 
+    def test_calls_are_those_of_the_host(self):
+        self.driver.init_host('h1')
+        [call] = self.calls.api.call_args_list
+        self.assertEqual(
+            {'caller': context.CallerKind.HOST, 'name': 'h1'}, call.kwargs)
+
+    def test_host_without_a_key_does_not_start(self):
+        self.calls.api.side_effect = exception.ConfigInvalid(
+            option='[gpgpu] keys_path', reason='no key')
+        self.assertRaises(
+            exception.ConfigInvalid, self.driver.init_host, 'h1')
+        self.assertFalse(self.worker.start.called)
+
     def test_tracker_begins_and_restores_when_nova_knows_its_node(self):
         self.tracker.session.is_fenced = False
         self.driver.init_host('h1')
         self.assertEqual([
-            'lock', 'nova.init_host', 'tracker.set_node', 'tracker.exclude',
+            'lock', 'api', 'nova.init_host', 'tracker.set_node',
+            'tracker.exclude',
             'worker.run_once', 'tracker.restore', 'worker.start',
             'worker.wake'], self.names())
         self.tracker.set_node.assert_called_once_with('node', 'node-uuid')

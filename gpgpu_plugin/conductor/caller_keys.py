@@ -1,0 +1,83 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What all conductors know about keys of callers, for rpc.guard."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import caller_key as caller_key_db
+from gpgpu_plugin.rpc import signature
+
+VALID_FOR = 10
+"""Seconds for which a conductor does not ask the database again about a key:
+a revoked one may be used for so long."""
+
+
+_FORGOTTEN = 3600
+"""Seconds for which a call is remembered that is already refused for its age:
+clocks of conductors may differ by less."""
+
+
+class CallerKeys:
+    """Keys and executed calls in the database. Thread-safe.
+
+    :param clock: returns seconds
+    """
+
+    def __init__(self, db: api.Database,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._db = db
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._valid_until: dict[tuple[str, str, int], float] = {}
+
+    def is_valid(self, kind: str, name: str, number: int) -> bool:
+        """Return whether a key was made and is not revoked."""
+        key = kind, name, number
+        now = self._clock()
+        with self._lock:
+            if now < self._valid_until.get(key, now):
+                return True
+        with self._db.reader() as session:
+            found = caller_key_db.is_valid(session, kind, name, number)
+        with self._lock:
+            if found:
+                self._valid_until[key] = now + VALID_FOR
+            else:
+                self._valid_until.pop(key, None)
+        return found
+
+    def use(self, nonce: str, until: float) -> bool:
+        """Note that a call is executed; return False if it was before.
+
+        :param until: seconds since the epoch after which no conductor
+            executes it any more
+        """
+        return self._db.write(
+            lambda session: caller_key_db.use(
+                session, nonce, until, time.time() - _FORGOTTEN))
+
+
+def make(db: api.Database, master: signature.MasterKey,
+         kind: gpgpu_context.CallerKind, name: str) -> signature.CallerKey:
+    """Make a new key of a caller; older ones stay valid.
+
+    :raises Invalid: the name cannot be written into a key file
+    """
+    master.derive(kind, name, 0)
+    number = db.write(lambda session: caller_key_db.add(session, kind, name))
+    return master.derive(kind, name, number)

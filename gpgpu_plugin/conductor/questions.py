@@ -1,0 +1,126 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Questions to hosts, which answer by a call to any conductor.
+
+The database brings the answer to the conductor that asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import uuid
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import host_answer as host_answer_db
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.rpc import compute_api as compute_api_mod
+
+LOG = logging.getLogger(__name__)
+
+_FORGOTTEN = 3600
+"""Age in seconds at which a question is deleted: its conductor was killed."""
+
+_INTERVALS = (0.1, 0.1, 0.2, 0.2, 0.5)
+"""Seconds before each query for an answer; the last one is repeated."""
+
+
+class Questions:
+    """Questions of one conductor. Thread-safe.
+
+    :param wait: waits for some seconds
+    :param clock: returns seconds
+    """
+
+    def __init__(self, db: api.Database,
+                 compute_api: compute_api_mod.ComputeAPI,
+                 wait: Callable[[float], None] = time.sleep,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._db = db
+        self._compute_api = compute_api
+        self._wait = wait
+        self._clock = clock
+
+    def usage(self, ctxt: gpgpu_context.RequestContext, host: str,
+              assignments: Sequence[claim_obj.Assignment],
+              ) -> tuple[claim_obj.Usage, ...] | None:
+        """Ask a host which assignments are used; None: it does not answer.
+
+        :raises BrokerUnavailable: it cannot be asked
+        """
+        return self._ask(ctxt, host, assignments,
+                         compute_api_mod.USAGE_TIMEOUT)
+
+    def is_answered(self, ctxt: gpgpu_context.RequestContext,
+                    host: str) -> bool:
+        """Return whether a nova-compute of the host answers in time.
+
+        :raises BrokerUnavailable: the broker could not have carried the
+            question or the answer
+        """
+        if self._ask(ctxt, host, (),
+                     compute_api_mod.PING_TIMEOUT) is not None:
+            return True
+        self._compute_api.probe()
+        return False
+
+    def _ask(self, ctxt: gpgpu_context.RequestContext, host: str,
+             assignments: Sequence[claim_obj.Assignment], timeout: float,
+             ) -> tuple[claim_obj.Usage, ...] | None:
+        question = str(uuid.uuid4())
+        until = self._clock() + timeout
+        now = time.time()
+        self._db.write(lambda session: host_answer_db.ask(
+            session, question, host, now, now - _FORGOTTEN))
+        try:
+            self._compute_api.ask(ctxt, host, question, assignments)
+            for interval in itertools.chain(
+                    _INTERVALS, itertools.repeat(_INTERVALS[-1])):
+                found = self._answered(question)
+                if found is not None or self._clock() >= until:
+                    break
+                self._wait(interval)
+            return found
+        finally:
+            self._forget(question)
+
+    def _answered(self,
+                  question: str) -> tuple[claim_obj.Usage, ...] | None:
+        with self._db.reader() as session:
+            text = host_answer_db.answered(session, question)
+        return None if text is None else codec.decode(
+            tuple[claim_obj.Usage, ...], text)
+
+    def _forget(self, question: str) -> None:
+        try:
+            self._db.write(lambda session: host_answer_db.forget(
+                session, question))
+        except exception.GPUPluginException as exc:
+            # A later question deletes it.
+            LOG.info('Cannot delete a question: %s', exc)
+
+    def answer(self, host: str, question: str,
+               usages: Sequence[claim_obj.Usage]) -> None:
+        """Store the answer of a host (Conductor.answer)."""
+        text = json.dumps(codec.to_primitive(usages))
+        if not self._db.write(lambda session: host_answer_db.answer(
+                session, question, host, text)):
+            LOG.info('%s answered too late, or answered a question that it '
+                     'was not asked', host)

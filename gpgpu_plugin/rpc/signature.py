@@ -1,0 +1,231 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Keys of callers, and the signature that each call carries.
+
+All keys are derived from a master key, which only conductors have::
+
+    key = HMAC-SHA256(master key, kind, name and number of the caller's key)
+
+so that a conductor stores no caller's key, and a database that somebody read
+signs nothing. The signature is the HMAC-SHA256 of the topic, the method, its
+arguments, the time and a nonce under the caller's key. A compute host can
+therefore speak for itself alone, whatever it can send to the message broker.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import hmac
+import re
+import secrets
+import time
+import typing
+from collections.abc import Mapping
+
+import msgspec
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+
+_Kind = gpgpu_context.CallerKind
+
+KEY_BYTES = 32
+"""Length of all keys."""
+
+_NONCE_BYTES = 16
+
+_SCHEME = 'gpgpu-call-1'
+_CALLER_PREFIX = 'gpgpu-caller-1'
+_MASTER_PREFIX = 'gpgpu-master-1'
+
+_NONCE = re.compile(rf'[0-9a-f]{{{2 * _NONCE_BYTES}}}')
+
+_NAME = re.compile(r'[!-9;-~]{1,255}')
+"""Printable ASCII without space and colon, which separates the fields of a
+key's text."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MasterKey:
+    """Key from which those of all callers are derived.
+
+    :ivar secret: KEY_BYTES random bytes
+    """
+
+    secret: bytes = dataclasses.field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """Return the ID of this master key."""
+        return hashlib.sha256(self.secret).hexdigest()[:16]
+
+    def derive(self, kind: _Kind, name: str, number: int) -> CallerKey:
+        """Return a key of a caller.
+
+        :raises Invalid: the name cannot be written into a key file
+        """
+        if not _NAME.fullmatch(name):
+            raise exception.Invalid(
+                field='name', value=name,
+                expected='1 to 255 printable ASCII characters without space '
+                         'and colon')
+        return CallerKey(
+            kind=kind, name=name, number=number, master_id=self.id,
+            secret=hmac.digest(self.secret, msgspec.json.encode(
+                [_CALLER_PREFIX, kind, name, number]), 'sha256'))
+
+    def to_text(self) -> str:
+        """Return the line of a master key file."""
+        return f'{_MASTER_PREFIX}:{_base64(self.secret)}'
+
+
+def new_master() -> MasterKey:
+    """Return a new master key."""
+    return MasterKey(secret=secrets.token_bytes(KEY_BYTES))
+
+
+def parse_master(text: str) -> MasterKey:
+    """Return the key of a line of a master key file.
+
+    :raises Invalid: the text is no master key; the message does not contain
+        it
+    """
+    prefix, _, secret = text.strip().partition(':')
+    if prefix != _MASTER_PREFIX:
+        raise _not_a_key('master')
+    return MasterKey(secret=_secret(secret, 'master'))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CallerKey:
+    """Key of one caller.
+
+    :ivar number: tells it from other keys of the same caller
+    :ivar master_id: of the master key that it was derived from
+    """
+
+    kind: _Kind
+    name: str
+    number: int
+    master_id: str
+    secret: bytes = dataclasses.field(repr=False)
+
+    def to_text(self) -> str:
+        """Return the line of a key file."""
+        return ':'.join((_CALLER_PREFIX, self.kind, self.name,
+                         str(self.number), self.master_id,
+                         _base64(self.secret)))
+
+    def sign(self, topic: str, method: str, arguments: Mapping[str, object],
+             wanted: float | None) -> Signature:
+        """Return the signature of a call that is sent now.
+
+        :param arguments: primitives
+        :param wanted: as in context.RequestContext
+        """
+        unsigned = Signature(
+            kind=self.kind, name=self.name, number=self.number,
+            master_id=self.master_id, sent_at=time.time(),
+            nonce=secrets.token_hex(_NONCE_BYTES))
+        return dataclasses.replace(
+            unsigned, mac=self.mac(unsigned, topic, method, arguments, wanted))
+
+    def mac(self, signature: Signature, topic: str, method: str,
+            arguments: Mapping[str, object], wanted: float | None) -> str:
+        """Return the ``mac`` that a signature must have."""
+        return hmac.digest(self.secret, msgspec.json.encode(
+            [_SCHEME, topic, method, arguments, wanted, signature.kind,
+             signature.name, signature.number, signature.master_id,
+             signature.sent_at, signature.nonce],
+            order='deterministic'), 'sha256').hex()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What a signed call carries in its context.
+
+    :ivar sent_at: seconds since the epoch, by the caller's clock
+    :ivar nonce: 128 random bits, so that no two calls are equal
+    :ivar mac: HMAC in hex
+    """
+
+    kind: str
+    name: str
+    number: int
+    master_id: str
+    sent_at: float
+    nonce: str
+    mac: str = ''
+
+
+def is_nonce(text: str) -> bool:
+    """Return whether a text has the form of a nonce.
+
+    Nonces are stored, so they must not be longer.
+    """
+    return _NONCE.fullmatch(text) is not None
+
+
+def parse_caller(text: str) -> CallerKey:
+    """Return the key of a key file.
+
+    :raises Invalid: the text is no caller's key; the message does not
+        contain it
+    """
+    try:
+        prefix, kind, name, number, master_id, secret = (
+            text.strip().split(':'))
+        if prefix != _CALLER_PREFIX or not _NAME.fullmatch(name):
+            raise ValueError
+        return CallerKey(
+            kind=_Kind(kind), name=name, number=int(number),
+            master_id=master_id, secret=_secret(secret, 'caller'))
+    except ValueError:
+        raise _not_a_key('caller') from None
+
+
+def _base64(secret: bytes) -> str:
+    return base64.urlsafe_b64encode(secret).decode('ascii')
+
+
+def _secret(text: str, kind: str) -> bytes:
+    try:
+        secret = base64.b64decode(text, altchars=b'-_', validate=True)
+    except (binascii.Error, ValueError):
+        raise _not_a_key(kind) from None
+    if len(secret) != KEY_BYTES:
+        raise _not_a_key(kind)
+    return secret
+
+
+def _not_a_key(kind: str) -> exception.Invalid:
+    # Never the text: half of a key is a secret as well.
+    return exception.Invalid(
+        field='content', value='(not shown)',
+        expected=f'a {kind} key as "gpgpu-manage key" writes it')
+
+
+def same(first: str, second: object) -> bool:
+    """Compare a MAC with what a caller sent, in constant time."""
+    return isinstance(second, str) and hmac.compare_digest(
+        first.encode(), second.encode('utf-8', 'replace'))
+
+
+class Signer(typing.Protocol):
+    """Signer of the calls of a client."""
+
+    def sign(self, topic: str, method: str, arguments: Mapping[str, object],
+             wanted: float | None) -> Signature:
+        """Return the signature of a call (CallerKey.sign)."""

@@ -1,0 +1,169 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Users of RabbitMQ with the permissions that doc/source/admin/security gives.
+
+The documentation has the commands; this test runs them.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import uuid
+
+import amqp
+import sqlalchemy as sa
+
+from gpgpu_plugin import context
+from gpgpu_plugin.compute import manager
+from gpgpu_plugin.conductor import questions
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import keys
+from tests.fixtures import services
+from tests.unit.conductor import base
+
+PAGE = (pathlib.Path(__file__).parents[2]
+        / 'doc' / 'source' / 'admin' / 'security.rst')
+Kind = context.CallerKind
+PASSWORD = uuid.uuid4().hex
+
+
+def commands() -> list[list[str]]:
+    """Return the arguments of rabbitmqctl in the documentation, in order."""
+    lines = re.sub(r'\\\n\s*', '', PAGE.read_text()).splitlines()
+    return [shlex.split(line.strip().removeprefix('# rabbitmqctl '))
+            for line in lines if line.strip().startswith('# rabbitmqctl ')]
+
+
+class HostUserTest(base.ConductorTestCase):
+
+    def setUp(self):
+        services.require(self, services.RABBITMQ)
+        if shutil.which('rabbitmqctl') is None:
+            services.missing(self, 'rabbitmqctl is not installed')
+        super().setUp()
+        self.prefix = f'test-{uuid.uuid4().hex[:8]}'
+        self.conf.set_override('topic_prefix', self.prefix, 'gpgpu')
+        self.signing = self.useFixture(keys.Keys(self.conf, self.db))
+        self.signing.make(Kind.HOST, 'h1')
+        self.user = f'{self.prefix}-h1'
+        self.conductor_user = f'{self.prefix}-conductor'
+        self.create_user()
+        url = sa.make_url(services.RABBITMQ).set(database=self.prefix)
+        self.conductor_transport = self.transport(
+            url.set(username=self.conductor_user, password=PASSWORD)
+            .render_as_string(hide_password=False))
+        conductor = service.ConductorService(
+            self.conf, self.conductor_transport, self.db)
+        conductor.start()
+        self.addCleanup(conductor.stop)
+        self.url = url.set(username=self.user, password=PASSWORD)
+        self.host_transport = self.transport(
+            self.url.render_as_string(hide_password=False))
+
+    def transport(self, url):
+        self.conf.set_override('transport_url', url, 'gpgpu')
+        transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(transport.cleanup)
+        return transport
+
+    def create_user(self):
+        """Run the commands of the documentation with names of this test."""
+        found = commands()
+        self.assertEqual(
+            ['add_vhost', 'add_user', 'set_permissions', 'add_user',
+             'set_permissions', 'set_topic_permissions'],
+            [arguments[0] for arguments in found])
+        names = {'gpu': self.prefix, 'nova-cmp1': self.user,
+                 'SECRET': PASSWORD, 'SECRET2': PASSWORD,
+                 'conductor': self.conductor_user}
+        self.addCleanup(self.control, 'delete_vhost', self.prefix)
+        for user in (self.user, self.conductor_user):
+            self.addCleanup(self.control, 'delete_user', user)
+        for arguments in found:
+            self.control(*(names.get(word) or word.replace(
+                'gpgpu-', f'{self.prefix}-').replace('cmp1', 'h1')
+                for word in arguments))
+
+    def control(self, *arguments):
+        done = subprocess.run(
+            ['rabbitmqctl', *arguments], capture_output=True, text=True,
+            timeout=600, check=False)
+        if done.returncode:
+            services.missing(self, f'rabbitmqctl {arguments[0]} fails: '
+                                   f'{done.stderr[-300:]}')
+
+    def test_host_claims_and_answers_questions(self):
+        api = conductor_api.ConductorAPI(
+            self.conf, self.host_transport, caller=Kind.HOST, name='h1')
+        self.assertEqual((), api.clean_tasks(context.admin(), 'h1'))
+        server = rpc_transport.server(
+            self.host_transport, rpc_transport.compute_topic(self.conf),
+            'h1', [manager.ComputeManager(
+                lambda: None, lambda: None,
+                lambda assignments: tuple(
+                    claim.Usage(uuid=assignment.uuid, used=True, reason='x')
+                    for assignment in assignments),
+                functools.partial(api.answer, context.admin(), 'h1'))])
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+        self.assertTrue(questions.Questions(
+            self.db, compute_api.ComputeAPI(
+                self.conf, self.conductor_transport)).is_answered(
+                    context.admin(), 'h1'))
+
+    def refused(self, action):
+        """Refuse an action of the user on a channel of its own."""
+        connection = amqp.Connection(
+            f'{self.url.host}:{self.url.port or 5672}',
+            userid=self.user, password=PASSWORD,
+            virtual_host=self.prefix)
+        connection.connect()
+        channel = connection.channel()
+        try:
+            # The broker refuses a message only when the next answer comes.
+            self.assertRaises(amqp.AccessRefused, lambda: (
+                action(channel), channel.basic_qos(0, 1, False)))
+        finally:
+            connection.close()
+
+    def test_host_reaches_no_queue_of_others(self):
+        operator = rpc_transport.conductor_topic(self.conf, Kind.OPERATOR)
+        message = amqp.Message('{}')
+        own = f'{self.prefix}-compute.h1'
+        for action in (
+                lambda channel: channel.basic_publish(message, '', operator),
+                lambda channel: channel.basic_publish(
+                    message, rpc_transport.EXCHANGE, operator),
+                lambda channel: channel.basic_publish(
+                    message, rpc_transport.EXCHANGE,
+                    f'{self.prefix}-compute.h2'),
+                lambda channel: channel.basic_publish(
+                    message, f'{self.prefix}-compute_fanout', ''),
+                lambda channel: channel.basic_get(operator),
+                lambda channel: channel.queue_delete(operator),
+                lambda channel: (
+                    channel.queue_declare(own),
+                    channel.queue_bind(own, rpc_transport.EXCHANGE,
+                                       operator)),
+                lambda channel: channel.queue_declare(
+                    f'{self.prefix}-compute.h2')):
+            self.refused(action)

@@ -1,0 +1,393 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Everything that somebody with the broker's credentials can try.
+
+The attacker has root on compute host h2: the broker's user, which may publish
+and consume everything, the key of h2, and all UUIDs and numbers of host h1. It
+tries each method of gpgpu-conductor, in each way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import uuid
+
+import amqp
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import ping
+from gpgpu_plugin.rpc import signature
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import cleaned
+from tests.fixtures import database
+from tests.fixtures import hosts
+from tests.fixtures import keys
+from tests.fixtures import patience
+from tests.fixtures import services
+from tests.unit.conductor import base
+
+Kind = context.CallerKind
+METHODS = {**contract.methods(conductor_contract.Conductor),
+           **contract.methods(ping.Pinged)}
+NODE2 = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h2'))
+WANTED = 60
+REFUSED = (exception.CallerRefused, exception.NotOwner)
+
+# Tables that a refused call may change.
+_OWN_NOTES = ('executed_calls',)
+
+
+class ForgeryTest(base.ConductorTestCase):
+
+    def database(self):
+        return database.ServerDatabase(self.conf, services.POSTGRESQL)
+
+    def setUp(self):
+        services.require(self, services.POSTGRESQL, services.RABBITMQ)
+        super().setUp()
+        for name, value in (
+                ('transport_url', services.RABBITMQ),
+                ('topic_prefix', f'test-{uuid.uuid4().hex[:8]}')):
+            self.conf.set_override(name, value, 'gpgpu')
+        self.signing = self.useFixture(keys.Keys(self.conf, self.db))
+        self.own_key = self.signing.make(Kind.HOST, 'h2')
+        self.right_keys = {
+            Kind.HOST: self.signing.make(Kind.HOST, 'h1'),
+            Kind.SCHEDULER: self.signing.make(Kind.SCHEDULER, 's'),
+            Kind.OPERATOR: self.signing.make(Kind.OPERATOR, 'root')}
+        self.set_up_hosts()
+        self.log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.rpc.arrival'))
+        conductor = service.ConductorService(
+            self.conf, self.new_transport(), self.db)
+        conductor.start()
+        self.addCleanup(conductor.stop)
+        self.transport = self.new_transport()
+
+    def new_transport(self):
+        transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(transport.cleanup)
+        return transport
+
+    def set_up_hosts(self):
+        """Give h1 a guest, a claim for a move, and a GPU to clean."""
+        self.report_second_host()
+        self.assigned = base.uuids(self.boot(2))
+        self.claimed = base.uuids(self.claim_destination(
+            1, 'm1', instance='i3', source='h3'))
+        freed = base.uuids(self.boot(1, 'i2'))
+        base.claims.releases.release(self.db, freed)
+        [self.task] = base.cleaning.tasks(self.db, 'h1')
+        base.cleaning.started(
+            self.db, self.task.device_uuid, self.task.token, 'attempt')
+
+    # -- what the attacker sends --------------------------------------------
+
+    def origin(self, host):
+        return hosts.origin(host, base.NODE if host == 'h1' else NODE2)
+
+    def arguments(self, method, host='h1'):
+        """Return arguments that would do harm, as primitives."""
+        values = {
+            'origin': self.origin(host), 'host': host,
+            'request': (
+                {'host': host, 'node': host, 'node_uuid': base.NODE,
+                 'start_uuid': 'mine', 'identity': {'machine_id': 'mine'},
+                 'expected': 1}
+                if method == 'begin_session' else dataclasses.replace(
+                    self.request(1, 'i9', host=host),
+                    orphans=tuple(self.assigned))),
+            'report': base.scan((), host, base.NODE, number=9),
+            'assignments': self.assigned, 'known': [], 'number': 9,
+            'driver_capacities': None, 'touched': False, 'fault': None,
+            'confirmation': claim_obj.MigrationConfirmation(
+                instance_uuid='i1', migration_uuid='m1',
+                source_assignments=tuple(self.assigned)),
+            'allocations': {}, 'instance_uuid': 'i1',
+            'device_uuid': self.task.device_uuid, 'token': 'attempt',
+            'attempt': 'attempt', 'steps': self.task.steps,
+            'results': cleaned.results(self.task.steps),
+            'since': 0, 'marker': None, 'limit': 10,
+            'variant': ('H100' if method != 'variant_create'
+                        and method != 'variant_set' else admin.VariantInfo(
+                            name='H100', vendor='10de', device='2330',
+                            cleaning_policy='reset-only')),
+            'name': 'H100', 'only_enabled': False,
+            'vgpu_type': 'passthrough', 'enabled': False, 'force': True,
+            'allocation_policy': 'pack', 'instance': None,
+            'actor': 'root@control', 'state': None, 'used_by': None,
+            'device': self.task.device_uuid, 'ping_uuid': 'p1',
+            'question': 'q1', 'usages': ()}
+        if method == 'changes_since':
+            values['known'] = []
+        names = METHODS[method].__annotations__.keys() - {'ctxt', 'return'}
+        return {name: codec.to_primitive(values[name])
+                for name in sorted(names)}
+
+    def send(self, kind, method, arguments, signed=None):
+        """Call a method on a topic; return the error, None if executed."""
+        ctxt = context.admin().for_call(
+            WANTED, None if signed is None else dataclasses.asdict(signed))
+        client = rpc_transport.client(
+            self.transport, self.topic(kind), conductor_contract.VERSION)
+        try:
+            client.prepare(timeout=WANTED).call(ctxt, method, **arguments)
+        # Whatever the conductor answers.
+        except Exception as exc:  # noqa: BLE001
+            return exc
+        return None
+
+    def topic(self, kind):
+        return rpc_transport.conductor_topic(self.conf, kind)
+
+    def sign(self, key, kind, method, arguments):
+        return key.sign(self.topic(kind), method, arguments, WANTED)
+
+    def ways(self):
+        """Return the ways of an attacker without the victim's key."""
+        other = signature.new_master()
+
+        def unsigned(kind, method, arguments):
+            return self.send(kind, method, arguments)
+
+        def own_key(kind, method, arguments):
+            return self.send(kind, method, arguments, self.sign(
+                self.own_key, kind, method, arguments))
+
+        def own_key_renamed(kind, method, arguments):
+            signed = self.sign(self.own_key, kind, method, arguments)
+            return self.send(kind, method, arguments, dataclasses.replace(
+                signed, kind=str(kind), name='h1'))
+
+        def made_up_key(kind, method, arguments):
+            return self.send(kind, method, arguments, self.sign(
+                other.derive(kind, 'h1', 1), kind, method, arguments))
+
+        def key_with_the_known_masters_id(kind, method, arguments):
+            key = dataclasses.replace(
+                other.derive(kind, 'h1', 1),
+                master_id=self.signing.master.id)
+            return self.send(kind, method, arguments,
+                             self.sign(key, kind, method, arguments))
+
+        def signature_of_another_call(kind, method, arguments):
+            return self.send(kind, method, arguments, self.sign(
+                self.right_keys[kind], kind, 'ping', {}))
+        return (unsigned, own_key, own_key_renamed, made_up_key,
+                key_with_the_known_masters_id, signature_of_another_call)
+
+    # -- what is left -------------------------------------------------------
+
+    def rows(self):
+        """Return all that the database has."""
+        with self.db.engine.connect() as connection:
+            return {
+                table.name: sorted(map(str, connection.execute(
+                    sa.select(table)).all()))
+                for table in models.Base.metadata.sorted_tables
+                if table.name not in _OWN_NOTES}
+
+    def refusals(self):
+        return self.log.output.count('gpgpu-conductor refused')
+
+    def rows_of_h1(self):
+        with self.db.reader() as session:
+            host_id = session.scalar(sa.select(models.Host.id).where(
+                models.Host.name == 'h1'))
+            tables = {
+                table: table.c[column] for table, column in (
+                    (models.Device.__table__, 'host_id'),
+                    (models.Assignment.__table__, 'host_id'))}
+            return [str(row) for table, column in tables.items()
+                    for row in session.execute(
+                        sa.select(table).where(column == host_id)
+                        .order_by(table.c.id)).all()]
+
+    # -- the tests ----------------------------------------------------------
+
+    def test_each_method_in_each_way_is_refused_and_logged(self):
+        before = self.rows()
+        tried = 0
+        for way in self.ways():
+            for kind in Kind:
+                for method in METHODS:
+                    with self.subTest(way=way.__name__, kind=kind,
+                                      method=method):
+                        error = way(kind, method, self.arguments(method))
+                        tried += 1
+                        if (way.__name__ == 'own_key' and kind is Kind.HOST
+                                and method == 'instance_assignments'):
+                            # Any host may read what an instance has.
+                            self.assertIsNone(error)
+                            tried -= 1
+                            continue
+                        self.assertIsInstance(
+                            error, exception.CallerRefused)
+        self.assertEqual(tried, self.refusals())
+        self.assertEqual(before, self.rows())
+        self.assertEqual(len(self.ways()) * len(Kind) * len(METHODS) - 1,
+                         tried)
+
+    def test_rows_of_another_host_are_refused_with_an_own_signature(self):
+        before = self.rows_of_h1()
+        refused = []
+        for method, found in METHODS.items():
+            if Kind.HOST not in caller.rules(found):
+                continue
+            arguments = self.arguments(method, 'h2')
+            for name, value in ((('report', base.scan(
+                    (), 'h1', base.NODE, number=9)),)
+                    if method == 'report' else ()):
+                arguments[name] = codec.to_primitive(value)
+            error = self.send(Kind.HOST, method, arguments, self.sign(
+                self.own_key, Kind.HOST, method, arguments))
+            if isinstance(error, REFUSED):
+                refused.append(method)
+        self.assertEqual(before, self.rows_of_h1())
+        # The others are refused in other words, or concern h2 alone.
+        self.assertEqual(
+            ['report', 'activate', 'abort', 'release', 'confirm_migration',
+             'clean_started', 'clean_finished'], refused)
+        self.assertEqual(len(refused), self.refusals())
+
+    def test_claim_for_a_migration_is_ended_by_its_source_alone(self):
+        before = self.rows_of_h1()
+        for method in ('abort', 'confirm_migration', 'release'):
+            arguments = {
+                **self.arguments(method, 'h2'),
+                **({'confirmation': codec.to_primitive(
+                    claim_obj.MigrationConfirmation(
+                        instance_uuid='i3', migration_uuid='m1'))}
+                   if method == 'confirm_migration'
+                   else {'assignments': self.claimed})}
+            self.assertIsInstance(
+                self.send(Kind.HOST, method, arguments, self.sign(
+                    self.own_key, Kind.HOST, method, arguments)),
+                REFUSED, method)
+        self.assertEqual(3, self.refusals())
+        self.assertEqual(before, self.rows_of_h1())
+
+    def test_messages_put_into_queues_by_name_are_refused(self):
+        before = self.rows()
+        channel = self.channel()
+        tried = 0
+        for kind in Kind:
+            for queue in (self.topic(kind),
+                          f'{self.topic(kind)}.{socket.gethostname()}'):
+                for method in METHODS:
+                    arguments = self.arguments(method)
+                    for signed in (None, self.sign(
+                            self.own_key, kind, method, arguments)):
+                        if method == 'instance_assignments' and signed:
+                            continue
+                        self.publish(channel, queue, method, arguments,
+                                     signed)
+                        tried += 1
+        self.assertTrue(patience.wait_until(
+            lambda: self.refusals() >= tried))
+        self.assertEqual(tried, self.refusals())
+        self.assertEqual(before, self.rows())
+
+    def test_copy_of_an_operators_call_is_executed_once(self):
+        channel = self.channel()
+        queue = f'attacker-{uuid.uuid4().hex[:8]}'
+        channel.queue_declare(queue, auto_delete=True)
+        channel.queue_bind(queue, rpc_transport.EXCHANGE,
+                           self.topic(Kind.OPERATOR))
+        api = conductor_api.ConductorAPI(
+            self.conf, self.transport, caller=Kind.OPERATOR)
+        [device, *_] = api.device_list(context.admin(), host='h2')
+        api.device_set(context.admin(), device.uuid, enabled=False)
+        copies = self.consumed(channel, queue, 'device_set')
+        self.assertEqual(1, len(copies))
+        api.device_set(context.admin(), device.uuid, enabled=True)
+        for place in (self.topic(Kind.OPERATOR), self.topic(Kind.HOST)):
+            channel.basic_publish(copies[0], '', place)
+        self.assertTrue(patience.wait_until(lambda: self.refusals() >= 2))
+        self.assertTrue(api.device_show(
+            context.admin(), device.uuid).enabled)
+
+    def test_rightful_caller_is_refused_nothing(self):
+        """Show that the calls above are such that would do harm."""
+        executed = []
+        for method, found in METHODS.items():
+            for kind in caller.rules(found):
+                if method == 'ping':
+                    continue
+                arguments = self.arguments(method)
+                if method == 'changes_since':
+                    arguments['known'] = []
+                error = self.send(kind, method, arguments, self.sign(
+                    self.right_keys[kind], kind, method, arguments))
+                self.assertNotIsInstance(error, REFUSED)
+                if error is None:
+                    executed.append(method)
+        for method in ('report', 'activate', 'release', 'confirm_migration',
+                       'clean_finished', 'variant_set', 'vgpu_type_set',
+                       'device_set', 'host_takeover'):
+            self.assertIn(method, executed)
+
+    # -- the broker by hand -------------------------------------------------
+
+    def channel(self):
+        url = sa.make_url(services.RABBITMQ)
+        connection = amqp.Connection(
+            f'{url.host}:{url.port or 5672}', userid=url.username,
+            password=url.password)
+        connection.connect()
+        self.addCleanup(connection.close)
+        return connection.channel()
+
+    @staticmethod
+    def publish(channel, queue, method, arguments, signed):
+        message = {
+            'method': method, 'args': arguments,
+            'version': conductor_contract.VERSION,
+            '_unique_id': uuid.uuid4().hex, '_context_wanted': None,
+            '_context_signature': signed and dataclasses.asdict(signed)}
+        channel.basic_publish(amqp.Message(
+            json.dumps({'oslo.version': '2.0',
+                        'oslo.message': json.dumps(message)}),
+            content_type='application/json', content_encoding='utf-8'),
+            '', queue)
+
+    @staticmethod
+    def consumed(channel, queue, method):
+        """Return the copies of the calls of a method, to be sent again."""
+        found = []
+        while (message := channel.basic_get(queue, no_ack=True)) is not None:
+            inner = json.loads(json.loads(message.body)['oslo.message'])
+            if inner['method'] == method:
+                # The broker's client drops what has an id it knows.
+                inner['_unique_id'] = uuid.uuid4().hex
+                inner.pop('_msg_id', None)
+                inner.pop('_reply_q', None)
+                found.append(amqp.Message(
+                    json.dumps({'oslo.version': '2.0',
+                                'oslo.message': json.dumps(inner)}),
+                    content_type='application/json',
+                    content_encoding='utf-8'))
+        return found

@@ -1,0 +1,129 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of questions to hosts."""
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import questions
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import claim
+from gpgpu_plugin.rpc import compute_api
+from tests.unit.compute import make
+from tests.unit.conductor import base
+
+USAGE = claim.Usage(uuid='a1', used=False, reason='it was deleted')
+
+
+class QuestionsTest(base.ConductorTestCase):
+
+    functions = ()
+    variant = False
+
+    def setUp(self):
+        super().setUp()
+        self.asked = []
+        self.probes = 0
+        self.error = None
+        self.now = 0.0
+        self.waits = []
+        self.questions = questions.Questions(
+            self.db, self, self.wait, lambda: self.now)
+        # Any conductor takes the answer.
+        self.other = questions.Questions(self.db, self)
+
+    # -- the client of nova-computes ----------------------------------------
+
+    def ask(self, ctxt, host, question, assignments):
+        if self.error is not None:
+            raise self.error
+        self.asked.append((host, question, assignments))
+
+    def probe(self):
+        self.probes += 1
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.waits.append(seconds)
+        if len(self.waits) == 3:
+            self.reply()
+
+    def reply(self):
+        """Do nothing."""
+
+    def answer_as(self, host, usages=(USAGE,)):
+        self.reply = lambda: self.other.answer(
+            host, self.asked[-1][1], usages)
+
+    def rows(self):
+        with self.db.reader() as session:
+            return len(session.scalars(sa.select(models.HostAnswer)).all())
+
+    # -- tests --------------------------------------------------------------
+
+    def test_answer_comes_through_another_conductor(self):
+        self.answer_as('h1')
+        assignments = [make.assignment()]
+        self.assertEqual((USAGE,), self.questions.usage(
+            context.admin(), 'h1', assignments))
+        [(host, _, asked)] = self.asked
+        self.assertEqual(('h1', assignments), (host, asked))
+        self.assertEqual(0, self.rows())
+
+    def test_silence_ends_in_time(self):
+        self.assertIsNone(self.questions.usage(context.admin(), 'h1', []))
+        self.assertLess(self.now, compute_api.USAGE_TIMEOUT + 1)
+        self.assertEqual(0, self.rows())
+        self.assertFalse(self.questions.is_answered(context.admin(), 'h1'))
+        # Silence means something only if the broker could have carried it.
+        self.assertEqual(1, self.probes)
+
+    def test_any_answer_shows_that_the_host_runs(self):
+        self.answer_as('h1', ())
+        self.assertTrue(self.questions.is_answered(context.admin(), 'h1'))
+        self.assertEqual(0, self.probes)
+
+    def test_broker_that_is_down_is_an_error(self):
+        self.error = exception.BrokerUnavailable(hosts='b', reason='down')
+        self.assertRaises(
+            exception.BrokerUnavailable, self.questions.is_answered,
+            context.admin(), 'h1')
+        self.assertEqual(0, self.rows())
+
+    def test_answer_of_another_host_is_dropped(self):
+        self.answer_as('h2')
+        self.assertIsNone(self.questions.usage(context.admin(), 'h1', []))
+
+    def test_late_and_second_answers_are_dropped(self):
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.conductor.questions'))
+        self.answer_as('h1')
+        self.questions.usage(context.admin(), 'h1', [])
+        self.reply()
+        self.assertIn('h1 answered too late', log.output)
+        self.assertEqual(0, self.rows())
+
+    def test_question_of_a_dead_conductor_is_deleted_by_a_later_one(self):
+        self.db.write(lambda session: session.add(models.HostAnswer(
+            question='old', host='h1', asked_at=0.0)))
+        self.questions.usage(context.admin(), 'h1', [])
+        self.assertEqual(0, self.rows())
+
+    def test_answer_that_cannot_be_deleted_is_an_answer(self):
+        self.answer_as('h1')
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.db.host_answer.forget',
+            side_effect=exception.DatabaseBusy(reason='locked')))
+        self.assertEqual((USAGE,), self.questions.usage(
+            context.admin(), 'h1', []))

@@ -1,0 +1,80 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of who may call which method."""
+
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import conductor_locks
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import ping
+
+Kind = context.CallerKind
+METHODS = {**contract.methods(conductor_contract.Conductor),
+           **contract.methods(ping.Pinged)}
+
+# What a host may call without naming a host, and why that does no harm.
+UNOWNED = {'instance_assignments': 'it reads what one instance has'}
+
+
+class ContractTest(base.BaseTestCase):
+
+    def test_each_method_says_who_may_call_it(self):
+        self.assertEqual([], [name for name, method in METHODS.items()
+                              if not caller.rules(method)])
+
+    def test_host_speaks_for_itself_in_all_that_it_may_change(self):
+        self.assertEqual(sorted(UNOWNED), sorted(
+            name for name, method in METHODS.items()
+            if Kind.HOST in caller.rules(method)
+            and caller.rules(method)[Kind.HOST].owner is None))
+
+    def test_owner_of_a_method_with_an_origin_is_its_origin(self):
+        arguments = {'origin': {'host': 'h1'}, 'request': {'host': 'h1'},
+                     'host': 'h1'}
+        for name, method in METHODS.items():
+            rule = caller.rules(method).get(Kind.HOST)
+            if rule is None or name in UNOWNED:
+                continue
+            with self.subTest(method=name):
+                self.assertEqual('h1', caller.owner(rule, arguments))
+                if 'origin' in method.__annotations__:
+                    self.assertEqual('origin.host', rule.owner)
+
+    def test_change_by_an_operator_is_executed_once(self):
+        def changes(name):
+            return conductor_locks.key(name, {'host': 'h1'}) is not None
+        for name, method in METHODS.items():
+            rule = caller.rules(method).get(Kind.OPERATOR)
+            if rule is not None:
+                with self.subTest(method=name):
+                    self.assertEqual(changes(name), rule.once)
+
+
+class OwnerTest(base.BaseTestCase):
+
+    def test_owner_that_is_missing_is_nobody(self):
+        rule = caller.Rule(owner='origin.host')
+        for arguments in ({}, {'origin': None}, {'origin': 'h1'},
+                          {'origin': {}}, {'host': 'h1'}):
+            self.assertIsNone(caller.owner(rule, arguments))
+
+    def test_method_may_have_callers_of_two_kinds(self):
+        @caller.hosts('host')
+        @caller.operators()
+        def method(self, ctxt, *, host):
+            """Do nothing."""
+        self.assertEqual(
+            {Kind.HOST: caller.Rule(owner='host'),
+             Kind.OPERATOR: caller.Rule()}, caller.rules(method))

@@ -1,0 +1,234 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the check of each call."""
+
+import dataclasses
+import typing
+
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import guard
+from gpgpu_plugin.rpc import signature
+
+Kind = context.CallerKind
+NOW = 1_000_000.0
+ORIGIN = {'origin': {'host': 'h1'}}
+
+
+class Contract(typing.Protocol):
+
+    @caller.hosts('origin.host')
+    def claim(self, ctxt, *, origin):
+        """For hosts."""
+
+    @caller.hosts('host')
+    @caller.operators()
+    def show(self, ctxt, *, host):
+        """For hosts and operators."""
+
+    @caller.operators(once=True)
+    def change(self, ctxt):
+        """For operators."""
+
+
+class Book:
+    """What conductors know, in memory."""
+
+    def __init__(self):
+        self.revoked = set()
+        self.used = {}
+
+    def is_valid(self, kind, name, number):
+        return (kind, name, number) not in self.revoked
+
+    def use(self, nonce, until):
+        return self.used.setdefault(nonce, until) is until
+
+
+class GuardCase(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.now = NOW
+        self.master = signature.new_master()
+        self.book = Book()
+        self.verifier = self.make_verifier()
+
+    def make_verifier(self, *masters):
+        return guard.Verifier(
+            masters or [self.master], self.book, lambda: self.now)
+
+    def guard(self, kind, verifier=None):
+        return guard.Guard([Contract], kind, f'topic-{kind}',
+                           verifier or self.verifier)
+
+    def key(self, kind=Kind.HOST, name='h1', number=1):
+        return self.master.derive(kind, name, number)
+
+    def sign(self, key, method, arguments, wanted=10, topic=None, age=0):
+        """Return the context of a signed call."""
+        signed = dataclasses.replace(
+            key.sign('', method, arguments, wanted), sent_at=self.now - age)
+        signed = dataclasses.replace(signed, mac=key.mac(
+            signed, topic or f'topic-{key.kind}', method, arguments, wanted))
+        return {'wanted': wanted, 'signature': dataclasses.asdict(signed)}
+
+    def refused(self, ctxt, method, arguments, kind=Kind.HOST,
+                verifier=None):
+        return str(self.assertRaises(
+            exception.CallerRefused, self.guard(kind, verifier).check, ctxt,
+            method, arguments))
+
+    def accepted(self, ctxt, method, arguments, kind=Kind.HOST,
+                 verifier=None):
+        return self.guard(kind, verifier).check(ctxt, method, arguments)
+
+
+class GuardTest(GuardCase):
+
+    def test_signed_call_is_its_callers(self):
+        self.assertEqual(
+            context.Caller(kind=Kind.HOST, name='h1'), self.accepted(
+                self.sign(self.key(), 'claim', ORIGIN), 'claim', ORIGIN))
+
+    def test_call_for_another_host_is_refused(self):
+        for method, arguments in (
+                ('claim', {'origin': {'host': 'h2'}}), ('claim', {}),
+                ('show', {'host': 'h2'}), ('show', {'host': None})):
+            said = self.refused(self.sign(self.key(), method, arguments),
+                                method, arguments)
+            self.assertIn('host h1 may call it for itself only', said)
+        self.assertEqual(set(), self.verifier._nonces)
+
+    def test_method_of_another_kind_is_refused(self):
+        said = self.refused(self.sign(self.key(), 'change', {}), 'change', {})
+        self.assertIn('a host may not call it', said)
+        for method in ('unknown', '__init__', None):
+            self.refused(self.sign(self.key(), method, {}), method, {})
+
+    def test_method_of_another_kind_is_refused_without_signatures_too(self):
+        unsigned = guard.Guard([Contract], Kind.HOST, 't', None)
+        self.assertIsNone(unsigned.check({}, 'claim', {}))
+        self.assertRaises(exception.CallerRefused, unsigned.check, {},
+                          'change', {})
+
+    def test_key_of_another_kind_is_refused_on_the_topic(self):
+        key = self.key(Kind.OPERATOR, 'root')
+        ctxt = self.sign(key, 'show', {'host': 'h2'}, topic='topic-host')
+        self.assertIn('operator root is no host',
+                      self.refused(ctxt, 'show', {'host': 'h2'}))
+        # Who may not change anything writes nothing into the database.
+        self.refused(
+            self.sign(self.key(), 'change', {}, topic='topic-operator'),
+            'change', {}, Kind.OPERATOR)
+        self.assertEqual({}, self.book.used)
+        self.accepted(self.sign(key, 'show', {'host': 'h2'}), 'show',
+                      {'host': 'h2'}, Kind.OPERATOR)
+
+
+class VerifierTest(GuardCase):
+
+    def test_call_without_signature_says_what_to_set(self):
+        said = self.refused({}, 'claim', ORIGIN)
+        self.assertIn('[gpgpu] sign_calls', said)
+
+    def test_malformed_signature_is_refused(self):
+        good = self.sign(self.key(), 'claim', ORIGIN)['signature']
+        for bad in ('', 7, [], {}, {**good, 'number': 'one'},
+                    {**good, 'nonce': None}, {**good, 'nonce': ''},
+                    {**good, 'nonce': 'a' * 33}, {**good, 'nonce': 'G' * 32},
+                    {**good, 'master_id': 'm' * 10000},
+                    {**good, 'kind': 'guest'}, {**good, 'name': 'a:b'},
+                    {**good, 'name': '\x1b]0;x'}, {**good, 'mac': 'é'},
+                    {**good, 'mac': ''}, {**good, 'sent_at': 'now'}):
+            said = self.refused({'signature': bad, 'wanted': 10}, 'claim',
+                                ORIGIN)
+            self.assertNotIn('\x1b', said)
+            self.assertLess(len(said), 1000)
+
+    def test_change_on_the_way_is_refused(self):
+        ctxt = self.sign(self.key(), 'claim', ORIGIN)
+        other = {'origin': {'host': 'h1'}, 'more': 1}
+        for changed, method, arguments in (
+                (ctxt, 'claim', other), (ctxt, 'show', ORIGIN),
+                ({**ctxt, 'wanted': 1000}, 'claim', ORIGIN),
+                ({**ctxt, 'signature': {
+                    **ctxt['signature'], 'sent_at': NOW + 1}},
+                 'claim', ORIGIN),
+                ({**ctxt, 'signature': {
+                    **ctxt['signature'], 'number': 2}}, 'claim', ORIGIN)):
+            self.assertIn('does not belong to this call', self.refused(
+                changed, method, arguments))
+        # What was refused does not use up the call.
+        self.accepted(ctxt, 'claim', ORIGIN)
+
+    def test_text_that_cannot_be_encoded_is_refused(self):
+        arguments = {**ORIGIN, 'text': '\ud800'}
+        ctxt = self.sign(self.key(), 'claim', ORIGIN)
+        self.refused(ctxt, 'claim', arguments)
+
+    def test_call_of_another_topic_is_refused(self):
+        ctxt = self.sign(self.key(), 'claim', ORIGIN, topic='topic-scheduler')
+        self.refused(ctxt, 'claim', ORIGIN)
+
+    def test_key_of_another_master_is_refused(self):
+        other = signature.new_master()
+        ctxt = self.sign(other.derive(Kind.HOST, 'h1', 1), 'claim', ORIGIN)
+        self.assertIn(self.master.id, self.refused(ctxt, 'claim', ORIGIN))
+        self.accepted(ctxt, 'claim', ORIGIN,
+                      verifier=self.make_verifier(self.master, other))
+
+    def test_revoked_key_is_refused(self):
+        self.book.revoked.add((Kind.HOST, 'h1', 1))
+        said = self.refused(
+            self.sign(self.key(), 'claim', ORIGIN), 'claim', ORIGIN)
+        self.assertIn('key 1 of host h1 was revoked', said)
+        self.accepted(self.sign(self.key(number=2), 'claim', ORIGIN),
+                      'claim', ORIGIN)
+
+    def test_old_and_future_calls_are_refused(self):
+        for age in (guard.WINDOW + 1, -guard.WINDOW - 1, float('nan'),
+                    float('inf')):
+            said = self.refused(
+                self.sign(self.key(), 'claim', ORIGIN, age=age), 'claim',
+                ORIGIN)
+            self.assertIn('by its own clock', said)
+        for age in (guard.WINDOW - 1, 1 - guard.WINDOW):
+            self.accepted(self.sign(self.key(), 'claim', ORIGIN, age=age),
+                          'claim', ORIGIN)
+
+    def test_repeated_call_is_refused_as_long_as_it_is_not_too_old(self):
+        for age in (0, -guard.WINDOW + 1, guard.WINDOW - 1):
+            ctxt = self.sign(self.key(), 'claim', ORIGIN, age=age)
+            self.accepted(ctxt, 'claim', ORIGIN)
+            for seconds in (0, 1, guard.WINDOW, guard.WINDOW):
+                self.now += seconds
+                self.refused(ctxt, 'claim', ORIGIN)
+
+    def test_calls_that_are_too_old_are_forgotten(self):
+        for _ in range(10):
+            self.accepted(self.sign(self.key(), 'claim', ORIGIN), 'claim',
+                          ORIGIN)
+        self.now += 3 * guard.WINDOW
+        self.accepted(self.sign(self.key(), 'claim', ORIGIN), 'claim', ORIGIN)
+        self.assertEqual(1, len(self.verifier._nonces))
+
+    def test_change_by_an_operator_is_repeated_by_no_conductor(self):
+        key = self.key(Kind.OPERATOR, 'root')
+        ctxt = self.sign(key, 'change', {})
+        self.accepted(ctxt, 'change', {}, Kind.OPERATOR)
+        self.assertIn('it was executed before', self.refused(
+            ctxt, 'change', {}, Kind.OPERATOR, self.make_verifier()))
+        self.assertEqual([NOW + guard.WINDOW], list(self.book.used.values()))

@@ -1,0 +1,140 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of files with keys."""
+
+import errno
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import key_files
+from gpgpu_plugin.rpc import signature
+from tests.fixtures import conductor as conductor_fixture
+
+Kind = context.CallerKind
+
+
+class KeyFilesTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf.clear_override('sign_calls', 'gpgpu')
+        self.folder = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'new', 'keys')
+        self.conf.set_override('keys_path', str(self.folder), 'gpgpu')
+        self.master = signature.new_master()
+
+    def refused(self, function, *args):
+        return str(self.assertRaises(
+            exception.ConfigInvalid, function, self.conf, *args))
+
+    def write(self, kind=Kind.HOST, name='h1', number=1):
+        key = self.master.derive(kind, name, number)
+        key_files.write(key_files.caller_path(self.conf, kind),
+                        key.to_text)
+        return key
+
+    def test_calls_are_signed_unless_they_stay_in_the_process(self):
+        self.assertFalse(key_files.is_required(self.conf))
+        for url, expected in (('rabbit://u:p@h/', True),
+                              ('kombu+memory:///', False)):
+            self.conf.set_override('transport_url', url, 'gpgpu')
+            self.assertIs(expected, key_files.is_required(self.conf))
+            for said in (True, False):
+                self.conf.set_override('sign_calls', said, 'gpgpu')
+                self.assertIs(said, key_files.is_required(self.conf))
+            self.conf.clear_override('sign_calls', 'gpgpu')
+
+    def test_key_is_written_for_its_owner_alone_and_read_again(self):
+        key = self.write()
+        path = self.folder / 'host.key'
+        self.assertEqual(0o600, path.stat().st_mode & 0o777)
+        self.assertEqual(key, key_files.of_caller(self.conf, Kind.HOST))
+        self.assertEqual(key, key_files.of_caller(self.conf, Kind.HOST, 'h1'))
+
+    def test_folder_is_reached_by_each_service_whatever_the_umask(self):
+        before = os.umask(0o077)
+        try:
+            self.write()
+        finally:
+            os.umask(before)
+        for folder in (self.folder, self.folder.parent):
+            self.assertEqual(0o755, folder.stat().st_mode & 0o777)
+
+    def test_file_that_the_service_may_not_read_says_who_must_own_it(self):
+        self.write()
+        self.useFixture(fixtures.MockPatchObject(
+            pathlib.Path, 'open', side_effect=PermissionError(
+                errno.EACCES, 'Permission denied')))
+        said = self.refused(key_files.of_caller, Kind.HOST)
+        self.assertIn('Permission denied; let the user of this service', said)
+
+    def test_key_is_never_overwritten(self):
+        key = self.write()
+        self.assertRaises(FileExistsError, self.write, number=2)
+        self.assertEqual(key, key_files.of_caller(self.conf, Kind.HOST))
+
+    def test_link_in_the_place_of_a_key_is_not_followed(self):
+        self.folder.mkdir(parents=True)
+        aim = self.folder.parent / 'aim'
+        (self.folder / 'host.key').symlink_to(aim)
+        self.assertRaises(OSError, self.write)
+        self.assertFalse(aim.exists())
+
+    def test_missing_key_says_how_to_make_it(self):
+        said = self.refused(key_files.of_caller, Kind.HOST, 'h1')
+        for words in ('[gpgpu] keys_path', 'host.key',
+                      'No such file or directory',
+                      'gpgpu-manage key create host h1'):
+            self.assertIn(words, said)
+        said = self.refused(key_files.masters)
+        self.assertIn('gpgpu-manage key init', said)
+
+    def test_key_that_others_may_read_is_refused(self):
+        self.write()
+        path = self.folder / 'host.key'
+        for mode in (0o640, 0o604, 0o620, 0o602):
+            os.chmod(path, mode)
+            said = self.refused(key_files.of_caller, Kind.HOST)
+            self.assertIn(f'mode {mode:04o}', said)
+            self.assertIn(f'chmod 600 {path}', said)
+
+    def test_key_of_another_caller_is_refused(self):
+        self.write()
+        said = self.refused(key_files.of_caller, Kind.HOST, 'h2')
+        self.assertIn('host h1, not that of host h2', said)
+        os.rename(self.folder / 'host.key', self.folder / 'operator.key')
+        said = self.refused(key_files.of_caller, Kind.OPERATOR)
+        self.assertIn('host h1, not that of operator', said)
+
+    def test_file_without_a_key_is_refused(self):
+        for kind, text in ((Kind.HOST, 'x'), (Kind.SCHEDULER, '')):
+            key_files.write(
+                key_files.caller_path(self.conf, kind), text.strip)
+            self.refused(key_files.of_caller, kind)
+        path = key_files.master_path(self.conf)
+        for text in (b'', b'\n', b'gpgpu-master-1:AA==', b'\xff'):
+            path.write_bytes(text)
+            path.chmod(0o600)
+            self.refused(key_files.masters)
+
+    def test_file_may_have_several_master_keys(self):
+        other = signature.new_master()
+        key_files.write(key_files.master_path(self.conf),
+                        lambda: f'{self.master.to_text()}\n\n'
+                                f'{other.to_text()}')
+        self.assertEqual((self.master, other), key_files.masters(self.conf))
