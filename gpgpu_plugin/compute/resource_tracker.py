@@ -232,7 +232,8 @@ class ResourceTracker:
         if self._is_due(_T.RELEASE):
             # What is released is dirty, also if the answer gets lost.
             self._schedule.require(_T.CLEAN)
-            tasks.release(self._host(), self.inventory.accept)
+            if not tasks.release(self._host(), self.inventory.accept):
+                self.request_reconcile()
 
     def restore(
             self, assignments: Iterable[claim_obj.Assignment] | None = None,

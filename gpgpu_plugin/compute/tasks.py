@@ -209,21 +209,31 @@ def _moved(scan: scanner.Scan,
 
 
 def release(host: host_mod.Host, accept: Callable[
-        [inventory_obj.HostInventory | None], None]) -> None:
+        [inventory_obj.HostInventory | None], None]) -> bool:
     """Send pending releases, then pending confirmations of migrations.
 
     :param accept: called with the conductor's answers
+    :returns: whether all confirmations were accepted; one that was refused is
+        dropped, so that nothing waits for it for ever, and the host must
+        compare
     :raises ConductorUnavailable: whatever was not sent stays pending
     """
     pending = host.assignments.pending()
     if pending:
         accept(host.session.call(host.api.release, pending))
         host.assignments.remove_pending(pending)
+    all_accepted = True
     for confirmation in host.assignments.confirmations():
-        for inventory in host.session.call(
-                host.api.confirm_migration, confirmation):
-            accept(inventory)
+        try:
+            for inventory in host.session.call(
+                    host.api.confirm_migration, confirmation):
+                accept(inventory)
+        except exception.NotOwner as exc:
+            LOG.error('%s; %s compares its assignments with Nova instead',
+                      exc, host.name)
+            all_accepted = False
         host.assignments.remove_confirmation(confirmation)
+    return all_accepted
 
 
 def fetch(host: host_mod.Host) -> inventory_obj.HostInventory:

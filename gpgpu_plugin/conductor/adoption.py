@@ -179,6 +179,7 @@ class _Adoption:
             uuid=assignment.uuid, device=device, host_id=self._host.id,
             instance_uuid=assignment.instance_uuid, role=assignment.role,
             migration_uuid=assignment.migration_uuid or '',
+            source_host=assignment.source_host,
             ordinal=next(number for number in range(len(ordinals) + 1)
                          if number not in ordinals),
             active=1, vgpu_type=assignment.vgpu_type,

@@ -305,7 +305,8 @@ def _assign(session: orm.Session, host: models.Host,
             resource_class=resource_class, request=_fingerprint(request),
             allocated=allocated[resource_class] > 0,
             lease_expires_at=time.time() + lease,
-            host_generation=host.generation))
+            host_generation=host.generation,
+            source_host=request.source_host))
         allocated[resource_class] -= 1
     if assigned:
         device_db.swap(session, changes)
@@ -329,7 +330,8 @@ def _view(row: assignment_db.AnyAssignment, host: models.Host,
     return objects.Assignment(
         uuid=row.uuid, instance_uuid=row.instance_uuid, host=host.name,
         role=objects.ClaimRole(row.role),
-        migration_uuid=row.migration_uuid or None, device_uuid=device.uuid,
+        migration_uuid=row.migration_uuid or None,
+        source_host=row.source_host, device_uuid=device.uuid,
         stable_id=device.stable_id, address=device.address,
         variant=variant, resource_class=row.resource_class,
         vgpu_type=row.vgpu_type,

@@ -53,9 +53,10 @@ def confirm(
             session, confirmation.instance_uuid)
         active = [assignment for assignment in everywhere
                   if assignment.host_id in hosts]
-        claimed = [assignment for assignment in active
-                   if assignment.migration_uuid
-                   == confirmation.migration_uuid]
+        claimed = [
+            assignment for assignment in active
+            if assignment.migration_uuid == confirmation.migration_uuid
+            and _may_confirm(assignment, origin_id, origin)]
         outdated = _outdated(active, claimed)
         destination = [assignment for assignment in claimed
                        if assignment not in outdated]
@@ -77,24 +78,46 @@ def confirm(
     return db.write(work) if host_ids else ((), ())
 
 
+def _may_confirm(assignment: models.Assignment, origin_id: int,
+                 origin: session_obj.Origin | None) -> bool:
+    """Return whether the caller may confirm what was claimed.
+
+    Each host can claim devices of its own for any migration, and say from
+    where that is. Such a claim must not prevent the confirmation of others.
+    """
+    return (origin is None or assignment.host_id == origin_id
+            or releases.is_source(assignment, origin))
+
+
 def _host_ids(db: api.Database, confirmation: objects.MigrationConfirmation,
               origin: session_obj.Origin | None) -> tuple[set[int], int]:
     """Return ids of the hosts of source and destination, and the speaker's.
 
     They are read before the writing transaction, which must begin with its
     locks; an assignment's host never changes.
+
+    :raises NotOwner: all of it is other hosts'
     """
     with db.reader() as session:
         speaker = (None if origin is None
                    else host_db.find(session, origin.host))
-        host_ids = assignment_db.host_ids(
-            session, confirmation.source_assignments) | {
-                assignment.host_id for assignment in assignment_db.of_instance(
-                    session, confirmation.instance_uuid)
-                if assignment.migration_uuid == confirmation.migration_uuid}
-    if speaker is None:
-        return host_ids, 0
-    return host_ids | {speaker.id}, speaker.id
+        if origin is not None:
+            sessions.refuse(speaker, origin, reported=False)
+        source = assignment_db.host_ids(
+            session, confirmation.source_assignments)
+        claimed = [
+            assignment for assignment in assignment_db.of_instance(
+                session, confirmation.instance_uuid)
+            if assignment.migration_uuid == confirmation.migration_uuid]
+    own_id = speaker.id if speaker is not None else 0
+    own = {assignment.host_id for assignment in claimed
+           if _may_confirm(assignment, own_id, origin)}
+    if origin is None:
+        return source | own, own_id
+    if source - {own_id} or (claimed and not own and not source):
+        raise sessions.not_owner(
+            origin, f'to confirm migration {confirmation.migration_uuid}')
+    return own | {own_id}, own_id
 
 
 def _outdated(active: Sequence[models.Assignment],

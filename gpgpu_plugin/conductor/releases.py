@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -37,6 +38,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import session as session_obj
@@ -45,6 +47,7 @@ _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 _Events = Mapping[device_rules.DeviceState, device_rules.DeviceEvent]
 
+_ABORT_TOUCHED: _Events = {_State.PROVISIONING: _Event.ABORT_TOUCHED}
 _RELEASE: _Events = {
     _State.PROVISIONING: _Event.ABORT_TOUCHED,
     _State.ASSIGNED: _Event.RELEASE}
@@ -125,22 +128,28 @@ def _end(
 
     :param kind: kind of the events that record it
     :param events: events for the device, by its state
-    :returns: None if no such assignment ever existed
+    :returns: None if no such assignment ever existed, or if those of another
+        host have ended
     :raises Conflict: a device is in another state
     """
     host_id = host_id_of(db, uuids)
     if host_id is None:
         return None
 
-    def work(session: orm.Session) -> inventory_obj.HostInventory:
+    def work(session: orm.Session) -> inventory_obj.HostInventory | None:
         [host] = host_db.lock_ids(session, [host_id])
-        if origin is not None and origin.host == host.name:
-            sessions.check(host, origin, reported=False)
         loaded = capacity.load_host(session, host.id)
-        # The source of a migration ends what was claimed here for it. The
-        # UUIDs name one claim, so that a late call ends nothing else. The
+        # The UUIDs name one claim, so that a late call ends nothing else. The
         # device of one that ended may be another instance's now.
         ended = [row for row in loaded.rows.assignments if row.uuid in uuids]
+        if origin is None or origin.host == host.name:
+            sessions.check(host, origin, reported=False)
+        else:
+            sessions.refuse(host_db.find(session, origin.host), origin,
+                            reported=False)
+            _check_foreign(ended, events, driver_capacities, origin)
+            if not ended:
+                return None
         devices = _end_all(
             session, host, ended, kind, events, fault, detail,
             policies={group.rows.id: group.rows.variant.cleaning_policy
@@ -150,6 +159,34 @@ def _end(
         return inventory.refresh(
             session, host, loaded.after(devices, ended=uuids).groups)
     return db.write(work)
+
+
+def _check_foreign(rows: Iterable[assignment_db.AssignmentRow],
+                   events: _Events,
+                   driver_capacities: report_obj.DriverCapacities | None,
+                   origin: session_obj.Origin) -> None:
+    """Refuse a host that ends assignments of another one.
+
+    The source of a migration that failed ends what was claimed for it. It does
+    not know the devices, so they are cleaned.
+
+    :raises NotOwner: it does more than that
+    """
+    for row in rows:
+        if not is_source(row, origin):
+            raise sessions.not_owner(origin, f'assignment {row.uuid}')
+    if events != _ABORT_TOUCHED or driver_capacities is not None:
+        raise sessions.not_owner(origin, 'the state of a device')
+
+
+def is_source(row: assignment_db.AnyAssignment,
+              origin: session_obj.Origin) -> bool:
+    """Return whether another host claimed a device for a migration from here.
+
+    Then the caller may end the claim, or confirm the migration.
+    """
+    return (row.role == claim_obj.ClaimRole.DESTINATION
+            and row.source_host == origin.host)
 
 
 def _end_all(session: orm.Session, host: models.Host,

@@ -227,12 +227,15 @@ def refuse(host: _Host | None, origin: objects.Origin | None, *,
 
     :param origin: None: the conductor itself, or an operator
     :param reported: the session must have reported the host's devices
+    :raises NotOwner: another host calls
     :raises Fenced: another session speaks for the host
     :raises SessionLost: the database knows less than the host
     :raises Conflict: the session has not reported yet
     """
     if origin is None:
         return
+    if host is not None and origin.host != host.name:
+        raise not_owner(origin, f'a change of host {host.name}')
     if host is None:
         raise _lost(origin, 'it does not know the host')
     if host.start_uuid is None:
@@ -253,6 +256,14 @@ def refuse(host: _Host | None, origin: objects.Origin | None, *,
         raise exception.Conflict(
             kind='host', name=host.name,
             reason=f'session {host.session} has not reported its devices yet')
+
+
+def not_owner(origin: objects.Origin, change: str) -> exception.NotOwner:
+    """Return the error of a call that changes what is not its host's.
+
+    :param change: what it asks for, such as ``a change of host h2``
+    """
+    return exception.NotOwner(change=change, host=origin.host)
 
 
 def _lost(origin: objects.Origin, reason: str) -> exception.SessionLost:

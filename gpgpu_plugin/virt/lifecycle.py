@@ -255,6 +255,8 @@ class LifecycleMixin(service.ServiceMixin):
         return claim_obj.ClaimRequest(
             instance_uuid=instance.uuid, host=self.gpu_tracker.host,
             role=role, migration_uuid=migration_uuid,
+            source_host=(None if migration is None
+                         else migration.source_compute),
             project_id=instance.project_id, user_id=instance.user_id,
             numa_nodes=None if topology is None else tuple(
                 sorted({cell.id for cell in topology.cells})),

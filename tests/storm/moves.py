@@ -56,6 +56,7 @@ def claim_request(instance: str, host: str, gpus: int,
         role=claim_obj.ClaimRole.INSTANCE if migration is None
         else claim_obj.ClaimRole.DESTINATION,
         migration_uuid=None if migration is None else migration.uuid,
+        source_host=None if migration is None else migration.source_compute,
         request=request.Request(demands=(request.Demand(
             resource_class=naming.resource_class(VARIANT), count=gpus),)))
 

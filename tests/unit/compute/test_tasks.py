@@ -187,10 +187,10 @@ class ReleaseTest(TasksTestCase):
         self.api.confirm_migration.return_value = ['of h1', 'of h2']
 
     def release(self):
-        tasks.release(self.host, self.accepted.append)
+        return tasks.release(self.host, self.accepted.append)
 
     def test_every_answer_is_accepted_and_nothing_stays_pending(self):
-        self.release()
+        self.assertTrue(self.release())
         self.assertEqual(['after the release', 'of h1', 'of h2'],
                          self.accepted)
         self.assertEqual(([], []), (
@@ -202,6 +202,16 @@ class ReleaseTest(TasksTestCase):
         self.assertRaises(exception.ConductorUnavailable, self.release)
         self.assertEqual(([], [self.confirmation]), (
             self.book.pending(), self.book.confirmations()))
+
+    def test_confirmation_that_is_refused_does_not_stop_the_others(self):
+        other = dataclasses.replace(self.confirmation, migration_uuid='m2')
+        self.book.add_confirmation(other)
+        self.api.confirm_migration.side_effect = [
+            exception.NotOwner(change='to confirm migration m1', host='h1'),
+            ['of h1']]
+        self.assertFalse(self.release())
+        self.assertEqual(['after the release', 'of h1'], self.accepted)
+        self.assertEqual([], self.book.confirmations())
 
     def test_conductor_that_is_away_keeps_releases_pending(self):
         self.api.release.side_effect = exception.ConductorUnavailable(

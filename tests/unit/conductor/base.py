@@ -92,11 +92,11 @@ class ConductorTestCase(base.BaseTestCase):
         return claims.claim(
             self.db, self.request(count, instance, **kwargs), lease=60)
 
-    def claim_destination(self, count, migration_uuid, **kwargs):
+    def claim_destination(self, count, migration_uuid, source='h1', **kwargs):
         return claims.claim(self.db, dataclasses.replace(
             self.request(count, **kwargs),
             role=claim_obj.ClaimRole.DESTINATION,
-            migration_uuid=migration_uuid), lease=60)
+            migration_uuid=migration_uuid, source_host=source), lease=60)
 
     def boot(self, count=1, instance='i1', **kwargs):
         granted = self.claim(count, instance, **kwargs)

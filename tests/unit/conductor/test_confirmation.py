@@ -11,13 +11,18 @@
 #    under the License.
 """Tests of confirmed migrations: roles and releases in one transaction."""
 
+import uuid
+
 import fixtures
 import sqlalchemy as sa
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import confirmation
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 
@@ -168,3 +173,72 @@ class ConfirmationTest(base.ConductorTestCase):
             self.assertRaises(RuntimeError, self.confirm, 'm1', source)
         self.assertEqual({('h1', 'instance', None): source,
                           ('h2', 'destination', 'm1'): moved}, self.roles())
+
+
+class OwnerTest(base.ConductorTestCase):
+    """Calls of h1 (source), h2 (destination) and h3 (any other host)."""
+
+    def setUp(self):
+        super().setUp()
+        self.nodes = {name: str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+                      for name in ('h1', 'h2', 'h3')}
+        for name in ('h2', 'h3'):
+            hosts.store(self.db, base.scan(
+                base.EIGHT, host=name, node_uuid=self.nodes[name]))
+        self.source = base.uuids(self.boot(1))
+        self.moved = base.uuids(self.claim_destination(1, 'm1', host='h2'))
+
+    def origin(self, name, **fields):
+        return hosts.origin(name, self.nodes[name], **fields)
+
+    def confirm(self, name, source=(), instance='i1'):
+        return confirmation.confirm(
+            self.db, claim_obj.MigrationConfirmation(
+                instance_uuid=instance, migration_uuid='m1',
+                source_assignments=tuple(source)), self.origin(name))
+
+    def abort(self, name, uuids, **fields):
+        return releases.abort(self.db, uuids, touched=True, fault=None,
+                              origin=self.origin(name, **fields))
+
+    def active(self, host):
+        return [assignment.uuid
+                for assignment in claims.of_instance(self.db, 'i1')
+                if assignment.host == host]
+
+    def test_claim_of_a_third_host_prevents_no_confirmation(self):
+        # h3 read the migration's UUID, and says that it is from h3.
+        claimed = base.uuids(self.claim_destination(
+            1, 'm1', source='h3', host='h3'))
+        _, changed = self.confirm('h1', self.source)
+        self.assertEqual(([], self.moved, claimed),
+                         tuple(map(self.active, ('h1', 'h2', 'h3'))))
+        self.assertEqual(('h2', 'h3'), changed)
+
+    def test_destination_confirms_what_it_claimed(self):
+        self.confirm('h2')
+        [found] = [found for found in claims.of_instance(self.db, 'i1')
+                   if found.host == 'h2']
+        self.assertEqual('instance', found.role)
+
+    def test_third_host_is_refused(self):
+        for source in ((), self.source):
+            self.assertRaises(exception.NotOwner, self.confirm, 'h3', source)
+        self.assertRaises(exception.NotOwner, self.abort, 'h3', self.moved)
+        self.assertEqual((self.source, self.moved),
+                         tuple(map(self.active, ('h1', 'h2'))))
+
+    def test_third_host_learns_nothing_by_uuids_of_another_instance(self):
+        self.assertRaises(exception.NotOwner, self.confirm, 'h3',
+                          self.source, 'i9')
+        releases.release(self.db, self.source)
+        self.assertIsNone(self.abort('h3', self.source))
+
+    def test_source_ends_what_was_claimed_for_its_migration(self):
+        self.assertEqual('h2', self.abort('h1', self.moved).host)
+        self.assertEqual([], self.active('h2'))
+
+    def test_outdated_session_of_the_source_ends_nothing(self):
+        self.assertRaises(exception.Fenced, self.abort, 'h1', self.moved,
+                          session=0, start_uuid='old')
+        self.assertEqual(self.moved, self.active('h2'))
