@@ -9,10 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage db``: the database schema.
-
-No other command uses SQL.
-"""
+"""``gpgpu-manage db``: the database schema."""
 
 from __future__ import annotations
 
@@ -21,11 +18,9 @@ import datetime
 
 from cliff import command
 from cliff import show
-from oslo_config import cfg
 
-from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.cmd import database
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
@@ -33,21 +28,7 @@ from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import sqlite_lock
 
 
-class _Command(configuration.Command):
-    """Mixin of a command that uses the database."""
-
-    @property
-    def database_conf(self) -> cfg.ConfigOpts:
-        """Return the configuration that names the database.
-
-        Nova's file is not read: its ``[database]`` is Nova's own.
-        """
-        conf = self.configuration(base.CONFIG_FILE)
-        api.register_opts(conf)
-        return conf
-
-
-class DBSync(_Command, command.Command):
+class DBSync(database.Command, command.Command):
     """Migrate the database to the newest schema; safe to repeat."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -57,18 +38,18 @@ class DBSync(_Command, command.Command):
             f'schema is at revision {migration.version(engine)}{already}\n')
 
 
-class DBRestored(_Command, command.Command):
+class DBRestored(database.Command, command.Command):
     """Have all hosts report what they have after a restore of a backup."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         # Only this command needs the conductor's rules.
         from gpgpu_plugin.conductor import sessions  # noqa: PLC0415
-        hosts = sessions.mark_restored(api.Database(self.database_conf))
+        hosts = sessions.mark_restored(self.database)
         self.app.stdout.write(
             f'{len(hosts)} hosts will report what they have\n')
 
 
-class DBPurge(_Command, command.Command):
+class DBPurge(database.Command, command.Command):
     """Delete old events and ended assignments; their usage is kept."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -84,12 +65,12 @@ class DBPurge(_Command, command.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        database = api.Database(self.database_conf)
-        lock = sqlite_lock.SQLiteLock(database.engine.url)
+        db = self.database
+        lock = sqlite_lock.SQLiteLock(db.engine.url)
         lock.acquire()
         try:
             purged = purge.purge(
-                database, parsed_args.before, parsed_args.max_rows)
+                db, parsed_args.before, parsed_args.max_rows)
         finally:
             lock.release()
         self.app.stdout.write(
@@ -111,7 +92,7 @@ def _date(text: str) -> datetime.datetime:
     return found
 
 
-class DBVersion(_Command, show.ShowOne):
+class DBVersion(database.Command, show.ShowOne):
     """Show the revision of the schema, and the newest one."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:

@@ -1,0 +1,45 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Connection of a command to the plugin's own database."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import migration
+
+
+class Command(configuration.Command):
+    """Mixin of a command that uses the database."""
+
+    @property
+    def database_conf(self) -> cfg.ConfigOpts:
+        """Return the configuration that names the database.
+
+        Nova's file is not read: its ``[database]`` is Nova's own.
+        """
+        conf = self.configuration(base.CONFIG_FILE)
+        api.register_opts(conf)
+        return conf
+
+    @property
+    def database(self) -> api.Database:
+        """Return the database.
+
+        :raises ConfigInvalid: it does not have the newest schema
+        """
+        found = api.Database(self.database_conf)
+        migration.check_current(found.engine)
+        return found
