@@ -79,7 +79,7 @@ def compared(session: orm.Session, device: device_db.AnyDevice,
 
     The host compares them with its own baseline, which may be lost, or
     written by whoever took over the host. This compares them with what the
-    last cleaning found.
+    last cleaning that passed found.
     """
     end = ledger_db.chain(session, device.uuid)
     if end is None or end.settings is None:
@@ -98,7 +98,8 @@ def _judged(before: cleaning.StepResult,
         return result
     return dataclasses.replace(
         result, outcome=cleaning.Outcome.FAILED,
-        reason=f'it differs from what its last cleaning found: '
+        reason=f'it differs from what the last cleaning that passed '
+               f'found: '
                f'{"; ".join(changes)}')
 
 

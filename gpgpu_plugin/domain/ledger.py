@@ -16,8 +16,8 @@ quarantined or was released from quarantine. Its content is canonical JSON,
 which is stored, sent and hashed as it is. It names the hash of the record
 before it, so that a change of one record shows in all that follow.
 
-What is checked here, doc/source/admin/cleaning.rst has as a script for people
-who do not have the plugin. Both must stay the same.
+doc/source/admin/cleaning.rst has the same checks as a script, for people who
+do not have the plugin. Keep both the same.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Entry:
     :ivar attempt: UUID of the cleaning
     :ivar assignment_uuid: the last assignment of the device, with the instance
         and project that had it; None if there was none
-    :ivar actor: operator of the verdict ``released``
+    :ivar actor: who released the device, and the key that signed the call;
+        None for other verdicts
     :ivar started_at: when the cleaning began, ISO 8601, UTC
     :ivar finished_at: when the record was written, ISO 8601, UTC
     """
@@ -133,7 +134,7 @@ class Record:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Head:
-    """What is known of a chain beside its records.
+    """End of a chain, which is stored apart from its records.
 
     :ivar number: number of its records
     :ivar hash: of its last record; '' if there is none
@@ -166,7 +167,7 @@ def record(entry: Entry) -> Record:
 
 
 def _finite(result: cleaning.StepResult) -> cleaning.StepResult:
-    """Return a result whose duration is a number of JSON, in milliseconds."""
+    """Return a result whose duration is finite, in seconds rounded to ms."""
     # In this order: neither comparison is true of NaN, which becomes 0.
     seconds = max(0.0, min(float(result.seconds), _LONGEST))
     return dataclasses.replace(result, seconds=round(seconds, 3))
@@ -207,5 +208,6 @@ def _defect(found: Record, device_uuid: str, number: int,
                 f'{fields["device_uuid"]}')
     if fields['previous_hash'] != previous:
         return (f'it follows a record with the hash '
-                f'{fields["previous_hash"] or "of none"}, not {previous}')
+                f'{fields["previous_hash"] or "(empty)"}, not '
+                f'{previous or "(empty)"}')
     return None

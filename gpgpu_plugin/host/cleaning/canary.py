@@ -13,8 +13,8 @@
 
 The marks are written after the guest has ended and before the first step. VFIO
 itself may reset the function before that, when it is opened. A mark that is
-found afterwards shows that the guest's own data may be there, too. Only what
-the largest memory BAR shows is looked at.
+found afterwards shows that the guest's own data may be there, too. Only
+memory that the largest prefetchable BAR shows is looked at.
 """
 
 from __future__ import annotations

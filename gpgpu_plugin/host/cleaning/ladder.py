@@ -11,7 +11,8 @@
 #    under the License.
 """The steps of one cleaning, run one after the other.
 
-No step follows one that failed, since what it would find says nothing.
+The cleaning stops at the first step that fails, since what another step would
+find then says nothing.
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ _MIB = 1024 ** 2
 
 
 class ScrubStep(step.Step):
-    """Step that writes all memory through the largest memory BAR.
+    """Step that writes all memory through the largest prefetchable BAR.
 
-    It satisfies no policy unless that BAR shows all memory of the GPU.
+    It is inapplicable if that BAR shows only a part of the GPU's memory, or if
+    the GPU has more than SCRUB_LIMIT.
     """
 
     name = cleaning.SCRUB

@@ -30,7 +30,9 @@ Facts = dict[str, str | int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """A device that is being cleaned: no guest has it, no process opens it.
+    """A device that is being cleaned.
+
+    No guest has it, and only the privileged helper opens it.
 
     :ivar functions: as they were before the cleaning, the device's own first
     :ivar read: reads the functions again; it raises HostError if another

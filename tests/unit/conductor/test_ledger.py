@@ -312,7 +312,8 @@ class SettingsTest(LedgerCase):
         found = self.clean_with(self.again(task), 'bb', '1234')
         self.assertEqual('failed', found['verdict'])
         self.assertIn(
-            f'settings failed: it differs from what its last cleaning found: '
+            f'settings failed: it differs from what the last cleaning that '
+            f'passed found: '
             f'option_rom_sha256 was aa, is bb; vendor of {task.stable_id} was '
             f'10de, is 1234', found['reason'])
         self.assertEqual('quarantined', self.row(task).state)
