@@ -59,8 +59,12 @@ def _opened(root: str, address: str) -> Iterator[vfio_device.Device]:
 
 
 @contextlib.contextmanager
-def _opened_gpu(root: str, address: str) -> Iterator[vfio_device.Device]:
-    """Open an idle GPU during the block, and no other function of its card."""
+def opened_gpu(root: str, address: str) -> Iterator[vfio_device.Device]:
+    """Open an idle GPU during the block, and no other function of its card.
+
+    :param root: root of the caller's sysfs
+    :raises OSError: the GPU or the root is refused, or it cannot be opened
+    """
     sysfs.check_root(root)
     guard.check_gpu(root, address)
     with _opened(root, address) as device:
@@ -74,7 +78,7 @@ def _opened_memory(root: str, address: str,
 
     Other functions, also those on its card, have registers behind their BARs.
     """
-    with _opened_gpu(root, address) as device:
+    with opened_gpu(root, address) as device:
         yield device.memory()
 
 
@@ -153,12 +157,23 @@ def hot_reset(root: str, address: str, functions: Sequence[str]) -> None:
     :raises OSError: the kernel refused, or the function or root is refused
     """
     with _opened(root, address) as device:
-        with _explained(root, address):
-            scope = device.hot_reset_scope()
-        _check_scope(root, address, [member.address for member in scope],
-                     functions)
-        with _explained(root, address):
-            device.hot_reset(member.group for member in scope)
+        reset_card(device, root, address, functions)
+
+
+def reset_card(device: vfio_device.Device, root: str, address: str,
+               functions: Iterable[str]) -> None:
+    """Reset the card of a function that this process has open.
+
+    :param device: the function
+    :param functions: all functions of the card, as the caller knows it
+    :raises OSError: as hot_reset does
+    """
+    with _explained(root, address):
+        scope = device.hot_reset_scope()
+    _check_scope(root, address, [member.address for member in scope],
+                 functions)
+    with _explained(root, address):
+        device.hot_reset(member.group for member in scope)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.RESET_TIMEOUT)
@@ -171,7 +186,7 @@ def firmware(root: str, address: str) -> tuple[str, str]:
         empty if the GPU shows none
     :raises OSError: the device does not answer, or it or the root is refused
     """
-    with _opened_gpu(root, address) as device:
+    with opened_gpu(root, address) as device:
         region = device.option_rom()
         rom = hashlib.sha256()
         for at in range(0, region.size, _MIB):

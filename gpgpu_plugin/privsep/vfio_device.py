@@ -38,6 +38,7 @@ VFIO_DEVICE_GET_PCI_HOT_RESET_INFO = 0x3b70
 VFIO_DEVICE_PCI_HOT_RESET = 0x3b71
 VFIO_TYPE1_IOMMU = 1
 VFIO_TYPE1v2_IOMMU = 3
+VFIO_PCI_BAR0_REGION_INDEX = 0
 VFIO_PCI_BAR5_REGION_INDEX = 5
 VFIO_PCI_ROM_REGION_INDEX = 6
 VFIO_PCI_CONFIG_REGION_INDEX = 7
@@ -222,6 +223,16 @@ class Device:
             & _BAR_BITS == PCI_BASE_ADDRESS_MEM_PREFETCH]
         self.enable_memory()
         return max(regions, key=lambda region: region.size, default=None)
+
+    def registers(self) -> Region:
+        """Return BAR 0, ready to be accessed.
+
+        Only where the model is known to have its registers there.
+
+        :raises OSError: the device does not answer
+        """
+        self.enable_memory()
+        return self.region(VFIO_PCI_BAR0_REGION_INDEX)
 
     def option_rom(self) -> Region:
         """Return the option ROM, ready to be read.

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import nvidia
 
 MEMORY = 2 * 1024 ** 2
 _PLACES = 16
@@ -37,6 +38,8 @@ class FakeVFIO:
     :ivar outlasting: addresses of GPUs whose memory a reset does not clear
     :ivar sizes: bytes of memory by address; MEMORY for others
     :ivar stuck: addresses of GPUs that do not keep what is written
+    :ivar uncleared: addresses of GPUs that never report that they have
+        cleared their memory
     :ivar roms: option ROMs by address; the others have none
     """
 
@@ -45,6 +48,7 @@ class FakeVFIO:
         self._note = note
         self.outlasting: set[str] = set()
         self.stuck: set[str] = set()
+        self.uncleared: set[str] = set()
         self.sizes: dict[str, int] = {}
         self.roms: dict[str, bytes] = {}
         self._content: dict[str, bytearray] = {}
@@ -74,6 +78,22 @@ class FakeVFIO:
                 f'caller does not name')
         for name in functions:
             self.clear(name)
+
+    def reset_and_wait(self, address: str, functions: Sequence[str],
+                       ) -> nvidia.ClearReading:
+        vendor, model = (
+            (self._devices / address / name).read_text().strip()[2:]
+            for name in ('vendor', 'device'))
+        architecture = nvidia.architecture(vendor, model)
+        if architecture is None:
+            raise exception.HostError(
+                path=address, reason='nobody can wait until it has cleared '
+                f'its memory: no register of {vendor}:{model} is known')
+        self.hot_reset(address, functions)
+        return nvidia.ClearReading(
+            before=1, first=0, boot=nvidia.REGISTERS[architecture].booted,
+            clear=0 if address in self.uncleared else nvidia.CLEARED,
+            milliseconds=20)
 
     def _on_bus(self, address: str) -> list[str]:
         """Return the functions on the bus of a function."""

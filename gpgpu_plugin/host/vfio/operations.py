@@ -21,9 +21,11 @@ import typing
 from collections.abc import Callable
 from collections.abc import Sequence
 
+from gpgpu_plugin import nvidia
 from gpgpu_plugin import privsep
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import binding
+from gpgpu_plugin.privsep import memory_clear
 from gpgpu_plugin.privsep import vfio as privsep_vfio
 
 T = typing.TypeVar('T')
@@ -50,6 +52,17 @@ class VFIO(typing.Protocol):
         It is refused if the reset would also reset what is not on the card.
 
         :param functions: addresses of all functions of the card
+        """
+
+    def reset_and_wait(self, address: str, functions: Sequence[str],
+                       ) -> nvidia.ClearReading:
+        """Reset a card as hot_reset does, and wait for its GPU.
+
+        It waits until the GPU reports that it has cleared its memory, or for
+        memory_clear.SECONDS.
+
+        :param address: the GPU
+        :returns: what it reported before and after; it may not be cleared
         """
 
     def firmware(self, address: str) -> dict[str, str]:
@@ -104,6 +117,13 @@ class PrivilegedVFIO(VFIO):
     def hot_reset(self, address: str, functions: Sequence[str]) -> None:
         self._call(privsep_vfio.hot_reset, address, 'it cannot be reset',
                    list(functions))
+
+    def reset_and_wait(self, address: str, functions: Sequence[str],
+                       ) -> nvidia.ClearReading:
+        return nvidia.ClearReading(*self._call(
+            memory_clear.reset_and_wait, address,
+            'nobody can wait until it has cleared its memory',
+            list(functions)))
 
     def firmware(self, address: str) -> dict[str, str]:
         found = self._call(

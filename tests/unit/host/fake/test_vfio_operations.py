@@ -11,6 +11,7 @@
 #    under the License.
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import nvidia
 from gpgpu_plugin.host.fake import vfio_operations
 from tests.unit.host.cleaning import card
 
@@ -62,3 +63,25 @@ class FakeVFIOTest(card.CardCase):
         self.vfio.stuck.clear()
         self.assertEqual(512, self.vfio.scrub(self.address, 512))
         self.assertEqual(self.zeros, self.vfio.content(self.address))
+
+    def test_registers_of_an_unknown_model_are_not_read(self):
+        self.vfio.content(self.address)[:6] = b'secret'
+        exc = self.assertRaises(
+            exception.HostError, self.vfio.reset_and_wait, self.address,
+            [self.address, *self.gpu.companions])
+        self.assertIn(f'10de:{self.gpu.device}', str(exc))
+        self.assertEqual(b'secret', self.vfio.content(self.address)[:6])
+
+
+class ClearTest(card.CardCase):
+
+    def test_reset_is_waited_for(self):
+        self.vfio.content(self.address)[:6] = b'secret'
+        found = self.vfio.reset_and_wait(self.address, [self.address])
+        registers = nvidia.REGISTERS[nvidia.Architecture.ADA]
+        self.assertTrue(registers.is_cleared(found.boot, found.clear))
+        self.assertEqual(
+            bytes(vfio_operations.MEMORY), self.vfio.content(self.address))
+        self.vfio.uncleared.add(self.address)
+        self.assertEqual(0, self.vfio.reset_and_wait(
+            self.address, [self.address]).clear)

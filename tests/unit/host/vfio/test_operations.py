@@ -17,6 +17,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import nvidia
 from gpgpu_plugin import privsep
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.vfio import operations
@@ -24,6 +25,8 @@ from gpgpu_plugin.host.vfio import operations
 ADDRESS = '0000:3b:00.0'
 CALLS = {
     'hot_reset': (([ADDRESS],), None, None),
+    'reset_and_wait': (([ADDRESS],), nvidia.ClearReading(1, 0, 255, 1, 20),
+                       (1, 0, 255, 1, 20)),
     'firmware': ((), {'option ROM': 'ab', 'VPD': ''}, ('ab', '')),
     'memory': ((), 1024, 1024),
     'write_marks': (('seed',), (64, 64), [64, 64]),
