@@ -34,6 +34,7 @@ SETTINGS = 'settings'
 SCRUB = 'scrub'
 CANARY = 'canary'
 PROGRAM = 'program'
+MEMORY_CLEAR = 'memory-clear'
 HOST_DRIVER = 'host-driver'
 
 DEFAULT, RESET_ONLY = 'default', 'reset-only'
@@ -47,7 +48,8 @@ OF_MDEVS = (HOST_DRIVER,)
 OF_VFS = (HOST_DRIVER, RESET, SETTINGS)
 """Steps of vGPUs and VFs, whatever the policy of their variant."""
 
-SHIPPED = frozenset({FLR, PROGRAM, *OF_VFS}.union(*POLICIES.values()))
+SHIPPED = frozenset({FLR, PROGRAM, MEMORY_CLEAR, *OF_VFS}.union(
+    *POLICIES.values()))
 """Steps of the plugin itself."""
 
 SEPARATOR = '+'

@@ -20,14 +20,42 @@ leaves more of a GPU as it was; a policy must name it.
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Callable
+
+from gpgpu_plugin import exception
 from gpgpu_plugin.domain import broken_resets
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.cleaning import step
 
+T = typing.TypeVar('T')
+
 # What must be the same after a reset. A VF's number is a part of its id.
 _IDENTITY = ('id', 'vendor', 'device', 'subsystem_vendor', 'subsystem',
              'revision', 'class_code', 'serial', 'dsn')
+
+
+def checked(target: step.Target, reset: Callable[[], T], *,
+            alone: bool = False) -> tuple[T, list[str]]:
+    """Reset a device, and compare its identity with that before.
+
+    :param reset: resets it
+    :param alone: whether that resets its own function only
+    :returns: what ``reset`` returned, and how the identity differs
+    :raises HostError: its reset is known to be broken, or the kernel refused
+    """
+    before = target.functions[0]
+    reason = broken_resets.reason(before, alone=alone)
+    if reason is not None:
+        raise exception.HostError(
+            path=target.address, reason=f'it was not reset: {reason}; change '
+            f'the cleaning policy of its variant')
+    result = reset()
+    target.check()
+    target.after_reset()
+    [after, *_] = target.read()
+    return result, _changes(before, after)
 
 
 class FunctionResetStep(step.Step):
@@ -41,16 +69,8 @@ class FunctionResetStep(step.Step):
 
     def _checked(self, target: step.Target, *,
                  alone: bool) -> cleaning.StepResult:
-        before = target.functions[0]
-        reason = broken_resets.reason(before, alone=alone)
-        if reason is not None:
-            return self.failed(f'{target.address} was not reset: {reason}; '
-                               f'change the cleaning policy of its variant')
-        facts = self._reset(target, alone=alone)
-        target.check()
-        target.after_reset()
-        [after, *_] = target.read()
-        changes = _changes(before, after)
+        facts, changes = checked(
+            target, lambda: self._reset(target, alone=alone), alone=alone)
         if changes:
             return self.failed('; '.join(changes), **facts)
         return self.passed(f'{target.address} was reset, and its identity is '
@@ -66,9 +86,8 @@ class FunctionResetStep(step.Step):
         if alone:
             target.access.binder.reset(target.functions[0])
             return {'method': 'function'}
-        functions = [function.address for function in target.functions]
-        target.vfio.hot_reset(target.address, functions)
-        return {'method': 'card', 'functions': len(functions)}
+        target.vfio.hot_reset(target.address, target.addresses)
+        return {'method': 'card', 'functions': len(target.addresses)}
 
 
 class ResetStep(FunctionResetStep):

@@ -57,6 +57,11 @@ class Target:
         return self.functions[0].address
 
     @property
+    def addresses(self) -> list[str]:
+        """Return the addresses of all functions, the device's own first."""
+        return [function.address for function in self.functions]
+
+    @property
     def vfio(self) -> operations.VFIO:
         """Return what VFIO does with the device, for one call.
 

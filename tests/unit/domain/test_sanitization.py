@@ -98,10 +98,13 @@ class ExportTest(base.BaseTestCase):
         self.assertTrue(passes(found))
 
     def test_cleaning_that_proves_nothing_about_memory_fails(self):
-        found = machine(entry(steps=('reset', 'settings')))
-        self.assertEqual((True, False), (
-            found['served_tenant'], found['sanitized']))
-        self.assertFalse(passes(found))
+        for steps in (('reset', 'settings'), ('flr', 'settings')):
+            found = machine(entry(steps=steps))
+            self.assertEqual((True, False), (
+                found['served_tenant'], found['sanitized']))
+            self.assertFalse(passes(found))
+        self.assertTrue(passes(machine(
+            entry(steps=('reset', 'memory-clear', 'settings')))))
         self.assertTrue(passes(machine(entry(steps=('reset', 'acme-scrub')))))
         self.assertTrue(passes(machine(entry(steps=('host-driver',)))))
 

@@ -76,9 +76,9 @@ class FunctionResetTest(card.CardCase):
         target = dataclasses.replace(self.target(), functions=(
             dataclasses.replace(self.gpu, device='2330'),))
         del self.host.kernel.written[:]
-        result = reset.FunctionResetStep().run(target)
-        self.assertEqual('failed', result.outcome)
-        self.assertIn('state', result.reason)
+        exc = self.assertRaises(
+            exception.HostError, reset.FunctionResetStep().run, target)
+        self.assertIn('was not reset: an FLR keeps state', str(exc))
         self.assertEqual([], self.host.kernel.written)
 
 
