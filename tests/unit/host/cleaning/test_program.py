@@ -12,9 +12,7 @@
 """Tests of the step that runs an operator's program."""
 
 import dataclasses
-import os
 import pathlib
-import time
 
 import fixtures
 
@@ -50,37 +48,13 @@ class ProgramTest(card.CardCase):
         self.assertEqual('failed', result.outcome)
         self.assertIn('ended with status 3: no tool', result.reason)
 
-    def test_program_gets_facts_and_nothing_else(self):
-        with fixtures.EnvironmentVariable('OS_PASSWORD', 'secret'):
-            result = self.run_step('env')
-        found = dict(line.split('=', 1)
-                     for line in result.facts['output'].splitlines())
-        for name in ('PWD', '_', 'SHLVL', 'OLDPWD'):
-            found.pop(name, None)
-        self.assertEqual(
-            {'PATH': os.environ['PATH'], 'GPGPU_ADDRESS': self.address,
-             'GPGPU_FUNCTIONS': self.address, 'GPGPU_STABLE_ID': self.gpu.id,
-             'GPGPU_IDS': f'10de:{self.gpu.device}',
-             'GPGPU_MEMORY_MIB': '80', 'GPGPU_ASSIGNMENT': 'a'}, found)
-
-    def test_long_output_is_cut_at_its_beginning(self):
-        result = self.run_step('head -c 5000 /dev/zero | tr "\\0" x; echo end')
-        self.assertEqual('x' * 1996 + 'end', result.facts['output'])
-
-    def test_program_that_takes_too_long_is_ended_with_its_children(self):
-        pid = pathlib.Path(f'{self.path}.pid')
+    def test_program_that_takes_too_long_fails(self):
         step = program.ProgramStep()
-        step.seconds = 2
-        result = self.run_step(
-            f'sleep 600 & echo $! > {pid}; wait', step)
+        step.seconds = 0.5
+        result = self.run_step('echo begun; sleep 600', step)
         self.assertEqual('failed', result.outcome)
-        self.assertIn('took longer than 2 s', result.reason)
-        child = int(pid.read_text())
-        deadline = time.monotonic() + 60
-        while pathlib.Path(f'/proc/{child}/cmdline').exists() and (
-                pathlib.Path(f'/proc/{child}/cmdline').read_bytes()):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        self.assertIn('took longer than 0.5 s', result.reason)
+        self.assertEqual('begun', result.facts['output'])
 
     def test_program_that_cannot_run_blames_no_device(self):
         target = self.target()

@@ -1,0 +1,92 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of programs of the operator that steps run."""
+
+import os
+import pathlib
+import time
+from unittest import mock
+
+import fixtures
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.host.cleaning import operator_program
+from tests.unit.host.cleaning import card
+
+
+class RunTest(card.CardCase):
+
+    def run_program(self, text, *, seconds=60, join_errors=False):
+        return operator_program.run(
+            ['/bin/sh', '-c', text, 'sh', 'first'],
+            self.target(memory_mib=80), seconds, option='[gpgpu] an_option',
+            join_errors=join_errors)
+
+    def test_output_and_errors_are_separate_or_joined(self):
+        text = 'echo "$1"; echo second >&2; exit 3'
+        self.assertEqual(
+            operator_program.Ended(
+                status=3, output='first', errors='second'),
+            self.run_program(text))
+        self.assertEqual(
+            operator_program.Ended(status=3, output='first\nsecond'),
+            self.run_program(text, join_errors=True))
+
+    def test_long_output_is_cut_at_its_beginning(self):
+        ended = self.run_program(
+            'head -c 5000 /dev/zero | tr "\\0" x; echo end')
+        self.assertEqual('x' * 1996 + 'end', ended.output)
+
+    def test_program_gets_facts_and_nothing_else(self):
+        with fixtures.EnvironmentVariable('OS_PASSWORD', 'secret'):
+            ended = self.run_program('env')
+        found = dict(line.split('=', 1) for line in ended.output.splitlines())
+        for name in ('PWD', '_', 'SHLVL', 'OLDPWD'):
+            found.pop(name, None)
+        self.assertEqual(
+            {'PATH': os.environ['PATH'], 'GPGPU_ADDRESS': self.address,
+             'GPGPU_FUNCTIONS': self.address, 'GPGPU_STABLE_ID': self.gpu.id,
+             'GPGPU_IDS': f'10de:{self.gpu.device}',
+             'GPGPU_MEMORY_MIB': '80', 'GPGPU_ASSIGNMENT': 'a'}, found)
+
+    def test_program_that_takes_too_long_is_ended_with_its_children(self):
+        pid = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'pid')
+        ended = self.run_program(
+            f'sleep 600 & echo $! > {pid}; wait', seconds=2)
+        self.assertIsNone(ended.status)
+        child = int(pid.read_text())
+        deadline = time.monotonic() + 60
+        while pathlib.Path(f'/proc/{child}/cmdline').exists() and (
+                pathlib.Path(f'/proc/{child}/cmdline').read_bytes()):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def test_program_that_nobody_may_end_is_no_defect_of_the_host(self):
+        """Such as what sudo runs as root."""
+        with mock.patch.object(
+                operator_program.os, 'killpg', side_effect=PermissionError):
+            ended = self.run_program('sleep 1; echo late', seconds=0.1)
+        self.assertEqual((None, 'late'), (ended.status, ended.output))
+
+    def test_program_that_cannot_run_blames_no_device(self):
+        exc = self.assertRaises(
+            exception.HostNotReady, operator_program.run, ['/none'],
+            self.target(), 1, option='[gpgpu] an_option', join_errors=True)
+        self.assertIn('/none', str(exc))
+        self.assertIn('[gpgpu] an_option', str(exc))
+
+    def test_nothing_runs_after_the_cleaning(self):
+        target = self.target()
+        target.ended.set()
+        self.assertRaises(
+            exception.HostError, operator_program.run, ['/bin/true'], target,
+            1, option='[gpgpu] an_option', join_errors=True)
