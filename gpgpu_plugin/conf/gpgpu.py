@@ -96,6 +96,18 @@ OPTS = [
              'GPGPU_STABLE_ID, GPGPU_IDS, GPGPU_MEMORY_MIB and '
              'GPGPU_ASSIGNMENT. The step passes if the program ends with '
              'status 0 within ten minutes.'),
+    cfg.StrOpt(
+        'knobs_command',
+        help='Command that nova-compute runs, as its own user, for each GPU '
+             'whose cleaning policy names the step "knobs", such as "sudo -n '
+             '/usr/local/sbin/gpgpu-knobs-nvidia". It is split into words as '
+             'a shell does. Two arguments are added: "query" or "reset", and '
+             'the address of the GPU, which is bound to its VFIO driver. The '
+             'environment is that of cleaning_program. "query" prints one '
+             'JSON object of names and values, such as {"ecc": "on", "mig": '
+             '"off"}. "reset" sets all to their defaults, which take effect '
+             'when the step resets the card after that. It has to end within '
+             'two minutes, with status 0.'),
     cfg.IntOpt(
         'max_cleanings', default=4, min=1, max=64,
         help='Number of GPUs that nova-compute cleans at once. A cleaning '

@@ -35,6 +35,7 @@ SCRUB = 'scrub'
 CANARY = 'canary'
 PROGRAM = 'program'
 MEMORY_CLEAR = 'memory-clear'
+KNOBS = 'knobs'
 HOST_DRIVER = 'host-driver'
 
 DEFAULT, RESET_ONLY = 'default', 'reset-only'
@@ -48,7 +49,7 @@ OF_MDEVS = (HOST_DRIVER,)
 OF_VFS = (HOST_DRIVER, RESET, SETTINGS)
 """Steps of vGPUs and VFs, whatever the policy of their variant."""
 
-SHIPPED = frozenset({FLR, PROGRAM, MEMORY_CLEAR, *OF_VFS}.union(
+SHIPPED = frozenset({FLR, PROGRAM, MEMORY_CLEAR, KNOBS, *OF_VFS}.union(
     *POLICIES.values()))
 """Steps of the plugin itself."""
 

@@ -45,7 +45,8 @@ _OF_VERDICT: Mapping[str, tuple[str, ...]] = {
     _V.OUTDATED: (_SANITIZING,), _V.INTERRUPTED: (_SANITIZING,),
     _V.QUARANTINED: (_ERROR,), _V.RELEASED: (_MAINTENANCE,)}
 
-_SILENT = frozenset({cleaning.RESET, cleaning.FLR, cleaning.SETTINGS})
+_SILENT = frozenset({
+    cleaning.RESET, cleaning.FLR, cleaning.SETTINGS, cleaning.KNOBS})
 """Steps that say nothing about memory."""
 
 _TRANSITIONS = 20

@@ -148,6 +148,8 @@ class Access:
     :ivar vfio: what VFIO itself does with functions
     :ivar cleaning_program: path of the program that the step ``program`` runs;
         None: there is none
+    :ivar knobs_command: command that the step ``knobs`` runs; None: there is
+        none
     """
 
     sysfs: sysfs_mod.Sysfs
@@ -156,6 +158,7 @@ class Access:
     baselines: baseline.Baselines
     vfio: operations.VFIO
     cleaning_program: str | None = None
+    knobs_command: str | None = None
 
 
 class Devices(abc.ABC):

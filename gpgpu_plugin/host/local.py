@@ -101,7 +101,8 @@ class LocalHost(base.Host):
             baselines=baseline.Baselines(
                 os.path.join(conf.gpgpu.state_path, 'cards')),
             vfio=operations.PrivilegedVFIO(sysfs),
-            cleaning_program=conf.gpgpu.cleaning_program),
+            cleaning_program=conf.gpgpu.cleaning_program,
+            knobs_command=conf.gpgpu.knobs_command),
             conf_gpgpu.numvfs(conf))
 
     def make_vfs(self, busy: Collection[str]) -> None:

@@ -98,7 +98,8 @@ class ExportTest(base.BaseTestCase):
         self.assertTrue(passes(found))
 
     def test_cleaning_that_proves_nothing_about_memory_fails(self):
-        for steps in (('reset', 'settings'), ('flr', 'settings')):
+        for steps in (('reset', 'settings'), ('flr', 'settings'),
+                      ('reset', 'knobs', 'settings')):
             found = machine(entry(steps=steps))
             self.assertEqual((True, False), (
                 found['served_tenant'], found['sanitized']))

@@ -1,0 +1,80 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the defaults of knobs."""
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import nvidia
+from gpgpu_plugin.domain import knobs
+
+HOPPER = {'ecc': 'on', 'cc': 'off', 'ppcie': 'off'}
+
+
+class DefaultsTest(base.BaseTestCase):
+
+    def test_models_have_the_knobs_of_their_architecture(self):
+        for device, expected in (
+                ('1eb8', {'ecc': 'on'}), ('26b9', {'ecc': 'on'}),
+                ('2235', {'ecc': 'on'}),
+                ('20b5', {'ecc': 'on', 'mig': 'off'}), ('2330', HOPPER),
+                ('2901', {'ecc': 'on', 'cc': 'off'}),
+                ('2bb5', {'ecc': 'on', 'cc': 'off'})):
+            self.assertEqual(expected, knobs.defaults('10de', device), device)
+
+    def test_every_architecture_has_ecc_on(self):
+        self.assertEqual(set(nvidia.Architecture), set(knobs._DEFAULTS))
+        for expected in knobs._DEFAULTS.values():
+            self.assertEqual('on', expected['ecc'])
+
+    def test_other_models_have_none(self):
+        for vendor, device in (('10de', '1db6'), ('1002', '74a1'),
+                               (None, None)):
+            self.assertIsNone(knobs.defaults(vendor, device))
+
+
+class ParseTest(base.BaseTestCase):
+
+    def test_object_of_texts_is_returned(self):
+        self.assertEqual({'ecc': 'on', 'nvlink_blocked': 'none'},
+                         knobs.parse('{"ecc": "on",\n "nvlink_blocked": '
+                                     '"none"}\n'))
+
+    def test_anything_else_is_refused(self):
+        for text in ('', 'ecc: on', '[]', '"ecc"', '{"ecc": true}',
+                     '{"ecc": null}', '{"ECC": "on"}', '{"": "on"}',
+                     '{"ecc": "on"} {"ecc": "off"}', '{"ecc": "o'):
+            exc = self.assertRaises(exception.Invalid, knobs.parse, text)
+            self.assertIn('{"ecc": "on", "mig": "off"}', str(exc))
+
+    def test_text_is_sorted(self):
+        self.assertEqual('{"cc": "off", "ecc": "on"}',
+                         knobs.text({'ecc': 'on', 'cc': 'off'}))
+
+
+class DifferencesTest(base.BaseTestCase):
+
+    def test_defaults_do_not_differ(self):
+        self.assertEqual([], knobs.differences(
+            {**HOPPER, 'other': 'on'}, HOPPER))
+
+    def test_differences_are_named(self):
+        self.assertEqual(
+            ['ecc is off, not on', 'cc is devtools, not off'],
+            knobs.differences(
+                {'ecc': 'off', 'cc': 'devtools', 'ppcie': 'off'}, HOPPER))
+
+    def test_unknown_is_never_a_default(self):
+        self.assertEqual(
+            ['ecc is unknown, not on', 'cc is unknown, not off'],
+            knobs.differences({'ecc': 'unknown', 'ppcie': 'off'}, HOPPER))
+        self.assertEqual(3, len(knobs.differences({}, HOPPER)))
