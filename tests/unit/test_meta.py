@@ -51,7 +51,7 @@ def entry_points() -> list[tuple[str, str, str]]:
 
 
 def python_files() -> list[pathlib.Path]:
-    roots = ('gpgpu_plugin', 'nova', 'tests', 'bench', 'demo', 'doc')
+    roots = ('gpgpu_plugin', 'nova', 'tests', 'bench', 'demo', 'doc', 'etc')
     return [TOP / 'setup.py', TOP / 'toxfile.py', *(
         path for root in roots for path in sorted((TOP / root).rglob('*.py'))
         if path.stat().st_size)]
