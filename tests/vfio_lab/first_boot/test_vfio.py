@@ -14,14 +14,17 @@
 from __future__ import annotations
 
 import errno
+import struct
 import subprocess
 import time
 
 import fixtures
 
+from gpgpu_plugin import nvidia
 from gpgpu_plugin import privsep
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.privsep import memory_clear
 from gpgpu_plugin.privsep import vfio
 from gpgpu_plugin.privsep import vfio_device
 from tests.vfio_lab import lab
@@ -143,6 +146,24 @@ class MemoryTest(VFIOCase):
         self.assertEqual(0, vfio.find_marks(ROOT, self.gpu, 'other'))
         self.assertEqual(vfio.memory(ROOT, self.gpu), self.scrub())
         self.assertEqual(0, vfio.find_marks(ROOT, self.gpu, 'guest'))
+
+    def test_registers_are_read_before_and_after_a_reset(self) -> None:
+        """An emulated display has none: its memory outlasts the reset."""
+        exc = self.assertRaises(
+            PermissionError, memory_clear.reset_and_wait, ROOT, self.gpu,
+            [self.gpu])
+        self.assertIn('no register of 1234:1111', str(exc))
+        registers = nvidia.Registers(boot=0x1000, booted=0x3ff, clear=0x2000)
+        with vfio_device.opened(ROOT, self.gpu) as device:
+            bar = device.registers()
+            bar.write(registers.boot, struct.pack('<I', registers.booted))
+            bar.write(registers.clear, struct.pack('<I', nvidia.CLEARED))
+        self.useFixture(fixtures.MockPatchObject(
+            memory_clear, '_registers', lambda *_: registers))
+        found = nvidia.ClearReading(*memory_clear.reset_and_wait(
+            ROOT, self.gpu, [self.gpu]))
+        self.assertEqual((1, 1, 0x3ff, 1), found[:4])
+        print(f'{self.gpu}: {found}')
 
     def test_device_that_is_open_is_refused(self) -> None:
         with lab.opened(self.display.iommu_group, self.gpu):
