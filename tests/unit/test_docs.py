@@ -21,6 +21,8 @@ import textwrap
 from nova.conf import scheduler
 from oslotest import base
 
+from gpgpu_plugin import nvidia
+from gpgpu_plugin.domain import knobs
 from gpgpu_plugin.privsep import sysfs
 from tests.unit import test_meta
 
@@ -127,3 +129,26 @@ class TestSecurity(base.BaseTestCase):
             'admin/security.rst'))
         self.assertEqual(
             list(dict.fromkeys(rule.path for rule in sysfs.RULES)), rows)
+
+
+class TestCleaning(base.BaseTestCase):
+
+    def test_table_has_the_models_registers_and_defaults(self):
+        found = {}
+        for models, *cells in re.findall(
+                r'\* - (.+\(.+\))\n +- (.+ = .+)\n +- (.+ = .+)\n +- (.+)\n',
+                test_meta.doc('admin/cleaning.rst')):
+            for ids in re.findall(r'\((.+?)\)', models):
+                for part in ids.split(', '):
+                    first, _, last = part.partition(' to ')
+                    found[int(first, 16), int(last or first, 16)] = cells
+        expected = {}
+        for first, last, architecture in nvidia._MODELS:
+            registers = nvidia.REGISTERS[architecture]
+            expected[first, last] = [
+                f'{registers.boot:x} = {registers.booted:x}',
+                f'{registers.clear:x} = {nvidia.CLEARED:x}',
+                ', '.join('PPCIe off' if name == knobs.PPCIE
+                          else f'{name.upper()} {value}' for name, value in
+                          knobs._DEFAULTS[architecture].items())]
+        self.assertEqual(expected, found)
