@@ -48,6 +48,10 @@ class KnobsStep(step.Step):
     limit = 3 * SECONDS + 150.0
     seconds: typing.ClassVar[float] = SECONDS
 
+    def begin(self, target: step.Target) -> None:
+        # Before the GPU is reset for nothing.
+        _command(target)
+
     def run(self, target: step.Target) -> cleaning.StepResult:
         gpu = target.functions[0]
         expected = knobs.defaults(gpu.vendor, gpu.device)

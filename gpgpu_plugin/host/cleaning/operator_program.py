@@ -18,7 +18,8 @@ import dataclasses
 import os
 import signal
 import subprocess
-import tempfile
+import threading
+import time
 import typing
 from collections.abc import Sequence
 
@@ -26,6 +27,9 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.host.cleaning import step
 
 _OUTPUT = 2000
+
+_PATIENCE = 5.0
+"""Seconds to wait for the output and the children of an ended program."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,39 +68,85 @@ def run(command: Sequence[str], target: step.Target, seconds: float, *,
     :param seconds: how long it may run
     :param option: name of the option that it comes from
     :param join_errors: whether stderr becomes a part of the output
-    :raises HostError: the cleaning has ended
+    :raises HostError: the cleaning has ended, or the program left processes
+        behind
     :raises HostNotReady: the program cannot be run
     """
     target.check()
-    with tempfile.TemporaryFile() as output, (
-            tempfile.TemporaryFile()) as errors:
-        try:
-            with subprocess.Popen(
-                    command, env=environment(target), stdout=output,
-                    stderr=subprocess.STDOUT if join_errors else errors,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True) as process:
-                status = _status(process, seconds)
-        except OSError as exc:
-            raise exception.HostNotReady(
-                path=command[0], reason=f'it is {option}, and cannot be run: '
-                f'{exc.strerror}') from None
-        return Ended(status=status, output=_end_of(output),
-                     errors=_end_of(errors))
-
-
-def _status(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     try:
-        return process.wait(seconds)
+        with subprocess.Popen(
+                command, env=environment(target), stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if join_errors else subprocess.PIPE,
+                stdin=subprocess.DEVNULL, start_new_session=True) as process:
+            tails = [_Tail(stream) for stream in (
+                process.stdout, process.stderr) if stream is not None]
+            status = _status(process, seconds, command[0])
+            output, *errors = [tail.text() for tail in tails]
+    except OSError as exc:
+        raise exception.HostNotReady(
+            path=command[0], reason=f'it is {option}, and cannot be run: '
+            f'{exc.strerror}') from None
+    return Ended(status=status, output=output, errors=''.join(errors))
+
+
+class _Tail:
+    """End of what a program prints, however much that is."""
+
+    def __init__(self, stream: typing.IO[bytes]) -> None:
+        # Its own file descriptor: the thread may outlast the stream.
+        self._fd = os.dup(stream.fileno())
+        self._end = b''
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self._fd, 65536):
+                self._end = (self._end + chunk)[-_OUTPUT:]
+        finally:
+            os.close(self._fd)
+
+    def text(self) -> str:
+        """Return it, without waiting for ever."""
+        # What has left the program's session may keep the stream open.
+        self._thread.join(_PATIENCE)
+        return self._end.decode(errors='replace').strip()
+
+
+def _status(process: subprocess.Popen[bytes], seconds: float,
+            name: str) -> int | None:
+    """Return the exit status; None: it took too long, and was ended.
+
+    :raises HostError: it left processes behind, which are ended
+    """
+    try:
+        status: int | None = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        # With what it has started. What sudo runs is root's, and nobody but
-        # root can end it: the block of Popen waits for it, and the ladder
-        # does not wait for that.
-        with contextlib.suppress(PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        return None
+        status = None
+    if _ended(process.pid, _PATIENCE if status is not None else 0):
+        return status
+    # What sudo runs is root's, and nobody but root can end it: the block of
+    # Popen waits for it, and the ladder does not wait for that.
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if status is not None:
+        raise exception.HostError(
+            path=name,
+            reason=f'it ended with status {status}, but left processes '
+                   f'behind, which were ended; it must wait for them')
+    return status
 
 
-def _end_of(output: typing.IO[bytes]) -> str:
-    output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT))
-    return output.read().decode(errors='replace').strip()
+def _ended(group: int, seconds: float) -> bool:
+    """Return whether a group of processes ends within a time."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.01)

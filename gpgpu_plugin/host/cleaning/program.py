@@ -38,15 +38,12 @@ class ProgramStep(step.Step):
     limit = SECONDS + 30
     seconds: typing.ClassVar[float] = SECONDS
 
+    def begin(self, target: step.Target) -> None:
+        # Before the GPU is reset for nothing.
+        _program(target)
+
     def run(self, target: step.Target) -> cleaning.StepResult:
-        program = target.access.cleaning_program
-        if program is None:
-            raise exception.HostNotReady(
-                path=_OPTION,
-                reason='the cleaning policy of the variant names the step '
-                       'program, but no program is configured for '
-                       'nova-compute on this host; configure one, or change '
-                       'the policy')
+        program = _program(target)
         ended = operator_program.run(
             [program], target, self.seconds, option=_OPTION,
             join_errors=True)
@@ -60,3 +57,18 @@ class ProgramStep(step.Step):
             return self.failed(f'{program} ended with status {ended.status}: '
                                f'{ended.output}', **facts)
         return self.passed(f'{program} ended with status 0', **facts)
+
+
+def _program(target: step.Target) -> str:
+    """Return the configured program.
+
+    :raises HostNotReady: none is configured
+    """
+    program: str | None = target.access.cleaning_program
+    if program is None:
+        raise exception.HostNotReady(
+            path=_OPTION,
+            reason='the cleaning policy of the variant names the step '
+                   'program, but no program is configured for nova-compute '
+                   'on this host; configure one, or change the policy')
+    return program

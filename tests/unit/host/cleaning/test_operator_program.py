@@ -63,12 +63,36 @@ class RunTest(card.CardCase):
         ended = self.run_program(
             f'sleep 600 & echo $! > {pid}; wait', seconds=2)
         self.assertIsNone(ended.status)
-        child = int(pid.read_text())
+        self.check_ended(int(pid.read_text()))
+
+    def check_ended(self, child):
         deadline = time.monotonic() + 60
         while pathlib.Path(f'/proc/{child}/cmdline').exists() and (
                 pathlib.Path(f'/proc/{child}/cmdline').read_bytes()):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
+
+    def test_program_that_leaves_a_process_behind_fails(self):
+        pid = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'pid')
+        self.useFixture(fixtures.MockPatchObject(
+            operator_program, '_PATIENCE', 0.5))
+        exc = self.assertRaises(
+            exception.HostError, self.run_program,
+            f'sleep 600 & echo $! > {pid}')
+        self.assertIn('left processes behind', str(exc))
+        self.check_ended(int(pid.read_text()))
+
+    def test_output_without_end_fills_no_disk(self):
+        ended = self.run_program('yes', seconds=1)
+        self.assertEqual((None, 1999), (ended.status, len(ended.output)))
+
+    def test_child_in_another_session_keeps_nobody_waiting(self):
+        self.useFixture(fixtures.MockPatchObject(
+            operator_program, '_PATIENCE', 0.5))
+        began = time.monotonic()
+        ended = self.run_program('setsid sleep 60 & sleep 0.2; echo done')
+        self.assertEqual((0, 'done'), (ended.status, ended.output))
+        self.assertLess(time.monotonic() - began, 50)
 
     def test_program_that_nobody_may_end_is_no_defect_of_the_host(self):
         """Such as what sudo runs as root."""

@@ -59,7 +59,7 @@ class ProgramTest(card.CardCase):
     def test_program_that_cannot_run_blames_no_device(self):
         target = self.target()
         exc = self.assertRaises(
-            exception.HostNotReady, program.ProgramStep().run, target)
+            exception.HostNotReady, program.ProgramStep().begin, target)
         self.assertIn('cleaning_program', str(exc))
         exc = self.assertRaises(
             exception.HostNotReady, program.ProgramStep().run,
