@@ -77,6 +77,16 @@ def check_closed(root: str, address: str) -> None:
     :raises OSError: it is refused, or that cannot be read
     """
     check_unused(root, address)
+    check_no_guest(root, address)
+
+
+def check_no_guest(root: str, address: str) -> None:
+    """Refuse a function that is not on a GPU's card, or that a guest has.
+
+    :param root: root of sysfs
+    :raises OSError: it is refused, or that cannot be read
+    """
+    check_card(root, address)
     device = _device(root, address)
     for vf in device.glob('virtfn*'):
         name = os.path.basename(os.readlink(vf))

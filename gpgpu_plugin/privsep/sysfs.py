@@ -71,7 +71,25 @@ RULES = (
          guard.check_mdev))
 """All that the helper writes below sysfs; doc/source/admin has the same."""
 
-_CONFIG = re.compile(f'bus/pci/devices/({guard.ADDRESS})/config')
+
+class Read(typing.NamedTuple):
+    """An attribute that the helper reads.
+
+    :ivar path: below the root of sysfs
+    :ivar size: bytes that it reads at most
+    :ivar check: as that of a Rule
+    """
+
+    path: str
+    size: int
+    check: Callable[[str, str], None]
+
+
+READS = (
+    Read(f'{_DEVICE}/config', 4096, guard.check_card),
+    # The device itself has to answer, and it is slow.
+    Read(f'{_DEVICE}/vpd', 1024, guard.check_no_guest))
+"""All that the helper reads below sysfs; doc/source/admin has the same."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -84,6 +102,7 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 _PATTERNS = tuple((_pattern(rule.path), rule) for rule in RULES)
+_READ_PATTERNS = tuple((_pattern(rule.path), rule) for rule in READS)
 
 
 def check(root: str, path: str, value: str) -> None:
@@ -131,22 +150,27 @@ def _resolved(root: str, path: str) -> str:
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
-def read_config(root: str, path: str) -> bytes:
-    """Return the configuration space of a function.
+def read(root: str, path: str) -> bytes:
+    """Return the configuration space of a function, or the start of its VPD.
 
-    Without root's rights the kernel shows only its header.
+    Without root's rights the kernel shows only the header of the one, and
+    nothing of the other.
 
     :param root: root of the caller's sysfs
-    :param path: relative to it, ``bus/pci/devices/ADDRESS/config``
-    :raises OSError: the file does not exist, or the path or root is refused
+    :param path: relative to it, that of one of READS
+    :raises OSError: the file does not exist, or the path, the device or the
+        root is refused
     """
-    match = _CONFIG.fullmatch(path)
-    if match is None:
-        raise PermissionError(1, f'{path} is not a configuration space', path)
-    resolved = _resolved(root, path)
-    guard.check_card(SYSFS_ROOT, match[1])
-    with open(resolved, 'rb', buffering=0) as file:
-        return file.read(4096)
+    for pattern, rule in _READ_PATTERNS:
+        match = pattern.fullmatch(path)
+        if match is None:
+            continue
+        resolved = _resolved(root, path)
+        rule.check(SYSFS_ROOT, match[1])
+        with open(resolved, 'rb', buffering=0) as file:
+            return file.read(rule.size)
+    raise PermissionError(
+        1, f'{path} is not an attribute that gpgpu_plugin reads', path)
 
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)

@@ -80,7 +80,7 @@ class Binder:
             functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
             functools.partial(privsep.call, privsep_modules.load_vfio),
             functools.partial(
-                privsep.call, privsep_sysfs.read_config, sysfs.root),
+                privsep.call, privsep_sysfs.read, sysfs.root),
             functools.partial(privsep.call, privsep_nvidia.make_vfs))
 
     def bind(self, function: pci.PCIFunction) -> None:
@@ -192,6 +192,21 @@ class Binder:
         path = f'bus/pci/devices/{function.address}/config'
         with translate_errors(path, 'cannot be read'):
             return self._read_file(path)
+
+    def vpd(self, function: pci.PCIFunction) -> bytes:
+        """Return the beginning of a function's VPD; empty if it has none.
+
+        The device itself has to answer, so no guest may have it.
+
+        :raises HostError: a guest has it, or it cannot be read
+        :raises HostNotReady: the privileged helper does not start
+        """
+        path = f'bus/pci/devices/{function.address}/vpd'
+        with translate_errors(path, 'cannot be read'):
+            try:
+                return self._read_file(path)
+            except FileNotFoundError:
+                return b''
 
     def write(self, path: str, value: str) -> None:
         """Write to sysfs.

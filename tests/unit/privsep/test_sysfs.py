@@ -120,7 +120,7 @@ class SysfsWriteTest(base.BaseTestCase):
                 self.assertIn('neither a GPU', str(exc))
                 self.assertEqual('', file.read_text())
             pathlib.Path(self.root, device, 'config').touch()
-            self.assertRaises(PermissionError, sysfs.read_config, self.root,
+            self.assertRaises(PermissionError, sysfs.read, self.root,
                               f'{device}/config')
 
     def test_helper_calls_nothing_but_its_entrypoints(self):
@@ -154,7 +154,7 @@ class SysfsWriteTest(base.BaseTestCase):
         for root in (self.outside, f'{self.root}/../sys2', '/', ''):
             for function, *arguments in (
                     (sysfs.write, f'{DEVICE}/reset', '1'),
-                    (sysfs.read_config, f'{DEVICE}/config')):
+                    (sysfs.read, f'{DEVICE}/config')):
                 exc = self.assertRaises(
                     privsep.HelperUnavailable, function, root, *arguments)
                 self.assertIn(self.root, exc.strerror)
@@ -170,7 +170,7 @@ class SysfsWriteTest(base.BaseTestCase):
                 path.symlink_to(place)
             self.assertRaises(PermissionError, sysfs.write, self.root,
                               f'{DEVICE}/reset', 'ours')
-            self.assertRaises(PermissionError, sysfs.read_config, self.root,
+            self.assertRaises(PermissionError, sysfs.read, self.root,
                               f'{DEVICE}/config')
             self.assertEqual('theirs', pathlib.Path(place).read_text())
 
@@ -184,17 +184,44 @@ class SysfsWriteTest(base.BaseTestCase):
         sysfs.write(self.root, f'{DEVICE}/reset', '1')
         self.assertEqual('1', self.written('reset'))
 
-    def test_only_configuration_space_is_read(self):
+    def test_vpd_is_read_unless_a_guest_has_the_device(self):
+        device = pathlib.Path(self.root, DEVICE)
+        (device / 'vpd').write_bytes(b'serial' + bytes(2000))
+        driver = pathlib.Path(self.root, 'bus/pci/drivers/vfio-pci')
+        driver.mkdir(parents=True)
+        (device / 'driver').symlink_to(driver)
+        for enabled, other in (('0', ''), ('1', 'a process has it open'),
+                               ('0', 'it has mdevs')):
+            (device / 'enable').write_text(f'{enabled}\n')
+            if 'mdevs' in other:
+                (device / 'x/mdev_type').mkdir(parents=True)
+            if not other:
+                self.assertEqual(b'serial' + bytes(1018), sysfs.read(
+                    self.root, f'{DEVICE}/vpd'))
+                continue
+            exc = self.assertRaises(
+                PermissionError, sysfs.read, self.root, f'{DEVICE}/vpd')
+            self.assertIn(other, str(exc))
+
+    def test_vpd_of_other_devices_is_refused(self):
+        other = 'bus/pci/devices/10000:e2:00.0'
+        self.add_device(other, '0x020000')
+        pathlib.Path(self.root, other, 'vpd').write_bytes(b'theirs')
+        exc = self.assertRaises(
+            PermissionError, sysfs.read, self.root, f'{other}/vpd')
+        self.assertIn('neither a GPU', str(exc))
+
+    def test_only_configuration_space_and_vpd_are_read(self):
         with open(f'{self.root}/{DEVICE}/config', 'wb') as file:
             file.write(b'\xff' * 5000)
-        self.assertEqual(b'\xff' * 4096, sysfs.read_config(
+        self.assertEqual(b'\xff' * 4096, sysfs.read(
             self.root, f'{DEVICE}/config'))
         for path in ('../etc/shadow', f'{DEVICE}/../x/config', f'{DEVICE}/rom',
-                     f'{DEVICE}/driver/config'):
+                     f'{DEVICE}/driver/config', f'{DEVICE}/vpd_x'):
             self.assertRaises(
-                PermissionError, sysfs.read_config, self.root, path)
+                PermissionError, sysfs.read, self.root, path)
         exc = self.assertRaises(
-            OSError, sysfs.read_config, self.root,
+            OSError, sysfs.read, self.root,
             'bus/pci/devices/0000:00:00.0/config')
         self.assertEqual(2, exc.errno)
 
