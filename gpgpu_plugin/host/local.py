@@ -50,6 +50,7 @@ from gpgpu_plugin.host.vfio import baseline
 from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.host.vfio import operations
+from gpgpu_plugin.host.vfio import serial_numbers
 
 LOG = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class LocalHost(base.Host):
         self._watch: watch.Watch | None = None
         self._failed = False
         self._in_cleaning = in_progress.FunctionsInCleaning()
+        self._serial_numbers = serial_numbers.SerialNumbers(
+            access.sysfs, access.binder)
         self._start = str(uuid.uuid4())
         self._numbers = itertools.count(1)
 
@@ -136,7 +139,9 @@ class LocalHost(base.Host):
         self._failed = False
         sampled_at = self._next_sample()
         self._in_cleaning.begin_scan()
-        scan = self._in_cleaning.shown(scanner.scan(self.access.sysfs))
+        scan = self._serial_numbers.added(
+            self._in_cleaning.shown(scanner.scan(self.access.sysfs)),
+            self._in_cleaning.shown_ids())
         if self._watch is not None:
             self._watch.close()
         self._watch = watch.Watch(self.access.sysfs, scan)

@@ -77,6 +77,11 @@ class FunctionsInCleaning:
         return dataclasses.replace(scan, functions=tuple(
             found[address] for address in sorted(found)))
 
+    def shown_ids(self) -> frozenset[str]:
+        """Return the stable ids of those that the last scan shows so."""
+        with self._lock:
+            return frozenset(self._shown)
+
     def is_outdated(self) -> bool:
         """Return whether the last scan shows a function as it was.
 

@@ -32,7 +32,8 @@ def read(functions: Iterable[pci.PCIFunction],
     """
     return machine.MachineIdentity(
         boot_id=_read(root, _BOOT_ID), machine_id=_read(root, _MACHINE_ID),
-        gpus={function.id: function.serial or function.dsn or ''
+        # VPD is not read while a guest has the GPU.
+        gpus={function.id: function.dsn or function.serial or ''
               for function in functions if function.pf is None})
 
 

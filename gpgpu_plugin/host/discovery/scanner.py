@@ -15,8 +15,9 @@ It reads sysfs (Documentation/ABI/testing/sysfs-bus-pci). A parent of mdevs
 that is no PCI function is reported as a function whose address is its name.
 
 Attributes that cannot be read are unknown and reported as problems; the scan
-continues. Costly attributes (extended configuration space, VPD, vGPU types)
-are read only of functions that can be a GPU or whose class is unknown.
+continues. Costly attributes (extended configuration space, vGPU types) are
+read only of functions that can be a GPU or whose class is unknown. VPD is not
+read: see host.vfio.serial_numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ class _GPUFields(typing.TypedDict, total=False):
     switch_path: tuple[str, ...]
     slot: str | None
     dsn: str | None
-    serial: str | None
     sriov_totalvfs: int | None
     sriov_numvfs: int | None
     used_by: device_rules.DeviceUser | None
@@ -259,9 +259,6 @@ class _Scanner:
             'dsn': config_space.serial_number(config),
             'fault': ('config space reads all ones: the device does not '
                       'answer' if config_space.is_dead(config) else None)}
-        if 'vpd' in names:
-            fields['serial'] = attempt('vpd', lambda: config_space.vpd_serial(
-                folder.read_bytes('vpd', config_space.VPD_READ) or b''))
         if 'sriov_totalvfs' in names:
             fields['sriov_totalvfs'] = attempt(
                 'sriov_totalvfs', _number, folder, 'sriov_totalvfs')

@@ -111,6 +111,21 @@ class Sysfs(_Files):
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def inodes(self, path: str) -> list[tuple[str, int]]:
+        """Return the names in a folder, each with its number in sysfs.
+
+        A name that was removed and added again has another number, since the
+        kernel has made another file.
+
+        :returns: in the order of the names; empty if there is no folder
+        """
+        try:
+            with os.scandir(path) as entries:
+                return sorted((entry.name, entry.inode())
+                              for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def target(self, path: str) -> str:
         """Return a link's target, as it is written."""
         return os.readlink(path)

@@ -13,8 +13,9 @@
 
 It is called often, so it is cheap: it compares listings, and small files that
 it keeps open. It notices functions and parents of mdevs that came or went,
-drivers that were bound or unbound, a changed number of VFs, a driver that
-creates vGPUs after it created none, and a replaced modules.alias.
+functions that were replaced, drivers that were bound or unbound, a changed
+number of VFs, a driver that creates vGPUs after it created none, and a
+replaced modules.alias.
 Of files in sysfs, modification times are not used, since sysfs does not
 maintain them reliably.
 """
@@ -46,7 +47,7 @@ class Watch:
         drivers = f'{sysfs.root}/bus/pci/drivers'
         # All drivers: the first device of a driver must be noticed, too.
         self._folders = [
-            sysfs.devices, drivers, f'{sysfs.root}/{vgpu_sysfs.PARENTS}',
+            drivers, f'{sysfs.root}/{vgpu_sysfs.PARENTS}',
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
         self._files: dict[int, bytes] = {}
         for function in scan.functions:
@@ -85,9 +86,10 @@ class Watch:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._files[fd] = os.pread(fd, _MAX, 0)
 
-    def _listing(self) -> list[list[str]]:
-        return [sorted(self._sysfs.names(folder))
-                for folder in self._folders]
+    def _listing(self) -> tuple[list[tuple[str, int]], list[list[str]]]:
+        return (self._sysfs.inodes(self._sysfs.devices),
+                [sorted(self._sysfs.names(folder))
+                 for folder in self._folders])
 
     def changed(self) -> bool:
         """Return whether the host differs from the scan."""

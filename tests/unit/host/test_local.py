@@ -36,6 +36,7 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
+from tests.fixtures import unprivileged
 
 
 class LocalHostCase(base.BaseTestCase):
@@ -98,6 +99,32 @@ class BackendsTest(LocalHostCase):
         self.assertIn(f'{gpu.address}: no backend supports vGPU type L40S-12Q',
                       str(exc))
         self.assertEqual([], self.kernel.written)
+
+
+class SerialNumbersTest(LocalHostCase):
+
+    def setUp(self):
+        super().setUp()
+        self.gpu = self.functions()[0]
+        self.folder = pathlib.Path(
+            self.root, 'bus/pci/devices', self.gpu.address).resolve()
+        unprivileged.show(
+            self.folder, dsn='00-00-00-00-00-00-00-07', serial=b'1320')
+        self.useFixture(unprivileged.Unprivileged())
+        # Another start of nova-compute.
+        self.host = fake_host.FakeHost(self.root)
+
+    def test_nova_finds_the_serial_numbers_of_gpus(self):
+        found = self.functions()[0]
+        self.assertEqual(('00-00-00-00-00-00-00-07', '1320'),
+                         (found.dsn, found.serial))
+
+    def test_gpu_that_is_cleaned_keeps_its_numbers_and_is_not_read(self):
+        self.functions()
+        self.host.prepare(self.device(self.gpu))
+        (self.folder / 'vpd').unlink()
+        with self.host._in_cleaning.cleaning([self.gpu]):
+            self.assertEqual('1320', self.functions()[0].serial)
 
 
 class ErrorsTest(LocalHostCase):

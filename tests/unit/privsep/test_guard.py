@@ -22,7 +22,8 @@ from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.privsep import guard
 
-CHECKS = (guard.check_card, guard.check_unused, guard.check_closed)
+UNUSED = (guard.check_unused, guard.check_closed)
+CHECKS = (guard.check_card, guard.check_no_guest, *UNUSED)
 
 
 class GuardCase(base.BaseTestCase):
@@ -91,7 +92,8 @@ class CardTest(GuardCase):
     def test_display_that_the_host_booted_with_is_refused(self):
         self.write(self.gpu, 'boot_vga', '1')
         guard.check_card(self.root, self.gpu)
-        for check in CHECKS[1:]:
+        guard.check_no_guest(self.root, self.gpu)
+        for check in UNUSED:
             self.refused(check, self.gpu, 'booted with')
         # Once it was designated, the host does not use it.
         self.bind(self.gpu, 'vfio-pci')

@@ -49,7 +49,7 @@ class IdentityTest(base.BaseTestCase):
             pci.PCIFunction(id='/b', address='b', dsn='3'),
             pci.PCIFunction(id='/c', address='c'),
             pci.PCIFunction(id='/a/vf0', address='v', pf='/a', dsn='9'))
-        self.assertEqual({'/a': '1', '/b': '3', '/c': ''},
+        self.assertEqual({'/a': '2', '/b': '3', '/c': ''},
                          identity.read(functions, str(self.root)).gpus)
 
     def test_this_machine_has_a_boot_id(self):

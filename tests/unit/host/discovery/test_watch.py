@@ -88,6 +88,16 @@ class WatchTest(base.BaseTestCase):
         self.write('remove', '1')
         self.assertTrue(before.changed())
 
+    def test_function_that_was_replaced_between_two_checks_is_noticed(self):
+        link = pathlib.Path(self.root, 'bus/pci/devices', self.gpu.address)
+        before = self.watch()
+        target = link.readlink()
+        link.unlink()
+        # Sysfs does not give the number of a file again at once.
+        pathlib.Path(self.root, 'x').symlink_to('x')
+        link.symlink_to(target)
+        self.assertTrue(before.changed())
+
     def test_change_of_numvfs_is_noticed(self):
         before = self.watch()
         self.write('sriov_numvfs', '2')
