@@ -176,6 +176,8 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
     :returns: the device, the kind of the event and its detail
     """
     failure = rules.failure(results, required, memory_mib)
+    if device.swapped is not None:
+        failure = '; '.join(filter(None, (device.swapped, failure)))
     passed = rules.passed_steps(results)
     now = dataclasses.replace(
         device, clean_attempt=None, cleaned_steps=rules.SEPARATOR.join(
@@ -184,7 +186,7 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
         return (dataclasses.replace(
             device_db.after(now, _Event.CLEAN_PASSED), clean_token=None,
             reason=None), 'clean_passed', '; '.join(map(str, results)))
-    if (set(steps) != set(required)
+    if (device.swapped is None and set(steps) != set(required)
             and rules.failure(results, steps, memory_mib) is None):
         # The policy became stricter meanwhile.
         return (device_db.after(now, _Event.CLEAN_INTERRUPTED),
@@ -208,7 +210,7 @@ def operator_release(db: api.Database, device_uuid: str, actor: str) -> str:
         device.clean_token = str(uuid.uuid4())
         ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
                    reason=device.reason, actor=actor)
-        device.reason = None
+        device.reason = device.swapped = None
         event_db.add(session, 'operator_release', host.name, device,
                      detail=f'by {actor}')
         host_db.changed(host)

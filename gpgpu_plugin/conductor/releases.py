@@ -230,6 +230,10 @@ def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
             kind='assignment', name=row.uuid,
             reason=f'{kind} is not possible for a device in state {state}')
     event = events[state]
+    if row.device.swapped is not None:
+        # Cleaning it would accept it.
+        event = _Event.FAULT
+        fault = '; '.join(filter(None, (fault, row.device.swapped)))
     if (event is _Event.ABORT_UNTOUCHED and policy is not None
             and not capacity.is_proven(row.device, policy)):
         event = _Event.ABORT_TOUCHED

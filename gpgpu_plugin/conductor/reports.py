@@ -13,19 +13,21 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
 import uuid
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import adoption
+from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import sessions
@@ -39,7 +41,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -163,7 +164,8 @@ def _store(session: orm.Session, host: models.Host,
             name for vgpus in scan.vgpu_capabilities.values()
             for name in vgpus.existing_vgpus}),
         used={device.stable_id: device.vgpu_type for device in devices
-              if device.state != device_rules.DeviceState.AVAILABLE})
+              if device.state != device_rules.DeviceState.AVAILABLE},
+        children=_children(devices))
     seen = {}
     for function in scan.functions:
         row = rows.pop(function.id, None)
@@ -184,6 +186,15 @@ def _store(session: orm.Session, host: models.Host,
     _move_mdev_rows(devices, seen.values())
 
 
+def _children(devices: Iterable[models.Device],
+              ) -> dict[int, list[models.Device]]:
+    found = collections.defaultdict(list)
+    for device in devices:
+        if device.parent_id is not None:
+            found[device.parent_id].append(device)
+    return found
+
+
 def _move_mdev_rows(devices: Iterable[models.Device],
                     seen: Iterable[models.Device]) -> None:
     """Set the addresses of mdev rows to those of their GPUs."""
@@ -200,10 +211,12 @@ class _Known:
 
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar used: types of devices that are not available, by stable id
+    :ivar children: VFs and mdev rows, by the id of their GPU
     """
 
     places: Mapping[str, str]
     used: Mapping[str, str | None]
+    children: Mapping[int, Sequence[models.Device]]
 
 
 def _insert(session: orm.Session, host: models.Host,
@@ -230,7 +243,8 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
             scan: objects.HostReport, function: pci.PCIFunction,
             known: _Known) -> None:
     in_use = row.state != device_rules.DeviceState.AVAILABLE
-    before = device_db.pci_function(row)
+    before, identity = device_db.pci_function(row), device_db.identity(row)
+    function = exchange.remembered(row, function)
     observed = scan.vgpu_capabilities.get(function.id)
     vgpus = capability.merge(
         device_db.vgpu_capability(row), observed, in_use=in_use,
@@ -249,7 +263,8 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     if not in_use:
         row.vgpu_type = _foreign_type(function, vgpus)
     host_db.changed(host)
-    _check_identity(session, host, row, before, function)
+    exchange.check(session, host, row, identity, pci.Identity.of(function),
+                   known.children.get(row.id, ()))
     if observed is None:
         _check_owner(session, host, row, before, function)
 
@@ -280,21 +295,3 @@ def _check_owner(session: orm.Session, host: models.Host,
         device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
         event_db.add(session, 'distrust', host.name, row,
                      detail=f'no longer managed by {before.owner}')
-
-
-def _check_identity(session: orm.Session, host: models.Host,
-                    row: models.Device, before: pci.PCIFunction,
-                    now: pci.PCIFunction) -> None:
-    """Quarantine an available device if another device is in its place.
-
-    Nothing is known about the new device. An assigned device stays assigned.
-    """
-    reason = pci.swap_reason(before, now)
-    if reason is None:
-        return
-    event_db.add(session, 'swapped', host.name, row, detail=reason)
-    row.reason = reason
-    if row.state == device_rules.DeviceState.AVAILABLE:
-        device_db.transition(session, row, device_rules.DeviceEvent.SUSPECT)
-        ledger.add(session, host, row, ledger_rules.Verdict.QUARANTINED,
-                   reason=reason)

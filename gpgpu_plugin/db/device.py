@@ -68,6 +68,7 @@ class DeviceRow:
     enabled: bool
     present: bool
     reason: str | None
+    swapped: str | None
     clean_token: str | None
     clean_attempt: str | None
     cleaned_steps: str | None
@@ -97,6 +98,7 @@ def _cached(kind: type[T]) -> Callable[[str], T]:
 
 
 _pci_function = _cached(pci.PCIFunction)
+_identity = _cached(pci.Identity)
 _vgpu_capability = _cached(capability.VGPUCapability)
 _driver_capacity = _cached(driver_capacity_mod.DriverCapacity)
 
@@ -104,6 +106,13 @@ _driver_capacity = _cached(driver_capacity_mod.DriverCapacity)
 def pci_function(device: AnyDevice) -> pci.PCIFunction:
     """Return the PCI function as the last scan of the device read it."""
     return _pci_function(device.pci_function)
+
+
+def identity(device: models.Device) -> pci.Identity:
+    """Return what any scan has found that tells the device from others."""
+    if device.identity is None:
+        return pci.Identity.of(pci_function(device))
+    return _identity(device.identity)
 
 
 def vgpu_capability(device: AnyDevice) -> capability.VGPUCapability | None:

@@ -292,7 +292,11 @@ class Device(Base):
     to clean it that may end; a verdict on an earlier one is refused.
     ``cleaned_steps``: those that the last cleaning passed, joined by ``+``;
     NULL before the first. ``pci_function``:
-    JSON of the PCI function that the last scan read. ``vendor_id``,
+    JSON of the PCI function that the last scan read. ``identity``: JSON of
+    the ids and serial numbers that any scan of the device could read; NULL in
+    rows of a conductor that did not know this column. ``swapped``: how a scan
+    showed that another device took its place; NULL: none did, or an operator
+    accepted it. ``vendor_id``,
     ``product_id``: its ids, '' for none; NULL in rows of a conductor that did
     not know these columns. ``vgpu_capability``,
     ``driver_capacity``: JSON of what is known of its vGPUs, NULL where its
@@ -336,6 +340,8 @@ class Device(Base):
     cleaned_steps: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
     pci_function: orm.Mapped[str] = orm.mapped_column(
         sa.Text, server_default=column.EMPTY_OBJECT)
+    identity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    swapped: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     vendor_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
     product_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
     vgpu_capability: orm.Mapped[str | None] = orm.mapped_column(sa.Text)

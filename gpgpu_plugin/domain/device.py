@@ -13,11 +13,11 @@
 
                         claim                activate
       +----------> available -----> provisioning -----> assigned
-      |               |   ^           |   |   |             |
-      |       suspect |   +-----------+   |   | fault       | release
-      |               |   abort_untouched |   |             |
-      |               v                   |   |             v
-      |          quarantined <------------|---+           dirty <------+
+      |               |   ^           |   |   |           |   |
+      |       suspect |   +-----------+   |   | fault     |   | release
+      |               |   abort_untouched |   |     fault |   |
+      |               v                   |   |           |   v
+      |          quarantined <------------|---+-----------+ dirty <----+
       |               ^  |                | abort_touched   |  ^       |
       |               |  |                +---------------->|  |       |
       |               |  +----------------------------------|--+       |
@@ -26,7 +26,8 @@
       +---------------+--------------------------------- cleaning -----+
                                                      clean_interrupted
 
-After a restore of the database from a backup, ``adopt`` takes a device in any
+Not drawn: ``suspect`` takes a dirty device to quarantined, too. After a
+restore of the database from a backup, ``adopt`` takes a device in any
 state to assigned, since its host knows who uses it. ``distrust`` takes an
 available one to dirty, after a restore or when more is required of it than its
 last cleaning passed.
@@ -112,7 +113,9 @@ TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
         (_S.PROVISIONING, _E.ABORT_TOUCHED): _S.DIRTY,
         (_S.PROVISIONING, _E.FAULT): _S.QUARANTINED,
         (_S.ASSIGNED, _E.RELEASE): _S.DIRTY,
+        (_S.ASSIGNED, _E.FAULT): _S.QUARANTINED,
         (_S.DIRTY, _E.CLEAN): _S.CLEANING,
+        (_S.DIRTY, _E.SUSPECT): _S.QUARANTINED,
         (_S.CLEANING, _E.CLEAN_PASSED): _S.AVAILABLE,
         (_S.CLEANING, _E.CLEAN_FAILED): _S.QUARANTINED,
         (_S.CLEANING, _E.CLEAN_INTERRUPTED): _S.DIRTY,

@@ -24,9 +24,6 @@ _GPU_CLASSES = ('03', '12', '0b40')
 # Host bridges and PCI-to-PCI bridges. Other functions of base class 06 are
 # devices that only one user can have: an NVSwitch is 0680.
 _BRIDGES = ('0600', '0604')
-# Fields that differ between two devices that were in the same place.
-_IDENTITY = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'serial',
-             'dsn')
 
 VGPU_TYPES = 'vGPU types'
 """Entry of ``PCIFunction.unreadable``: what the driver lists for vGPUs."""
@@ -210,14 +207,42 @@ class PCIFunction:
                                 device_rules.DeviceUser.VF)
 
 
-def swap_reason(before: PCIFunction, now: PCIFunction) -> str | None:
-    """Return how a function shows that another device took its place.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What tells a device from another one that takes its place.
 
-    An unknown value proves nothing.
+    None: no scan could read it yet.
+
+    :ivar serial: see PCIFunction, as for the others
     """
-    for name in _IDENTITY:
-        old, new = getattr(before, name), getattr(now, name)
-        if None not in (old, new) and old != new:
-            return (f'another device is in its place: {name} was {old}, is '
-                    f'{new}')
-    return None
+
+    vendor: str | None = None
+    device: str | None = None
+    subsystem_vendor: str | None = None
+    subsystem: str | None = None
+    serial: str | None = None
+    dsn: str | None = None
+
+    @classmethod
+    def of(cls, function: PCIFunction) -> Identity:
+        """Return the identity that one scan found."""
+        return cls(**{field.name: getattr(function, field.name)
+                      for field in dataclasses.fields(cls)})
+
+    def swap_reason(self, now: Identity) -> str | None:
+        """Return how a scan shows that another device is in the place.
+
+        An unknown value proves nothing.
+        """
+        for field in dataclasses.fields(self):
+            old, new = getattr(self, field.name), getattr(now, field.name)
+            if None not in (old, new) and old != new:
+                return (f'another device is in its place: {field.name} was '
+                        f'{old}, is {new}')
+        return None
+
+    def after(self, now: Identity) -> Identity:
+        """Return what is known after another scan of the same device."""
+        return Identity(**{
+            field.name: getattr(now, field.name) or getattr(self, field.name)
+            for field in dataclasses.fields(self)})

@@ -23,6 +23,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin as objects
 
@@ -65,8 +66,15 @@ def _info(device: device_list.ListedDevice) -> objects.DeviceInfo:
         address=row.address, state=row.state, variant=device.variant,
         shown_state=device.shown_state, enabled=row.enabled, kind=row.kind,
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
-        used_by=device.used_by, reason=row.reason, generation=row.generation,
+        used_by=device.used_by, reason=_reason(row), generation=row.generation,
         **{name: getattr(function, name) for name in _OF_FUNCTION})
+
+
+def _reason(row: models.Device) -> str | None:
+    """Return why a device is quarantined or will be, or is unmanaged."""
+    if row.state == device_rules.DeviceState.QUARANTINED:
+        return row.reason
+    return row.swapped or row.reason
 
 
 def set_(db: api.Database, uuid: str, *,

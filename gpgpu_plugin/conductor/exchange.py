@@ -1,0 +1,83 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Devices in whose place a scan found another device.
+
+Nothing is known about the other one: it may have had a tenant elsewhere, and
+what the host compares it with is of the device before. It is quarantined, at
+once or when its assignment or its cleaning ends, until an operator accepts it.
+
+All functions run in a transaction that locked the device's host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.domain import pci
+
+_AT_ONCE = (device_rules.DeviceState.AVAILABLE,
+            device_rules.DeviceState.DIRTY)
+
+
+def remembered(row: models.Device,
+               function: pci.PCIFunction) -> pci.PCIFunction:
+    """Return a function with the serial numbers that it does not show now.
+
+    :param row: of the device, as it was before the scan
+    """
+    known, now = device_db.identity(row), pci.Identity.of(function)
+    if known.swap_reason(now) is not None:
+        # They are those of the device before.
+        return function
+    return dataclasses.replace(
+        function, serial=now.serial or known.serial, dsn=now.dsn or known.dsn)
+
+
+def check(session: orm.Session, host: models.Host, row: models.Device,
+          before: pci.Identity, now: pci.Identity,
+          children: Iterable[models.Device]) -> None:
+    """Remember the identity of a device, and whether it is another one.
+
+    :param before: its identity before the scan
+    :param children: VFs and mdev rows of the device
+    """
+    reason = before.swap_reason(now)
+    row.identity = device_db.dump(before.after(now) if reason is None else now)
+    if reason is None:
+        return
+    _suspect(session, host, row, reason)
+    for child in children:
+        # Without an mdev, its row stands for nothing on the card.
+        if (child.kind == device_rules.DeviceKind.PCI
+                or child.state != device_rules.DeviceState.AVAILABLE):
+            _suspect(session, host, child, f'of its GPU, {reason}')
+
+
+def _suspect(session: orm.Session, host: models.Host, row: models.Device,
+             reason: str) -> None:
+    """Quarantine a device, or note that it must be when it is released."""
+    event_db.add(session, 'swapped', host.name, row, detail=reason)
+    row.reason = row.swapped = reason
+    if row.state in _AT_ONCE:
+        ledger.add(session, host, row, ledger_rules.Verdict.QUARANTINED,
+                   reason=reason)
+        device_db.transition(session, row, device_rules.DeviceEvent.SUSPECT)
+        row.clean_token = None

@@ -1,0 +1,28 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Identities of devices, and that another device was found in a place."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.db import ddl
+
+revision = '0014'
+down_revision = '0013'
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    # Empty: the first report after this takes the identity from the function
+    # that the report before it read.
+    ddl.add_column('devices', sa.Column('identity', sa.Text()))
+    ddl.add_column('devices', sa.Column('swapped', sa.Text()))

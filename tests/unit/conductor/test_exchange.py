@@ -1,0 +1,327 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of devices in whose place another one was found."""
+
+import collections
+import dataclasses
+import pathlib
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import device_rows
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import report
+from tests.fixtures import hosts
+from tests.fixtures import unprivileged
+from tests.unit.conductor import base
+from tests.unit.conductor import test_cleaning
+
+DSN = '00-00-00-00-00-00-00-01'
+OTHER = 'ff-ff-ff-ff-ff-ff-ff-ff'
+
+
+class ExchangeCase(test_cleaning.CleaningCase):
+
+    functions = (base.function(0),)
+
+    def report(self, **facts):
+        """Report the only GPU, with other facts."""
+        hosts.store(self.db, base.scan((base.replace(0, **facts),)))
+
+    def device(self):
+        [device] = device_admin.list_all(self.db)
+        return device
+
+    def verdicts(self):
+        return [record.fields['verdict'] for record in ledger_admin.list_all(
+            self.db, self.device().uuid)]
+
+    def assert_quarantined(self, *words):
+        device = self.device()
+        self.assertEqual('quarantined', device.state)
+        for word in ('another device is in its place', *words):
+            self.assertIn(word, device.reason)
+
+    def accept(self):
+        """Have the operator release the device, and the host clean it."""
+        cleaning.operator_release(self.db, self.device().uuid, 'op')
+        self.clean_all()
+        self.assertEqual(('available', None), (
+            self.device().state, self.device().reason))
+
+
+class AssignedTest(ExchangeCase):
+
+    def swapped(self, **facts):
+        granted = self.boot()
+        self.report(**(facts or {'dsn': OTHER}))
+        self.assertEqual('assigned', self.device().state)
+        return base.uuids(granted)
+
+    def test_exchanged_gpu_is_quarantined_when_it_is_released(self):
+        uuids = self.swapped()
+        self.assertIn('dsn', self.device().reason)
+        releases.release(self.db, uuids)
+        self.assert_quarantined('dsn was', f'is {OTHER}')
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertEqual(['quarantined'], self.verdicts())
+
+    def test_reason_outlasts_later_reports(self):
+        uuids = self.swapped()
+        for facts in ({'dsn': OTHER}, {'dsn': OTHER, 'driver': 'vfio-pci'},
+                      {'dsn': None}, {'dsn': OTHER, 'vendor': None}):
+            self.report(**facts)
+            self.assertIn('dsn was', self.device().reason)
+        releases.release(self.db, uuids)
+        self.report(dsn=OTHER)
+        self.assert_quarantined('dsn was')
+
+    def test_operator_accepts_the_gpu_once(self):
+        releases.release(self.db, self.swapped())
+        self.accept()
+        self.assertEqual(['quarantined', 'released', 'passed'],
+                         self.verdicts())
+        # What it accepted is what is known now.
+        self.report(dsn=OTHER, driver='nvidia')
+        releases.release(self.db, base.uuids(self.boot()))
+        self.assertEqual('dirty', self.device().state)
+
+    def test_claim_that_is_aborted_is_quarantined_too(self):
+        for touched in (False, True):
+            granted = base.uuids(self.claim())
+            self.report(serial=f'serial {touched}')
+            self.report(serial='another')
+            releases.abort(self.db, granted, touched=touched, fault=None)
+            self.assert_quarantined('serial was')
+            self.accept()
+
+    def test_fault_is_told_beside_the_exchange(self):
+        granted = base.uuids(self.claim())
+        self.report(dsn=OTHER)
+        releases.abort(self.db, granted, touched=True, fault='bind failed')
+        self.assert_quarantined('bind failed', 'dsn was')
+
+
+class BetweenGuestsTest(ExchangeCase):
+
+    def test_dirty_gpu_is_quarantined_and_not_cleaned(self):
+        self.dirty()
+        self.report(dsn=OTHER)
+        self.assert_quarantined('dsn was')
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertEqual(['quarantined'], self.verdicts())
+        self.accept()
+
+    def test_cleaning_that_passes_does_not_accept_the_gpu(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.report(dsn=OTHER)
+        self.assertEqual('cleaning', self.device().state)
+        self.finish(task)
+        self.assert_quarantined('dsn was')
+        self.assertEqual(['failed'], self.verdicts())
+        self.accept()
+
+    def test_cleaning_that_is_interrupted_does_not_accept_the_gpu(self):
+        [task] = self.dirty()
+        cleaning.started(self.db, task.device_uuid, task.token, 'a1')
+        self.report(dsn=OTHER)
+        [task] = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, task.device_uuid, task.token, 'a2')
+        self.finish(task, 'a2')
+        self.assert_quarantined('dsn was')
+
+    def test_available_gpu_is_never_offered(self):
+        self.report(dsn=OTHER)
+        self.assert_quarantined('dsn was')
+        self.assertRaises(exception.ClaimDenied, self.claim)
+        self.accept()
+
+    def test_gpu_that_was_exchanged_while_the_host_was_off(self):
+        # Nothing was reported meanwhile, or it was missing.
+        for meanwhile in (None, ()):
+            self.report()
+            if meanwhile is not None:
+                hosts.store(self.db, base.scan(meanwhile))
+            self.report(dsn=OTHER)
+            self.assert_quarantined('dsn was')
+            self.accept()
+
+    def test_quarantined_gpu_that_is_exchanged_stays_so(self):
+        [task] = self.dirty()
+        self.clean_all(passed=False)
+        self.report(dsn=OTHER)
+        self.assert_quarantined('dsn was')
+        self.assertEqual(task.device_uuid, self.device().uuid)
+
+
+class UnknownTest(ExchangeCase):
+
+    functions = (base.function(0, dsn=None),)
+
+    def test_number_that_becomes_known_is_no_exchange(self):
+        self.report(dsn='1', serial='2')
+        self.assertEqual('available', self.device().state)
+
+    def test_number_that_becomes_unknown_is_remembered(self):
+        names = ('serial', 'dsn', 'vendor', 'device', 'subsystem',
+                 'subsystem_vendor')
+        known = {'serial': '1', 'dsn': '2', 'vendor': '10de',
+                 'device': '2330', 'subsystem': '16c1',
+                 'subsystem_vendor': '10de'}
+        for name in names:
+            with self.subTest(name):
+                self.report(**known)
+                self.report(**known | {name: None})
+                self.assertEqual('available', self.device().state)
+                self.report(**known)
+                self.assertEqual('available', self.device().state)
+                self.report(**known | {name: None})
+                self.report(**known | {name: 'abcd'})
+                self.assert_quarantined(
+                    f'{name} was {known[name]}, is abcd')
+                self.report(**known)
+                self.accept()
+
+    def test_known_serial_number_is_shown_while_it_cannot_be_read(self):
+        self.report(dsn='1', serial='2')
+        self.report(driver='vfio-pci', dsn=None, serial=None)
+        self.assertEqual(('1', '2', 'vfio-pci'), (
+            self.device().dsn, self.device().serial, self.device().driver))
+
+    def test_other_card_does_not_inherit_a_number(self):
+        self.report(dsn='1', serial='2')
+        self.report(dsn='3', serial=None)
+        self.assertEqual(('3', None), (
+            self.device().dsn, self.device().serial))
+        self.accept()
+        self.report(dsn='3', serial='4')
+        self.assertEqual('available', self.device().state)
+
+
+class VFTest(ExchangeCase):
+
+    variant = False
+    functions = ()
+
+    def setUp(self):
+        super().setUp()
+        self.pf = base.function(
+            0, device='74a1', used_by='vf', sriov_totalvfs=2, sriov_numvfs=2)
+        self.vfs = [base.function(
+            0, id=f'{self.pf.id}/vf{number}', device='74b5', dsn=None,
+            address=f'0000:00:00.{number + 1}', pf=self.pf.id,
+            vf_index=number) for number in range(2)]
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X-VF', vendor='10de', device='74b5'))
+        hosts.store(self.db, base.scan((self.pf, *self.vfs)))
+
+    def counted(self):
+        return dict(collections.Counter(
+            device.state for device in device_admin.list_all(self.db)))
+
+    def test_vfs_of_an_exchanged_pf_are_quarantined_too(self):
+        granted = self.claim(variant='MI300X-VF')
+        claims.activate(self.db, base.uuids(granted))
+        hosts.store(self.db, base.scan((
+            dataclasses.replace(self.pf, dsn=OTHER), *self.vfs)))
+        self.assertEqual({'assigned': 1, 'quarantined': 2},
+                         self.counted())
+        releases.release(self.db, base.uuids(granted))
+        self.assertEqual({'quarantined': 3}, self.counted())
+        for device in device_admin.list_all(self.db):
+            self.assertIn(f'is {OTHER}', device.reason)
+
+
+class MdevTest(ExchangeCase):
+
+    def test_mdevs_of_an_exchanged_gpu_are_quarantined_when_released(self):
+        with self.db.reader() as session:
+            gpu = session.scalars(sa.select(models.Device)).one()
+
+        def add(session):
+            for number, state in enumerate(('assigned', 'available')):
+                device_rows.new_mdev_row(session, gpu, pci.mdev_row_id(
+                    gpu.stable_id, number)).state = state
+        self.db.write(add)
+        self.report(dsn=OTHER)
+        with self.db.reader() as session:
+            self.assertEqual(
+                [('pci', 'quarantined', True), ('mdev', 'assigned', True),
+                 # It stands for nothing on the card.
+                 ('mdev', 'available', False)],
+                [(row.kind, row.state, row.swapped is not None)
+                 for row in session.scalars(sa.select(
+                     models.Device).order_by(models.Device.stable_id))])
+
+
+class FakeMachineTest(ExchangeCase):
+    """The real scanner, as the user of nova-compute runs it."""
+
+    variant = False
+    functions = ()
+
+    def setUp(self):
+        super().setUp()
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        self.host = fake_host.FakeHost.for_machine('pcie-l40s-4', self.root)
+        self.gpu = next(function for function in self.host.scan().functions
+                        if pci.can_be_gpu(function.class_code)
+                        and function.vendor == '10de')
+        self.folder = pathlib.Path(
+            self.root, 'bus/pci/devices', self.gpu.address).resolve()
+        unprivileged.show(self.folder, dsn=DSN, serial=b'1320')
+        self.useFixture(unprivileged.Unprivileged())
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='L40S', vendor='10de', device='26b9'))
+        self.start_host()
+
+    def start_host(self):
+        """Start nova-compute, as after a boot of the host."""
+        self.host = fake_host.FakeHost(self.root)
+        self.scan_host()
+
+    def scan_host(self):
+        scan = self.host.scan()
+        hosts.store(self.db, report.HostReport(
+            host='h1', node='h1', node_uuid=base.NODE,
+            functions=self.host.discover(scan)))
+
+    def device(self):
+        return next(device for device in device_admin.list_all(self.db)
+                    if device.stable_id == self.gpu.id)
+
+    def test_card_of_the_same_model_is_noticed_after_a_boot(self):
+        uuids = base.uuids(self.boot(4, variant='L40S'))
+        self.start_host()
+        self.assertIsNone(self.device().reason)
+        unprivileged.show(self.folder, dsn=OTHER, serial=b'1320')
+        self.start_host()
+        self.assertEqual('assigned', self.device().state)
+        releases.release(self.db, uuids)
+        self.assert_quarantined('dsn was')
+
+    def test_card_that_differs_by_its_vpd_only_is_noticed(self):
+        unprivileged.show(self.folder, dsn=DSN, serial=b'1321')
+        self.start_host()
+        self.assert_quarantined('serial was 1320, is 1321')
