@@ -17,6 +17,7 @@ They change the machine that they run on, and need root but no service.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Iterable
 
@@ -26,6 +27,8 @@ from cliff import lister
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.compute import withheld
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import designation
@@ -67,12 +70,35 @@ class HostDesignate(_Local):
                  'is designated for passthrough')
 
 
-class HostUndesignate(_Local):
-    """Return a card of this machine to the drivers of the host."""
+class HostUndesignate(configuration.Command, _Local):
+    """Return a card of this machine to the drivers of the host.
+
+    It is refused while the card may hold the data of a guest, as the files in
+    [gpgpu] state_path of nova.conf show.
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.say(self.designator().undesignate(parsed_args.device),
-                 'is no longer designated')
+        designator = self.designator()
+        self.say(designator.undesignate(
+            parsed_args.device,
+            functools.partial(withheld.refusal, self._state_path())),
+            'is no longer designated')
+
+    def _state_path(self) -> str:
+        """Return the folder with the books of this machine.
+
+        :raises HostError: it is unknown
+        """
+        conf = self.configuration(base.NOVA_CONFIG_FILE)
+        if self.manage.given_conf is None and not (
+                conf.config_file or conf.config_dir):
+            raise exception.HostError(
+                path=base.NOVA_CONFIG_FILE,
+                reason='it does not exist, so it is unknown whether a guest '
+                       'has the card; name the configuration file of '
+                       'nova-compute with --config-file')
+        path: str = conf.gpgpu.state_path
+        return path
 
 
 class HostShowDesignated(base.Command, lister.Lister):

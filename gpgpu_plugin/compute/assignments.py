@@ -23,12 +23,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import pathlib
 import threading
 from collections.abc import Collection
 from collections.abc import Iterable
 
 from oslo_config import cfg
 
+from gpgpu_plugin import versioned_file
 from gpgpu_plugin.compute import book_file
 from gpgpu_plugin.objects import claim
 
@@ -63,6 +65,25 @@ class _Book:
     unclean: frozenset[str] = frozenset()
     session: int = 0
     generation: int = 0
+
+
+def not_free(path: pathlib.Path) -> dict[str, str]:
+    """Return why devices are not free, by stable id, as a book has it.
+
+    The file stays as it is: another process may use it.
+
+    :raises OSError: it cannot be read
+    :raises Invalid: it is not a book, or of another release
+    """
+    book = versioned_file.read(path, _Book, VERSION) or _Book()
+    return {
+        **dict.fromkeys(
+            book.unclean, 'it was not cleaned after its last guest, or its '
+                          'cleaning failed'),
+        **{assignment.stable_id:
+           f'it is assigned to instance {assignment.instance_uuid}'
+           for assignments in book.assigned.values()
+           for assignment in assignments}}
 
 
 class HostAssignments:
@@ -294,6 +315,13 @@ class HostAssignments:
         """Return the stable ids of devices that wait to be cleaned."""
         with self._lock:
             return self._book.unclean
+
+    def cleaning(self, stable_id: str) -> None:
+        """Note that a device is being cleaned, whatever made it dirty."""
+        with self._lock:
+            if stable_id not in self._book.unclean:
+                self._save(dataclasses.replace(
+                    self._book, unclean=self._book.unclean | {stable_id}))
 
     def cleaned(self, stable_id: str) -> None:
         """Note that a device was cleaned and is free."""

@@ -42,6 +42,8 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
     except exception.Conflict as exc:
         LOG.info('%s', exc)
         return None
+    # Not only after a guest: a policy may have become stricter.
+    host.assignments.cleaning(task.stable_id)
     verdict = _verdict(host.backend, task)
     if verdict.passed:
         # Before the conductor may give it to the next instance.

@@ -46,6 +46,7 @@ from gpgpu_plugin.privsep import host_use
 
 LOG = logging.getLogger(__name__)
 
+_Refusal = Callable[[Sequence[pci.PCIFunction]], tuple[str, str] | None]
 _AddRule = Callable[[str, str, str, vfio_drivers.VFIODriver], None]
 
 _USERS = {
@@ -243,16 +244,23 @@ class Designator:
             raise
         return card
 
-    def undesignate(self, name: str) -> Sequence[pci.PCIFunction]:
+    def undesignate(self, name: str, refusal: _Refusal,
+                    ) -> Sequence[pci.PCIFunction]:
         """Unbind a card from VFIO and bind the host's own drivers.
 
         :param name: address or stable id of one of its functions
+        :param refusal: returns the address of a function that holds a guest's
+            data, or may do so, and why; None: the card is free
         :returns: all its functions
         :raises NotFound: there is no such function
-        :raises HostError: a process has it open, or the hardware did not do
-            what it was asked
+        :raises HostError: it may hold a guest's data, a process has it open,
+            or the hardware did not do what it was asked
         """
         card = self._card(name)
+        refused = refusal(card)
+        if refused is not None:
+            path, reason = refused
+            raise exception.HostError(path=path, reason=reason)
         for function in card:
             if function.used_by == device_rules.DeviceUser.VFIO:
                 raise exception.HostError(

@@ -11,6 +11,9 @@
 #    under the License.
 """Tests of ``host designate`` and related commands, without hardware."""
 
+import json
+import pathlib
+
 import fixtures
 
 from gpgpu_plugin.cmd import designation as commands
@@ -36,8 +39,9 @@ class DesignationTest(base.CommandTestCase):
                 self.calls.append(('designate', name))
                 return self.FUNCTIONS
 
-            def undesignate(_self, name):
+            def undesignate(_self, name, refusal):
                 self.calls.append(('undesignate', name))
+                self.refusal = refusal(self.FUNCTIONS)
                 return self.FUNCTIONS
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.host.vfio.designation.Designator.as_root',
@@ -63,6 +67,30 @@ class DesignationTest(base.CommandTestCase):
         for verb in ('designate', 'undesignate'):
             self.assertIn('only root may bind devices', self.refused(
                 'host', verb, '0000:21:00.0'))
+        self.assertEqual([], self.calls)
+
+    def test_undesignate_reads_the_book_of_nova_compute(self):
+        self.user(0)
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        config = folder / 'nova.conf'
+        config.write_text(f'[gpgpu]\nstate_path = {folder}\n')
+        (folder / 'h1.json').write_text(json.dumps(
+            {'version': 1, 'unclean': [self.FUNCTIONS[0].id]}))
+        result = base.run('--config-file', str(config), 'host',
+                          'undesignate', '0000:21:00.0')
+        self.assertEqual(0, result.code, result.err)
+        address, reason = self.refusal
+        self.assertEqual('0000:21:00.0', address)
+        self.assertIn('on host h1, it was not cleaned', reason)
+
+    def test_undesignate_without_configuration_is_refused(self):
+        self.user(0)
+        self.useFixture(fixtures.MockPatchObject(
+            commands.base, 'NOVA_CONFIG_FILE', '/nowhere/nova.conf'))
+        result = base.run('host', 'undesignate', '0000:21:00.0')
+        self.assertEqual(1, result.code)
+        for words in ('/nowhere/nova.conf', 'unknown', '--config-file'):
+            self.assertIn(words, result.err)
         self.assertEqual([], self.calls)
 
     def test_designated_functions_are_listed(self):

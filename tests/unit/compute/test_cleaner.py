@@ -97,6 +97,15 @@ class CleanTest(base.BaseTestCase):
                       'gpgpu-manage device release d1'):
             self.assertIn(words, self.log.output)
 
+    def test_device_without_a_guest_is_unclean_until_it_passed(self):
+        self.backend.clean.return_value = host_base.CleanVerdict.failed(
+            DEVICE, 'it does not answer')
+        self.clean()
+        self.assertEqual({DEVICE.stable_id}, self.book.unclean())
+        self.backend.clean.return_value = self.verdict
+        self.clean()
+        self.assertEqual(set(), self.book.unclean())
+
     def test_error_of_the_host_quarantines_the_device(self):
         self.backend.clean.side_effect = RuntimeError('surprise')
         self.clean()

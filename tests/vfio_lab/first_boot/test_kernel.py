@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import subprocess
 import threading
 
 from gpgpu_plugin import exception
@@ -22,6 +23,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
+from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 from tests.contract import passthrough
 from tests.vfio_lab import lab
 
@@ -51,6 +53,49 @@ class ScannerTest(lab.LabTestCase):
 
     def test_scan_reports_no_problem(self) -> None:
         self.assertEqual((), scanner.scan(sysfs.Sysfs('/sys')).problems)
+
+
+class SerialNumbersTest(lab.LabTestCase):
+    """What gpgpu_plugin.host.vfio.serial_numbers relies on.
+
+    No display of QEMU has a serial number.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.gpu = lab.displays()[3]
+        self.path = f'bus/pci/devices/{self.gpu.address}'
+        self.host = lab.host(self)
+
+    def test_user_of_nova_sees_the_header_only(self) -> None:
+        seen = subprocess.run(
+            ['cat', f'/sys/{self.path}/config'], user=65534, check=True,
+            capture_output=True).stdout
+        self.assertEqual(config_space.HEADER, len(seen))
+        config = self.host.binder.config(self.gpu)
+        self.assertGreater(len(config), config_space.CONVENTIONAL)
+        self.assertEqual(seen, config[:len(seen)])
+        self.assertEqual(config, privsep_sysfs.read(
+            '/sys', f'{self.path}/config'))
+
+    def test_function_without_vpd_has_none(self) -> None:
+        self.assertEqual(b'', self.host.binder.vpd(self.gpu))
+        self.assertRaises(FileNotFoundError, privsep_sysfs.read, '/sys',
+                          f'{self.path}/vpd')
+
+    def test_function_that_is_found_anew_is_noticed(self) -> None:
+        tree = sysfs.Sysfs('/sys')
+        before = dict(tree.inodes(tree.devices))
+        self.assertEqual(before, dict(tree.inodes(tree.devices)))
+        self.host.scan()
+        self.assertFalse(self.host.changed())
+        lab.write(f'{self.path}/remove', '1')
+        lab.write('bus/pci/rescan', '1')
+        after = dict(tree.inodes(tree.devices))
+        self.assertEqual(before.keys(), after.keys())
+        self.assertEqual([self.gpu.address], [
+            name for name in before if before[name] != after[name]])
+        self.assertTrue(self.host.changed())
 
 
 class KernelContractTest(

@@ -30,6 +30,10 @@ from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.privsep import guard
 
 
+def free(_card):
+    """Refuse nothing: the card holds no data of a guest."""
+
+
 class AsRootTest(base.BaseTestCase):
 
     def test_designator_as_root_writes_without_the_helper(self):
@@ -120,7 +124,7 @@ class DesignateTest(DesignationCase):
                     [(address, 'udev', 'vfio-pci') for address in self.both],
                     self.listed())
             for _ in range(2):
-                self.designator().undesignate(name)
+                self.designator().undesignate(name, free)
                 self.assertEqual([], self.listed())
                 self.assertEqual(before, self.drivers())
 
@@ -138,7 +142,7 @@ class DesignateTest(DesignationCase):
                    if function.device == '102d')
         self.designator().designate(k80.address)
         self.designator().designate(self.gpu.address)
-        self.designator().undesignate(self.gpu.address)
+        self.designator().undesignate(self.gpu.address, free)
         self.assertEqual([(k80.address, 'udev', 'vfio-pci')], self.listed())
 
     def test_driverctl_is_used_where_installed(self):
@@ -160,10 +164,10 @@ class DesignateTest(DesignationCase):
         self.driverctl = None, None
         exc = self.assertRaises(
             exception.HostError, self.designator().undesignate,
-            self.gpu.address)
+            self.gpu.address, free)
         self.assertIn('not installed any more', str(exc))
         self.driverctl = driverctl
-        self.designator().undesignate(self.gpu.address)
+        self.designator().undesignate(self.gpu.address, free)
         self.assertEqual([('0000:ff:00.0', 'driverctl', None)],
                          self.listed())
 
@@ -178,7 +182,7 @@ class DesignateTest(DesignationCase):
         self.assertIn('modprobe xe_vfio_pci;', rules[self.gpu.id])
         self.assertIn('driver_override}="xe-vfio-pci"', rules[self.gpu.id])
         self.assertIn('driver_override}="vfio-pci"', rules[self.audio.id])
-        self.designator().undesignate(self.gpu.address)
+        self.designator().undesignate(self.gpu.address, free)
         self.assertEqual(before, self.drivers())
 
     def test_driverctl_keeps_the_variant(self):
@@ -200,9 +204,10 @@ class DesignateTest(DesignationCase):
 class RefusedTest(DesignationCase):
 
     def test_unknown_function_is_not_found(self):
-        for method in (self.designator().designate,
-                       self.designator().undesignate):
-            exc = self.assertRaises(exception.NotFound, method, '0000:ff:0.0')
+        for method, *more in ((self.designator().designate,),
+                              (self.designator().undesignate, free)):
+            exc = self.assertRaises(
+                exception.NotFound, method, '0000:ff:0.0', *more)
             self.assertIn('0000:ff:0.0', str(exc))
 
     def test_boot_display_is_refused(self):
@@ -288,6 +293,17 @@ class RefusedTest(DesignationCase):
         self.write(self.gpu, 'enable', '1')
         exc = self.assertRaises(
             exception.HostError, self.designator().undesignate,
-            self.gpu.address)
+            self.gpu.address, free)
         self.assertIn('open', str(exc))
         self.assertEqual(2, len(self.listed()))
+
+    def test_undesignate_of_a_card_with_data_changes_nothing(self):
+        self.designator().designate(self.gpu.address)
+        self.kernel.written.clear()
+        exc = self.assertRaises(
+            exception.HostError, self.designator().undesignate,
+            self.audio.address, lambda card: (card[0].address, 'it is dirty'))
+        self.assertIn(f'{self.gpu.address}: it is dirty', str(exc))
+        self.assertEqual(2, len(self.listed()))
+        self.assertEqual([], self.kernel.written)
+        self.assertEqual(('vfio-pci', 'vfio-pci'), self.drivers())

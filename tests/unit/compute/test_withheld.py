@@ -1,0 +1,114 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of what the files of a host tell about devices that are not free."""
+
+import errno
+import json
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import withheld
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.vfio import baseline
+from tests.unit.compute.test_assignments import make_assignment
+
+GPU = pci.PCIFunction(id='/devices/pci0000:20/01.0/00.0',
+                      address='0000:21:00.0')
+AUDIO = pci.PCIFunction(id='/devices/pci0000:20/01.0/00.1',
+                        address='0000:21:00.1')
+
+
+class WithheldTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.book = assignments.HostAssignments(str(self.folder / 'h1.json'))
+
+    def assign(self, stable_id):
+        assignment = make_assignment(stable_id=stable_id)
+        self.book.add('i1', [assignment])
+        return assignment
+
+    def had_guest(self):
+        baseline.Baselines(str(self.folder / 'cards')).record(
+            GPU.id, 'a1', {'vendor': '10de'})
+
+    def refusal(self, *words):
+        """Check that the card is refused with some words."""
+        address, reason = withheld.refusal(str(self.folder), (GPU, AUDIO))
+        self.assertEqual(GPU.address, address)
+        for word in (*words, 'repeat the command'):
+            self.assertIn(word, reason)
+
+    def is_free(self):
+        return withheld.refusal(str(self.folder), (GPU, AUDIO)) is None
+
+    def test_assigned_device_is_not_free(self):
+        for stable_id in (GPU.id, f'{GPU.id}/vf3', f'{GPU.id}/mdev0',
+                          f'{GPU.id}/vf3/mdev0'):
+            assignment = self.assign(stable_id)
+            self.refusal('on host h1', 'assigned to instance', 'device list')
+            self.book.remove('i1', [assignment.uuid], [assignment.uuid])
+            self.assertTrue(self.is_free())
+
+    def test_device_is_not_free_until_its_cleaning_passed(self):
+        self.had_guest()
+        assignment = self.assign(GPU.id)
+        self.book.remove('i1', [assignment.uuid])
+        self.refusal('on host h1', 'not cleaned', 'device release')
+        self.book.cleaned(GPU.id)
+        self.assertTrue(self.is_free())
+
+    def test_device_in_a_cleaning_without_a_guest_is_not_free(self):
+        self.book.cleaning(GPU.id)
+        self.refusal('not cleaned')
+        self.book.cleaned(GPU.id)
+        self.assertTrue(self.is_free())
+
+    def test_other_devices_do_not_matter(self):
+        self.assign('/devices/pci0000:20/02.0/00.0')
+        self.assertTrue(self.is_free())
+
+    def test_host_on_which_nova_compute_never_ran_is_free(self):
+        self.folder /= 'none'
+        self.assertTrue(self.is_free())
+
+    def test_book_that_cannot_be_read_makes_the_card_unknown(self):
+        path = self.folder / 'h1.json'
+        for text in ('{', json.dumps({'version': 99}), '[]'):
+            path.write_text(text)
+            self.refusal('unknown', str(path), 'Start nova-compute')
+            # It is nova-compute that renames it.
+            self.assertEqual(text, path.read_text())
+
+    def test_book_that_was_set_aside_makes_a_card_with_a_guest_unknown(self):
+        self.book.begin(1, 1)
+        (self.folder / 'h1.json.unreadable-1').write_text('{')
+        self.assertTrue(self.is_free())
+        self.had_guest()
+        self.refusal('unknown', 'h1.json.unreadable-1', 'Remove that file')
+
+    def test_missing_book_makes_a_card_with_a_guest_unknown(self):
+        self.assertTrue(self.is_free())
+        self.had_guest()
+        self.refusal('unknown', 'has no book')
+
+    def test_folder_that_cannot_be_read_makes_the_card_unknown(self):
+        def refuse(path):
+            raise PermissionError(errno.EACCES, 'Permission denied')
+        self.useFixture(fixtures.MonkeyPatch(
+            'pathlib.Path.iterdir', refuse))
+        self.refusal('unknown', 'Permission denied')
