@@ -71,11 +71,7 @@ class HostDesignate(_Local):
 
 
 class HostUndesignate(configuration.Command, _Local):
-    """Return a card of this machine to the drivers of the host.
-
-    It is refused while the card may hold the data of a guest, as the files in
-    [gpgpu] state_path of nova.conf show.
-    """
+    """Return a clean card of this machine to the drivers of the host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         designator = self.designator()

@@ -115,7 +115,7 @@ class AssignedTest(ExchangeCase):
             self.assert_quarantined('serial was')
             self.accept()
 
-    def test_fault_is_told_beside_the_exchange(self):
+    def test_fault_is_shown_beside_the_exchange(self):
         granted = base.uuids(self.claim())
         self.report(dsn=OTHER)
         releases.abort(self.db, granted, touched=True, fault='bind failed')
