@@ -39,11 +39,16 @@ class DesignationTest(lab.LabTestCase):
         super().setUp()
         subprocess.run(['modprobe', 'bochs'], check=True)
         self.kept, self.returned = lab.displays()[2:]
+        self.folder = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path)
+        (self.folder / 'nova.conf').write_text(
+            f'[gpgpu]\nstate_path = {self.folder}\n')
 
-    def manage(self, *words: str) -> str:
+    def manage(self, *words: str, code: int = 0) -> str:
         out = self.useFixture(fixtures.MonkeyPatch(
             'sys.stdout', io.StringIO()))
-        self.assertEqual(0, manage.run(['host', *words]))
+        self.assertEqual(code, manage.run([
+            '--config-file', str(self.folder / 'nova.conf'), 'host', *words]))
         return typing.cast(str, out.new_value.getvalue())
 
     def designated(self) -> list[dict[str, str]]:
@@ -68,6 +73,12 @@ class DesignationTest(lab.LabTestCase):
                 (self.returned.address, keeper, 'vfio-pci'),
                 [(row['Address'], row['Kept By'], row['Driver'])
                  for row in self.designated()])
+            book = self.folder / 'h1.json'
+            book.write_text(json.dumps(
+                {'version': 1, 'unclean': [self.returned.id]}))
+            self.manage('undesignate', self.returned.id, code=1)
+            self.assertEqual('vfio-pci', self.driver(self.returned))
+            book.unlink()
             self.manage('undesignate', self.returned.id)
             self.assertEqual(BOCHS, self.driver(self.returned))
             self.assertNotIn(self.returned.address, [
