@@ -147,7 +147,7 @@ def scan(setting: Setting, host: str) -> report_obj.HostReport:
         pci.PCIFunction(
             id=f'/devices/pci0000:00/{gpu:02x}.0',
             address=f'0000:{gpu:02x}:00.0', vendor='10de',
-            device='2330', numa_node=gpu * 2 // setting.devices)
+            device='2330', nvswitches=0, numa_node=gpu * 2 // setting.devices)
         for gpu in range(setting.devices))
     return report_obj.HostReport(
         host=host, node=host, node_uuid=node_uuid(host), functions=functions,

@@ -59,7 +59,7 @@ def _set_up(db: api.Database, count: int) -> None:
             pci.PCIFunction(
                 id=f'/devices/pci0000:00/{gpu:02x}.0',
                 address=f'0000:{gpu:02x}:00.0', vendor='10de',
-                device='2330' if gpu % 2 else '20b5')
+                device='2330' if gpu % 2 else '20b5', nvswitches=0)
             for gpu in range(_GPUS))))
     host_table, device_table = (
         models.Base.metadata.tables[name] for name in ('hosts', 'devices'))

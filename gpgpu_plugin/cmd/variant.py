@@ -49,8 +49,8 @@ _HELP = {
                          'first (flr+settings+canary)',
     'memory_mib': 'MiB of memory of a whole GPU, all of which a scrub must '
                   'verify'}
-_COLUMNS = ('name', *_FIELDS, 'traits', 'devices', 'status', 'reason',
-            'hosts_pending')
+_COLUMNS = ('name', *_FIELDS, 'unsupported_ok', 'traits', 'devices',
+            'status', 'reason', 'hosts_pending')
 
 
 def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
@@ -63,6 +63,10 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
             help=_HELP.get(name, 'PCI ID in hex'))
     parser.add_argument('--trait', action='append', dest='traits',
                         help='trait of its resource providers, repeatable')
+    parser.add_argument(
+        '--unsupported-ok', action=argparse.BooleanOptionalAction,
+        help='offer hardware that guests are known not to be able to use, '
+             'since you have a remedy for what "device show" gives as reason')
 
 
 def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
@@ -72,6 +76,8 @@ def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
              if getattr(parsed_args, name) is not None}
     if parsed_args.traits is not None:
         given['traits'] = tuple(parsed_args.traits)
+    if parsed_args.unsupported_ok is not None:
+        given['unsupported_ok'] = parsed_args.unsupported_ok
     return dataclasses.replace(before, **given)
 
 
@@ -100,8 +106,9 @@ class VariantCreate(reach.Command, show.ShowOne):
                 device=parsed_args.device), parsed_args))
         note_pending(self, created)
         if not (created.devices or created.hosts_pending):
-            self.note(f'variant {created.name} matches no device that a '
-                      f'host has reported so far')
+            self.note(f'variant {created.name} has no device: no host has '
+                      f'reported one so far, or "gpgpu-manage device show" '
+                      f'has the reason why it is unmanaged')
         return columns.fields(created)
 
 

@@ -38,6 +38,7 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.domain.allocation import request
 
@@ -77,10 +78,29 @@ def plan(variants: Sequence[rules.Variant],
         if device.id in kept and device.id in current:
             places[device.id] = Place(variant=current[device.id])
         else:
-            places[device.id] = _place(
+            place = _place(
                 variants, device, by_id.get(device.parent_id or ''),
                 places.get(device.parent_id or '', Place()))
+            # One that is assigned is in a guest already (adoption).
+            places[device.id] = place if device.id in kept else _supported(
+                variants, device, place)
     return places
+
+
+def _supported(variants: Sequence[rules.Variant], device: group_rules.Device,
+               place: Place) -> Place:
+    """Return a place, or none if no guest can use the device.
+
+    A GPU with vGPUs is managed for these; nobody gets it as a whole
+    (domain.group).
+    """
+    if (place.variant is None or device.function is None
+            or device.vgpus is not None
+            or next(variant.unsupported_ok for variant in variants
+                    if variant.name == place.variant)):
+        return place
+    reason = unsupported.refusal(device.function, place.variant)
+    return place if reason is None else Place(reason=reason)
 
 
 def _place(variants: Sequence[rules.Variant], device: group_rules.Device,

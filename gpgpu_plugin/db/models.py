@@ -140,6 +140,8 @@ class Variant(Base):
     own. ``mix_policy``: which vGPUs may be on one GPU together.
     ``cleaning_policy``: what its GPUs must pass between two tenants, a name or
     steps. ``memory_mib``: MiB of memory of a GPU, NULL for unknown.
+    ``unsupported_ok``: whether GPUs that guests are known not to be able to
+    use are offered all the same.
     ``enabled_types``: JSON list of the vGPU types that new groups offer.
     ``status``: a domain.variant.Status, whether a change of it is being
     applied to hosts. ``reason``: why its last change was undone, NULL if it
@@ -170,6 +172,8 @@ class Variant(Base):
     cleaning_policy: orm.Mapped[str] = orm.mapped_column(
         sa.String(255), default='default', server_default='default')
     memory_mib: orm.Mapped[int | None]
+    unsupported_ok: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
     enabled_types: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='["passthrough"]',
         server_default=column.PASSTHROUGH_ONLY)

@@ -25,6 +25,7 @@ from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import inventory
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as variant_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request
@@ -193,7 +194,9 @@ class GroupCapacity:
         # A GPU that has vGPUs, or may have some, is somebody else's.
         return not (gpu.foreign_vgpus or gpu.function.sriov_numvfs
                     or pci.VGPU_TYPES in gpu.function.unreadable
-                    or gpu_rules.passthrough_refusal(gpu.function))
+                    or gpu_rules.passthrough_refusal(gpu.function)
+                    or (not self.variant.unsupported_ok
+                        and unsupported.reason(gpu.function)))
 
     @functools.cached_property
     def gpu_capacities(self) -> tuple[capacity.GPUCapacity, ...]:

@@ -166,6 +166,8 @@ class PCIFunction:
     :ivar fault: why the function cannot be trusted (config space reads ff)
     :ivar vfio_refusal: why the host's kernel has no VFIO driver for the
         function, so that no guest can get the whole function
+    :ivar nvswitches: number of NVSwitches that the host has; None: unknown.
+        Reported for NVIDIA's GPUs only
     """
 
     id: str
@@ -196,6 +198,7 @@ class PCIFunction:
     owner: str | None = None
     fault: str | None = None
     vfio_refusal: str | None = None
+    nvswitches: int | None = None
 
     @property
     def has_vgpus(self) -> bool:

@@ -61,6 +61,8 @@ class Variant:
         a name or steps, see domain.cleaning.check_policy
     :ivar memory_mib: MiB of memory of a whole GPU, all of which a scrub must
         verify; None: unknown
+    :ivar unsupported_ok: whether hardware that guests are known not to be
+        able to use is offered all the same (domain.unsupported)
     """
 
     name: str
@@ -75,6 +77,7 @@ class Variant:
     mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
     cleaning_policy: str = cleaning.DEFAULT
     memory_mib: int | None = None
+    unsupported_ok: bool = False
 
     @property
     def specificity(self) -> int:
@@ -138,11 +141,12 @@ def check(variant: Variant) -> Variant:
 def matters_while_assigned(before: Variant, after: Variant) -> bool:
     """Return whether a change concerns devices that are assigned.
 
-    How they will be cleaned does not.
+    How they will be cleaned does not, and they are in guests already,
+    supported or not.
     """
     return before != dataclasses.replace(
         after, cleaning_policy=before.cleaning_policy,
-        memory_mib=before.memory_mib)
+        memory_mib=before.memory_mib, unsupported_ok=before.unsupported_ok)
 
 
 def match(variants: Iterable[Variant],

@@ -310,7 +310,8 @@ class Conductor(typing.Protocol):
         """Replace the fields of the variant that has this name.
 
         Until all hosts have the new fields, its devices cannot be claimed,
-        unless only its cleaning policy or its memory_mib changes.
+        unless only its cleaning policy, its memory_mib or its unsupported_ok
+        changes.
 
         :raises NotFound: no variant has this name
         :raises Conflict: as for variant_delete or variant_create

@@ -135,8 +135,7 @@ class OwnClassTest(cloud.GpuCloud):
     """A variant whose resource class does not begin as the plugin's do."""
 
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
-        ('H100', '--vendor', '10de', '--device', '2330',
-         '--resource-class', 'CUSTOM_ACCELERATOR'),)
+        ('H100', *cloud.HGX_H100, '--resource-class', 'CUSTOM_ACCELERATOR'),)
 
     def test_suffixed_class_is_refused_by_the_claim(self) -> None:
         server = self.boot(

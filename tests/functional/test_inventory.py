@@ -92,8 +92,7 @@ class VariantTest(cloud.GpuCloud):
         self.assertEqual({'unmanaged'}, {
             d['shown_state'] for d in self.devices('--host', 'gpu1')})
         self.assertEqual((0, 0), self.inventory())
-        self.manage('variant', 'create', 'H100', '--vendor', '10de',
-                    '--device', '2330')
+        self.manage('variant', 'create', 'H100', *cloud.HGX_H100)
         self.wait_inventory(8, 0)
         self.assertLessEqual(
             {'CUSTOM_GPU', 'CUSTOM_GPU_H100', 'OWNER_NOVA'},
@@ -101,20 +100,18 @@ class VariantTest(cloud.GpuCloud):
         self.boot(self.flavor(H100=1))
 
     def test_variant_deleted_at_run_time_is_not_offered(self) -> None:
-        self.manage('variant', 'create', 'H100', '--vendor', '10de',
-                    '--device', '2330')
+        self.manage('variant', 'create', 'H100', *cloud.HGX_H100)
         self.wait_inventory(8, 0)
         self.manage('variant', 'delete', 'H100')
         self.wait_for(lambda: self.inventory()[0] == self.inventory()[1],
                       'nothing offered')
 
     def test_tie_is_refused_and_nothing_is_written(self) -> None:
-        self.manage('variant', 'create', 'H100', '--vendor', '10de',
-                    '--device', '2330')
+        self.manage('variant', 'create', 'H100', *cloud.HGX_H100)
         self.wait_inventory(8, 0)
         refused = self.assertRaises(
             cloud_views.CommandFailed, self.manage, 'variant', 'create',
-            'TWIN', '--vendor', '10de', '--device', '2330')
+            'TWIN', *cloud.HGX_H100)
         self.assertIn('H100', str(refused))
         self.assertEqual(
             ['H100'], [v['name'] for v in self.listing('variant', 'list')])

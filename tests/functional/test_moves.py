@@ -245,7 +245,7 @@ class OneHostTest(MovesCase):
 
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'hgx-h100-8'}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
-        ('L40S', '--vendor', '10de', '--device', '2330'),)
+        ('L40S', *cloud.HGX_H100),)
 
     def setUp(self) -> None:
         super().setUp()

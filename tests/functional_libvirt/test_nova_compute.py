@@ -65,8 +65,7 @@ class LibvirtProcessTest(cloud.ProcessCloud):
             folder.chmod(0o711)
         (self.stack.state / 'gpu1/instances').mkdir(parents=True)
         self.start_compute('gpu1', COMPUTE_CONF)
-        self.manage('variant', 'create', 'H100', '--vendor', '10de',
-                    '--device', '2330')
+        self.manage('variant', 'create', 'H100', *stack.HGX_H100)
         self.assertEqual(8, self.wait_for_group('H100')['total'])
         # Before the processes end.
         self.addCleanup(self._end_guests)

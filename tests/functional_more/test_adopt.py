@@ -23,10 +23,11 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
+from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 
 _SPEC = {'vendor_id': '10de', 'product_id': '2330'}
-_VARIANT = ('H100', '--vendor', '10de', '--device', '2330')
+_VARIANT = ('H100', *cloud.HGX_H100)
 
 
 class AdoptTest(libvirt_cloud.GpuLibvirtCloud):

@@ -21,6 +21,7 @@ from nova.compute import manager as nova_manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from gpgpu_plugin.compute import tasks
+from tests.fixtures import cloud
 from tests.fixtures import patience
 from tests.functional import test_moves
 
@@ -315,7 +316,7 @@ class OneHostTest(test_moves.MovesCase):
 
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'hgx-h100-8'}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
-        ('L40S', '--vendor', '10de', '--device', '2330'),)
+        ('L40S', *cloud.HGX_H100),)
 
     def test_hard_reboot_after_failed_resize_frees_the_new_set(self) -> None:
         self.flags(allow_resize_to_same_host=True)

@@ -86,6 +86,10 @@ available_filters = gpgpu_plugin.scheduler_filters.all_filters
 enabled_filters = ComputeFilter,GpuFilter
 """
 
+# Arguments of "variant create" for the machine of the computes. No guest needs
+# CUDA here, so nobody activates partitions of its NVSwitches.
+HGX_H100 = ('--vendor', '10de', '--device', '2330', '--unsupported-ok')
+
 # Without databases, as Nova wants its computes.
 COMPUTE_CONF = COMMON_CONF + """
 [DEFAULT]

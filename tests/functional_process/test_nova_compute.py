@@ -29,8 +29,7 @@ class NovaComputeProcessTest(cloud.ProcessCloud):
         print('nova-compute loaded gpgpu.GpuFakeDriver and gpu1 is listed '
               'by gpgpu-manage host list')
 
-        self.manage('variant', 'create', 'H100', '--vendor', '10de',
-                    '--device', '2330')
+        self.manage('variant', 'create', 'H100', *stack.HGX_H100)
         inventory = self.wait_for_group('H100')
         self.assertEqual((8, 0), (inventory['total'], inventory['reserved']))
         print('variant created: 8 CUSTOM_GPU_H100 in Placement, without a '

@@ -89,7 +89,8 @@ class Cloud:
             database.ServerDatabase(conf, self._server))
         self.db = created.db
         variant_admin.create(self.db, admin.VariantInfo(
-            name=host_mod.VARIANT, vendor='10de', device='2330'))
+            name=host_mod.VARIANT, vendor='10de', device='2330',
+            unsupported_ok=True))
         rabbit = sa.make_url(services.RABBITMQ)
         self.proxies = [self._stack.enter_context(proxy.Proxy(
             (rabbit.host or '127.0.0.1', rabbit.port or 5672)))

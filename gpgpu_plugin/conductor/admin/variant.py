@@ -107,7 +107,9 @@ def set_(db: api.Database, view: objects.VariantInfo,
         change = change_db.add(
             session, row, rules.Status.CHANGING, [before, value], before,
         ) if matters else change_db.add(
-            session, row, rules.Status.APPLYING, [value], None)
+            session, row, rules.Status.APPLYING, [value],
+            # What groups offer changes, even where no device moves.
+            before if before.unsupported_ok != value.unsupported_ok else None)
         caller.check_wanted()
         return change.id
     variant_changes.apply(db, db.write(work), caller)

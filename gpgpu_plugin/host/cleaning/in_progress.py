@@ -24,6 +24,7 @@ import threading
 from collections.abc import Iterable
 from collections.abc import Iterator
 
+from gpgpu_plugin.domain import nvswitch
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 
@@ -74,8 +75,9 @@ class FunctionsInCleaning:
             return scan
         found = {function.address: function for function in scan.functions}
         found |= {function.address: function for function in before.values()}
-        return dataclasses.replace(scan, functions=tuple(
-            found[address] for address in sorted(found)))
+        # The scan of a card alone does not see the host's NVSwitches.
+        return dataclasses.replace(scan, functions=tuple(nvswitch.observed(
+            found[address] for address in sorted(found))))
 
     def shown_ids(self) -> frozenset[str]:
         """Return the stable ids of those that the last scan shows so."""

@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
+from gpgpu_plugin.domain import nvswitch
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -151,7 +152,8 @@ class _Scanner:
 
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
-        found = gpu.relate(self.function(address) for address in addresses)
+        found = nvswitch.observed(gpu.relate(
+            self.function(address) for address in addresses))
         # Virtual parents are in no slot and in no IOMMU group.
         virtual = (self.virtual_parent(name) for name in sorted(
             set(self._sysfs.names(

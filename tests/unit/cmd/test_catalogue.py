@@ -68,6 +68,10 @@ class ShippedTest(base.BaseTestCase):
             variant.name.partition('_')[0]: variant.vendor
             for variant in self.variants})
 
+    def test_shipped_entry_accepts_no_unsupported_hardware(self):
+        for variant in self.variants:
+            self.assertFalse(variant.unsupported_ok, variant.name)
+
     def test_catalogue_is_found_in_checkout_or_installation(self):
         self.useFixture(fixtures.MonkeyPatch(
             'sys.prefix', self.useFixture(fixtures.TempDir()).path))
@@ -94,6 +98,12 @@ class ReadTest(base.BaseTestCase):
         self.assertEqual(('10de', 'CUSTOM_GPU_H100', ('CUSTOM_HOPPER',)),
                          (first.vendor, first.resource_class, first.traits))
 
+    def test_entry_may_accept_unsupported_hardware(self):
+        [*accepted] = (variant.unsupported_ok for variant in self.read(
+            TWO.replace('device: "2330"',
+                        'device: "2330", unsupported_ok: true')))
+        self.assertEqual([True, False], accepted)
+
     def test_malformed_entry_is_refused_and_file_is_named(self):
         for text, expected in (
                 ('', 'a mapping with a list "variants"'),
@@ -109,6 +119,8 @@ class ReadTest(base.BaseTestCase):
                  'colour: red, devices: 3}]', 'not colour, devices'),
                 ('variants: [{name: A, vendor: "10de", device: "1eb8", '
                  'traits: CUSTOM_A}]', '$.traits'),
+                ('variants: [{name: A, vendor: "10de", device: "1eb8", '
+                 'unsupported_ok: maybe}]', '$.unsupported_ok'),
                 ('variants: [{name: A, vendor: "10de", device: "1eb"}]',
                  "device: '1eb' is not valid: 4 hex digits")):
             error = self.assertRaises(exception.Invalid, self.read, text)

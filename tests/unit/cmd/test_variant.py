@@ -15,6 +15,7 @@ import fixtures
 
 from gpgpu_plugin.conductor import variant_worker
 from tests.unit.cmd import base
+from tests.unit.conductor import base as machine
 from tests.unit.conductor import test_manager
 
 
@@ -42,7 +43,7 @@ class VariantTest(base.CommandTestCase):
             '--revision', 'A1', '--type', 'gpu', '--resource-class', 'PGPU',
             '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN',
             '--mix-policy', 'any_mix', '--cleaning-policy', 'scrub',
-            '--memory-mib', '81920')
+            '--memory-mib', '81920', '--unsupported-ok')
         self.assertEqual(
             {
                 'Name': 'big',
@@ -57,6 +58,7 @@ class VariantTest(base.CommandTestCase):
                 'Mix Policy': 'any_mix',
                 'Cleaning Policy': 'scrub',
                 'Memory Mib': 81920,
+                'Unsupported Ok': True,
                 'Devices': 8,
                 'Status': 'ready',
                 'Reason': None,
@@ -70,8 +72,9 @@ class VariantTest(base.CommandTestCase):
                              '10de', '--device', '20b0')
         self.assertEqual(0, result.code)
         self.assertEqual(
-            'gpgpu-manage: variant A100 matches no device that a host '
-            'has reported so far\n', result.err)
+            'gpgpu-manage: variant A100 has no device: no host has reported '
+            'one so far, or "gpgpu-manage device show" has the reason why it '
+            'is unmanaged\n', result.err)
         self.assertEqual(['A100'], self.names())
 
     def test_create_with_a_wrong_value_is_refused(self):
@@ -126,6 +129,30 @@ class VariantTest(base.CommandTestCase):
              shown['Devices']))
         shown = self.json('variant', 'set', 'H100', '--trait', 'CUSTOM_B')
         self.assertEqual(['CUSTOM_B'], shown['Traits'])
+
+    def test_unsupported_gpus_are_offered_if_the_operator_says_so(self):
+        self.report([machine.replace(number, nvswitches=4)
+                     for number in range(8)])
+        self.assertIn('has no device: ', self.manage(
+            'variant', 'create', *base.H100).err)
+        row = self.json('device', 'list')[0]
+        self.assertEqual('unmanaged', row['Shown State'])
+        for shown in (row, self.json('device', 'show', row['UUID'])):
+            self.assertIn('its host has 4 NVSwitches', shown['Reason'])
+            self.assertIn('variant set H100 --unsupported-ok',
+                          shown['Reason'])
+        for option, accepted, devices in (
+                ('--unsupported-ok', True, 8), ('--trait=CUSTOM_A', True, 8),
+                ('--no-unsupported-ok', False, 0)):
+            shown = self.json('variant', 'set', 'H100', option)
+            self.assertEqual((accepted, devices), (
+                shown['Unsupported Ok'], shown['Devices']), option)
+
+    def test_unsupported_gpus_are_accepted_while_one_is_assigned(self):
+        self.done('variant', 'create', *base.H100, '--unsupported-ok')
+        self.claim()
+        for option in ('--no-unsupported-ok', '--unsupported-ok'):
+            self.done('variant', 'set', 'H100', option)
 
     def test_change_of_a_variant_in_use_is_refused(self):
         self.done('variant', 'create', *base.H100)

@@ -116,7 +116,7 @@ class ComputeTestCase(base.BaseTestCase):
         self.api = conductor_api.ConductorAPI(
             self.conf, rpc_transport.get_transport(self.conf))
         self.api.variant_create(context.admin(), admin.VariantInfo(
-            name='H100', vendor='10de', device='2330'))
+            name='H100', vendor='10de', device='2330', unsupported_ok=True))
         self.client = FakeReportClient()
         self.gone = set()
         self.seconds = 0.0

@@ -37,13 +37,17 @@ NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
 
 
 def function(number, **facts):
-    """Return GPU ``number`` of an eight-GPU machine with two nodes."""
+    """Return GPU ``number`` of an eight-GPU machine with two nodes.
+
+    It has two boards of four GPUs, which need no NVSwitches.
+    """
     return reported.Reported(**{
         'id': f'/devices/pci0000:0{number}/01.0/00.0',
         'address': f'0000:{number:02x}:00.0', 'vendor': '10de',
         'device': '2330', 'subsystem_vendor': '10de', 'subsystem': '16c1',
         'revision': 'a1', 'class_code': '030200', 'numa_node': number // 4,
-        'dsn': f'00-00-00-00-00-00-00-{number:02x}', **facts})
+        'dsn': f'00-00-00-00-00-00-00-{number:02x}', 'nvswitches': 0,
+        **facts})
 
 
 def scan(functions, host='h1', node_uuid=NODE, **fields):

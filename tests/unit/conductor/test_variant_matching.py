@@ -15,6 +15,7 @@ import dataclasses
 
 from oslotest import base
 
+from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
@@ -22,14 +23,19 @@ from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import variant
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
 from tests.fixtures import group as make
 from tests.fixtures import hosts
 from tests.unit.conductor import base as conductor_base
 
 VF = variant.check(variant.Variant(name='VF', vendor='10de', device='26b9'))
+B200 = variant.check(variant.Variant(
+    name='B200', vendor='10de', device='2901'))
+B200_OK = dataclasses.replace(B200, unsupported_ok=True)
 
 
 class PlanTest(base.BaseTestCase):
@@ -100,10 +106,107 @@ class PlanTest(base.BaseTestCase):
         self.assertEqual(['old', 'old'], self.variants_of(
             gpu, row, current={gpu.id: 'old', row.id: 'old'}))
 
+    def b200(self, number=0, **fields):
+        return make.gpu(number, function={'device': '2901'}, **fields)
+
+    def test_unsupported_gpu_is_in_no_group_and_says_what_to_do(self):
+        [place] = self.plan(self.b200(), variants=[B200])
+        self.assertIsNone(place.variant)
+        self.assertIn('NVSwitches', place.reason)
+        self.assertIn('variant set B200 --unsupported-ok', place.reason)
+
+    def test_unsupported_gpu_is_in_the_group_of_a_variant_that_accepts_it(
+            self):
+        self.assertEqual(['B200'], self.variants_of(
+            self.b200(), variants=[B200_OK]))
+
+    def test_unsupported_gpu_with_vgpus_is_in_the_group_for_them(self):
+        gpu = self.b200(mechanism='vf')
+        self.assertEqual(['B200', 'B200'], self.variants_of(
+            gpu, make.vf(gpu, 0), variants=[B200]))
+
+    def test_vf_of_an_unsupported_gpu_has_its_own_variant(self):
+        gpu = self.b200()
+        self.assertEqual([None, 'VF'], self.variants_of(
+            gpu, make.vf(gpu, 0), variants=[B200, VF]))
+
+    def test_unsupported_gpu_that_is_assigned_keeps_its_group(self):
+        assigned = self.b200(state=device_rules.DeviceState.ASSIGNED)
+        free = self.b200(1)
+        self.assertEqual(['B200', None], self.variants_of(
+            assigned, free, variants=[B200],
+            current={assigned.id: 'B200', free.id: 'B200'}))
+
+    def test_unsupported_gpu_that_was_adopted_gets_its_group(self):
+        self.assertEqual(['B200'], self.variants_of(
+            self.b200(state=device_rules.DeviceState.ASSIGNED),
+            variants=[B200]))
+
     def test_dirty_device_changes_its_group(self):
         gpu = make.gpu(state=device_rules.DeviceState.DIRTY)
         self.assertEqual(['T4'], self.variants_of(
             gpu, current={gpu.id: 'old'}))
+
+
+class UnsupportedTest(conductor_base.ConductorTestCase):
+    """H100 behind NVSwitches, after an upgrade to a plugin that knows."""
+
+    H100 = admin.VariantInfo(name='H100', vendor='10de', device='2330')
+
+    def setUp(self):
+        super().setUp()
+        self.claims = self.boot(1)
+        hosts.store(self.db, conductor_base.scan([
+            conductor_base.replace(number, nvswitches=4)
+            for number in range(8)]))
+
+    def set(self, **fields):
+        variant_admin.set_(self.db, dataclasses.replace(self.H100, **fields))
+
+    def offered_now(self):
+        with self.db.reader() as session:
+            return self.offered(inventory.of_host(
+                session, host_db.get(session, 'h1')))
+
+    def test_free_gpus_are_unmanaged_and_the_assigned_one_is_not(self):
+        self.assertEqual({'assigned': 1, 'unmanaged': 7}, self.states())
+        [device] = device_admin.list_all(self.db, state='assigned')
+        self.assertEqual(('H100', None), (device.variant, device.reason))
+        free = device_admin.list_all(self.db, state='unmanaged')[0]
+        self.assertIn('its host has 4 NVSwitches', free.reason)
+
+    def test_gpus_are_accepted_while_one_is_assigned(self):
+        self.set(unsupported_ok=True)
+        self.assertEqual({'assigned': 1, 'available': 7}, self.states())
+        self.assertEqual((8, 0), self.offered_now())
+        self.boot(7, 'i2')
+
+    def test_acceptance_is_taken_back_while_one_is_assigned(self):
+        self.set(unsupported_ok=True)
+        self.set(unsupported_ok=False)
+        self.assertEqual({'assigned': 1, 'unmanaged': 7}, self.states())
+
+    def test_acceptance_offers_gpus_that_stay_for_their_vgpus(self):
+        self.report_second_host([conductor_base.replace(
+            0, nvswitches=4, vgpu_mechanism=capability.VGPUMechanism.MDEV)])
+        remaining, generations = [], []
+        for accepted in (False, True, False):
+            self.set(unsupported_ok=accepted)
+            remaining += [
+                info.remaining_capacity for info in vgpu_type_admin.list_all(
+                    self.db, host='h2')]
+            generations.append(host_admin.show(self.db, 'h2').generation)
+        self.assertEqual([0, 1, 0], remaining)
+        # Placement must hear of it, although no device moved.
+        self.assertEqual(3, len(set(generations)), generations)
+
+    def test_released_gpu_is_cleaned_and_then_unmanaged(self):
+        releases.release(self.db, conductor_base.uuids(self.claims))
+        self.clean_all()
+        hosts.store(self.db, conductor_base.scan([
+            conductor_base.replace(number, nvswitches=4, slot='x')
+            for number in range(8)]))
+        self.assertEqual({'unmanaged': 8}, self.states())
 
 
 class ApplyTest(conductor_base.ConductorTestCase):

@@ -345,6 +345,7 @@ class MigrationMixin:
                     'gpu',
                     'same_type',
                     '["passthrough"]',
+                    False,
                 ),
                 (
                     host.generation,
@@ -356,6 +357,7 @@ class MigrationMixin:
                     variant.type,
                     variant.mix_policy,
                     variant.enabled_types,
+                    variant.unsupported_ok,
                 ),
             )
 

@@ -24,7 +24,7 @@ class RowTest(base.DatabaseTestCase):
         name='H100 80', vendor='10de', device='2330',
         subsystem_vendor='10de', subsystem='16c1', revision='a1',
         type='gpu', resource_class='CUSTOM_GPU_H100', mix_policy='any_mix',
-        traits=('CUSTOM_B', 'CUSTOM_A'))
+        traits=('CUSTOM_B', 'CUSTOM_A'), unsupported_ok=True)
 
     def test_value_of_a_row_is_the_one_that_was_written(self):
         self.add(variant_db.fill(models.Variant(), self.VALUE))

@@ -56,6 +56,14 @@ class AvailableTest(base.BaseTestCase):
                     make.gpu(function={'used_by': 'boot_vga'})):
             self.assertEqual(0, self.available(make.t4s(gpu))[WHOLE], gpu)
 
+    def test_unsupported_gpu_is_offered_for_vgpus_alone(self):
+        gpu = make.gpu(mechanism='mdev', function={'device': '2901'})
+        self.assertEqual({WHOLE: 0, '4Q': 4, '16Q': 1},
+                         self.available(make.t4s(gpu)))
+        accepted = dataclasses.replace(make.T4, unsupported_ok=True)
+        self.assertEqual({WHOLE: 1, '4Q': 4, '16Q': 1},
+                         self.available(make.t4s(gpu, variant=accepted)))
+
     def test_vgpu_leaves_its_gpu_to_vgpus_of_its_type(self):
         gpu = make.gpu(mechanism='mdev')
         row = make.mdev_row(gpu, 0, vgpu_type='T4-4Q',

@@ -70,6 +70,17 @@ class ScanTest(card.CardCase):
         self.assertIsNotNone(self.function(self.host.scan()).fault)
 
 
+class BoardTest(ScanTest):
+    """A GPU behind NVSwitches, which the scan of its card does not see."""
+
+    machine = 'hgx-h100-8'
+
+    def test_gpu_is_shown_with_the_nvswitches_of_its_host(self):
+        self.use()
+        self.clean_while_scanned()
+        self.assertEqual(4, self.function(self.scans[0]).nvswitches)
+
+
 class FunctionsInCleaningTest(card.CardCase):
 
     def test_cleaning_that_ended_during_the_scan_counts(self):
