@@ -28,6 +28,7 @@ import threading
 from gpgpu_plugin import vfio
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vfio_drivers
+from gpgpu_plugin.host.fake import resets
 from gpgpu_plugin.host.fake import vfio_operations
 from gpgpu_plugin.host.fake import vgpu_driver
 
@@ -232,10 +233,9 @@ class FakeKernel:
     def _reset(self, device: pathlib.Path, value: str) -> None:
         if value != '1':
             raise _error(errno.EINVAL, str(device))
-        method = device / 'reset_method'
-        if not method.exists() or not method.read_text().strip():
+        if not resets.works(device.resolve()):
             raise _error(errno.ENOTTY, str(device))
-        self.vfio.clear(device.resolve().name)
+        self.vfio.reset(device.resolve().name)
 
     def _remove(self, device: pathlib.Path, value: str) -> None:
         try:

@@ -40,6 +40,7 @@ from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine_file
+from gpgpu_plugin.host.fake import resets
 from gpgpu_plugin.host.fake import tree as tree_mod
 from gpgpu_plugin.host.fake import vgpu_driver
 from gpgpu_plugin.host.fake import vgpu_rule
@@ -278,7 +279,11 @@ class _Builder:
         (folder / 'resource').write_text(
             '0x0000000000000000 0x0000000000000000 0x0000000000000000\n' * 7)
         for name, text in node.get('attributes', {}).items():
+            # Some are in folders: sriov_admin/vf1/profile/vram_quota.
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             self._write(folder / name, str(text), name in broken)
+        if node.get('dies_on_reset'):
+            resets.kill_by_reset(folder)
         (folder / 'config').write_bytes(
             b'\xff' * 256 if node.get('dead') else config(node))
         if 'vgpu' in node:

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import nvidia
+from gpgpu_plugin.host.fake import resets
 
 MEMORY = 2 * 1024 ** 2
 _PLACES = 16
@@ -58,10 +59,11 @@ class FakeVFIO:
         return self._content.setdefault(
             address, bytearray(self.memory(address)))
 
-    def clear(self, address: str) -> None:
-        """Clear the memory of a GPU that is reset."""
+    def reset(self, address: str) -> None:
+        """Reset a function: its memory is cleared, and it may die."""
         if address not in self.outlasting:
             self._content.pop(address, None)
+        resets.apply((self._devices / address).resolve())
 
     def hot_reset(self, address: str, functions: Sequence[str]) -> None:
         try:
@@ -77,7 +79,7 @@ class FakeVFIO:
                 f'would also reset {", ".join(sorted(foreign))}, which the '
                 f'caller does not name')
         for name in functions:
-            self.clear(name)
+            self.reset(name)
 
     def reset_and_wait(self, address: str, functions: Sequence[str],
                        ) -> nvidia.ClearReading:

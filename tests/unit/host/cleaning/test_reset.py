@@ -88,8 +88,38 @@ class KillingResetTest(card.CardCase):
 
     def test_gpu_that_a_reset_kills_is_not_reset(self):
         self.use()
+        for policy in ('default', 'flr+settings'):
+            del self.host.kernel.written[:]
+            verdict, _ = self.clean(policy)
+            self.assertIn('does not answer after a reset until its host is '
+                          'booted', verdict.evidence)
+            self.assertEqual([], self.host.kernel.written)
+        [gpu] = [function for function in self.host.scan().functions
+                 if function.id == self.gpu.id]
+        self.assertIsNone(gpu.fault)
+
+
+class MI355XTest(KillingResetTest):
+
+    machine = 'amd-mi355x-8'
+
+
+class RTX5090Test(card.CardCase):
+
+    machine = 'nvidia-rtx5090-2'
+    has_companions = True
+
+    def test_reset_that_can_hang_the_gpu_is_not_tried(self):
+        self.use()
         del self.host.kernel.written[:]
-        verdict, _ = self.clean()
-        self.assertIn('does not answer after a reset until its host is booted',
-                      verdict.evidence)
+        verdict, results = self.clean('flr+settings')
+        self.assertEqual(['flr'], list(results))
+        self.assertIn('an FLR can hang this GPU', verdict.evidence)
         self.assertEqual([], self.host.kernel.written)
+
+    def test_card_is_reset_with_its_audio_function(self):
+        self.use()
+        verdict, results = self.clean()
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertEqual({'method': 'card', 'functions': 2},
+                         results['reset'].facts)

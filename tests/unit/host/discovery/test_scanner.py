@@ -20,6 +20,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import vfio_drivers
@@ -108,6 +109,9 @@ class FactsTest(MachineTestCase):
             'companions': lambda: {
                 f'{gpu.vendor}:{gpu.device}': len(gpu.companions)
                 for gpu in gpus if gpu.companions},
+            'nvswitches': lambda: max(gpu.nvswitches for gpu in gpus),
+            'unsupported': lambda: sum(
+                unsupported.reason(gpu) is not None for gpu in gpus),
             'boot_vga': lambda: sum(
                 function.used_by == 'boot_vga' for function in scan.functions),
         }

@@ -130,6 +130,13 @@ class BuildTest(MachineTestCase):
         [gpu] = self.build({**GPU, 'dead': True})
         self.assertIn('does not answer', gpu.fault)
 
+    def test_attribute_may_be_in_folders(self):
+        [gpu] = self.build({**GPU, 'attributes': {
+            'sriov_admin/vf1/profile/vram_quota': 7}})
+        self.assertEqual('7\n', (
+            self.root / 'bus/pci/devices' / gpu.address
+            / 'sriov_admin/vf1/profile/vram_quota').read_text())
+
     def test_rule_for_a_device_that_is_not_there_leaves_no_tree(self):
         self.assertRaises(
             exception.Invalid, machine.build, machine.Machine(
@@ -138,6 +145,16 @@ class BuildTest(MachineTestCase):
                 vgpu={'0000:ff:00.0': {'mechanism': 'mdev', 'types': {}}}),
             self.root)
         self.assertFalse(os.path.exists(self.root))
+
+
+class ArcProTest(MachineTestCase):
+
+    def test_quotas_of_pf_and_vfs_are_there(self):
+        machine.build(machine.load('intel-arc-pro-b60-2'), self.root)
+        [*found] = self.root.glob('bus/pci/devices/*/sriov_admin/*/profile/*')
+        self.assertEqual(2 * (3 + 4 * 4), len(found))
+        self.assertEqual(2 * 4, sum(
+            path.name == 'vram_quota' for path in found))
 
 
 class ConfigTest(base.BaseTestCase):

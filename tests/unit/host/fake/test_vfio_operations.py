@@ -27,7 +27,7 @@ class FakeVFIOTest(card.CardCase):
         self.assertEqual((16, 16, 16, 0), (
             places, kept, self.vfio.find_marks(self.address, 'seed'),
             self.vfio.find_marks(self.address, 'other')))
-        self.vfio.clear(self.address)
+        self.vfio.reset(self.address)
         self.assertEqual(0, self.vfio.find_marks(self.address, 'seed'))
 
     def test_reset_clears_all_functions(self):
