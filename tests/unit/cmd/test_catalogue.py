@@ -64,7 +64,8 @@ class ShippedTest(base.BaseTestCase):
 
     def test_shipped_entry_is_named_after_its_vendor(self):
         self.assertEqual({
-            'NVIDIA': '10de', 'AMD': '1002', 'INTEL': '8086'}, {
+            'NVIDIA': '10de', 'AMD': '1002', 'INTEL': '8086',
+            'HABANA': '1da3'}, {
             variant.name.partition('_')[0]: variant.vendor
             for variant in self.variants})
 
