@@ -107,6 +107,7 @@ class Story(cloud.GpuCloud):
         for name, (_, vendor, device, _) in self.kinds.items():
             self._run('variant', 'create', name, '--vendor', vendor,
                       '--device', device)
+        self._unsupported()
         for name, (host, _, _, gpus) in self.kinds.items():
             self._holds(
                 f'{host}: Placement offers {gpus} {name}, without a restart',
@@ -114,6 +115,18 @@ class Story(cloud.GpuCloud):
                 self.inventory(h, n) == (c, 0))
         self._run('group', 'list')
         self._placement()
+
+    def _unsupported(self) -> None:
+        self.teller.say(
+            'The H100 are on a board with NVSwitches, and nobody activates '
+            'partitions of it for the guests. The plugin says so and does '
+            'not offer them. An operator with tools for that accepts it.')
+        device = next(
+            device for device in self.devices('--host', 'hgx')
+            if 'NVSwitches' in (device['reason'] or ''))
+        self._run('device', 'show', device['uuid'], '-c', 'Reason')
+        self._run('variant', 'set', 'H100', '--unsupported-ok',
+                  '-c', 'Name', '-c', 'Devices', '-c', 'Unsupported Ok')
 
     def _boot(self) -> list[dict[str, typing.Any]]:
         self.teller.heading('Servers boot through Nova\'s REST API')

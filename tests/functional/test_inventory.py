@@ -99,6 +99,25 @@ class VariantTest(cloud.GpuCloud):
             set(self._get_provider_traits(self.provider())))
         self.boot(self.flavor(H100=1))
 
+    def test_gpus_that_no_guest_can_use_are_offered_once_accepted(
+            self) -> None:
+        *ids, _ = cloud.HGX_H100
+        self.manage('variant', 'create', 'H100', *ids)
+        flavor = self.flavor(H100=1)
+        self.boot(flavor, 'ERROR')
+        self.assertEqual(8, sum(
+            'its host has 4 NVSwitches' in (device['reason'] or '')
+            for device in self.devices('--state', 'unmanaged')))
+        self.manage('variant', 'set', 'H100', '--unsupported-ok')
+        self.wait_inventory(8, 0)
+        server = self.boot(flavor)
+        self.manage('variant', 'set', 'H100', '--no-unsupported-ok')
+        self.assertEqual(1, len(self.devices_of(server)))
+        self.delete(server)
+        self.wait_for(lambda: {'unmanaged'} == {
+            device['shown_state'] for device in self.devices()},
+            'the GPU is cleaned and unmanaged')
+
     def test_variant_deleted_at_run_time_is_not_offered(self) -> None:
         self.manage('variant', 'create', 'H100', *cloud.HGX_H100)
         self.wait_inventory(8, 0)

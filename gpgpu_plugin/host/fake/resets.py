@@ -11,9 +11,9 @@
 #    under the License.
 """Resets of the functions of a fake machine: which work, and which kill.
 
-As __pci_reset_function_locked does (Linux, drivers/pci/pci.c), the kernel tries
-the methods of ``reset_method`` in order. That list is made when the function is
-found, so it may name a method that the kernel refuses later.
+As __pci_reset_function_locked does (Linux, drivers/pci/pci.c), the kernel
+tries the methods of ``reset_method`` in order. That list is made when the
+function is found, so it may name a method that the kernel refuses later.
 """
 
 from __future__ import annotations
