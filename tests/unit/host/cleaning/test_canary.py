@@ -34,14 +34,14 @@ class CanaryTest(card.CardCase):
 
     def test_part_of_the_memory_that_outlasts_the_reset_fails(self):
         self.use()
-        reset = self.vfio.clear
+        reset = self.vfio.reset
 
         def clear_half(address):
             content = self.vfio.content(address)
             kept = bytes(content[len(content) // 2:])
             reset(address)
             self.vfio.content(address)[-len(kept):] = kept
-        self.vfio.clear = clear_half
+        self.vfio.reset = clear_half
         verdict, results = self.clean()
         self.assertFalse(verdict.passed)
         self.assertEqual(8, results['canary'].facts['found'])
