@@ -53,7 +53,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0012_cleaning_ledger.py': _MIGRATION,
     'db/migrations/versions/v0013_caller_keys.py': _MIGRATION,
     'db/migrations/versions/v0014_identities_of_devices.py': _MIGRATION,
-    'db/migrations/versions/v0014_unsupported_variants.py': _MIGRATION,
+    'db/migrations/versions/v0015_unsupported_variants.py': _MIGRATION,
     'objects/admin.py': _VALUES,
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,

@@ -42,7 +42,7 @@ IMPORTS = {
     'flavor_set': RPC | {'keystoneauth1', 'openstack'},
     'group': RPC,
     'host': RPC,
-    'key': RPC | {'oslo_db', 'sqlalchemy'},
+    'key': RPC | {'alembic', 'oslo_db', 'sqlalchemy'},
     'ledger': RPC,
     'pci': set(),
     'variant': RPC,

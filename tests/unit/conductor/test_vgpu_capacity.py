@@ -270,9 +270,10 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         # Some give a variant to the ids of the VFs alone.
         variant_admin.create(self.db, admin.VariantInfo(
             name='VF', vendor='10de', device='26b9'))
-        hosts.store(self.db, base.scan([
-            dataclasses.replace(PF, device='1eb9'), *self.functions[1:]]))
-        [listed] = vgpu_type_admin.list_all(self.db, 'h1')
+        hosts.store(self.db, base.scan(
+            [dataclasses.replace(PF, device='1eb9'), *self.functions[1:]],
+            host='h2', node_uuid='h2'))
+        [listed] = vgpu_type_admin.list_all(self.db, 'h2')
         self.assertEqual(('passthrough', 3), (
             listed.vgpu_type, listed.remaining_capacity))
 
