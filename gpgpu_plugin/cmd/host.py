@@ -67,7 +67,7 @@ class HostTakeover(reach.Command, command.Command):
 
 
 class HostDelete(reach.Command, command.Command):
-    """Delete a host if none of its devices is assigned."""
+    """Delete a host if its devices are clean and not assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -75,7 +75,9 @@ class HostDelete(reach.Command, command.Command):
         parser.add_argument(
             '--force', action='store_true',
             help='delete the host even if its nova-compute cannot be reached '
-                 'or is running, in which case it reports its devices again')
+                 'or is running, in which case it reports its devices again, '
+                 'and even if devices are not clean; the conductor then '
+                 'forgets why they are not')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 from oslo_log import log as logging
 
@@ -36,6 +37,7 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
     :raises ConductorUnavailable: the next iteration begins again
     """
     attempt = str(uuid.uuid4())
+    device = base.HostDevice.to_clean(task)
     try:
         host.session.call(host.api.clean_started, task.device_uuid,
                           task.token, attempt)
@@ -44,30 +46,44 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
         return None
     # Not only after a guest: a policy may have become stricter.
     host.assignments.cleaning(task.stable_id)
-    verdict = _verdict(host.backend, task)
-    if verdict.passed:
+    verdict = _verdict(device, lambda: host.backend.clean(device))
+    # The conductor may know what the host does not: what an earlier cleaning
+    # found, and another policy. Nothing is recorded yet, so that a crash from
+    # here on makes the next start clean the device again.
+    failure = host.session.call(host.api.clean_failure, task.device_uuid,
+                                attempt, verdict.results)
+    if failure is None:
+        verdict = _verdict(device, lambda: _given_back(
+            host.backend, device, verdict))
+        failure = verdict.failure
+    if failure is None:
         # Before the conductor may give it to the next instance.
         host.assignments.cleaned(task.stable_id)
     else:
-        LOG.error('Device %s (%s) was quarantined, as its cleaning failed: '
-                  '%s. Repair it, then run "gpgpu-manage device release %s"',
-                  task.device_uuid, task.address, verdict.evidence,
-                  task.device_uuid)
+        LOG.error('Device %s (%s) is not clean: %s. Unless its cleaning '
+                  'policy has just been changed, it is quarantined: repair '
+                  'it, then run "gpgpu-manage device release %s"',
+                  task.device_uuid, task.address, failure, task.device_uuid)
     return host.session.call(
         host.api.clean_finished, task.device_uuid, attempt,
         task.steps, verdict.results,
-        driver_capacities=host.backend.driver_capacity(
-            [base.HostDevice.to_clean(task)]))
+        driver_capacities=host.backend.driver_capacity([device]))
 
 
-def _verdict(backend: base.Host,
-             task: claim_obj.CleanTask) -> base.CleanVerdict:
+def _given_back(backend: base.Host, device: base.HostDevice,
+                verdict: base.CleanVerdict) -> base.CleanVerdict:
+    backend.give_back(device)
+    return verdict
+
+
+def _verdict(device: base.HostDevice,
+             work: Callable[[], base.CleanVerdict]) -> base.CleanVerdict:
+    """Return what work returns; an error is a negative verdict."""
     try:
-        return backend.clean(base.HostDevice.to_clean(task))
+        return work()
     except exception.HostNotReady:
         raise
     except Exception as exc:
-        LOG.exception('Cleaning of device %s (%s) failed', task.device_uuid,
-                      task.address)
+        LOG.exception('Cleaning of %s failed', device.address)
         return base.CleanVerdict.failed(
-            base.HostDevice.to_clean(task), f'{type(exc).__name__}: {exc}')
+            device, f'{type(exc).__name__}: {exc}')

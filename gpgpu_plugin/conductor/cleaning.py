@@ -100,7 +100,7 @@ def _token(device: device_db.AnyDevice) -> str | None:
     return device.clean_attempt or device.clean_token
 
 
-def _check(device: device_db.DeviceRow, token: str,
+def _check(device: device_db.AnyDevice, token: str,
            states: tuple[device_rules.DeviceState, ...]) -> None:
     if device.state not in states or _token(device) != token:
         raise exception.Conflict(
@@ -134,6 +134,20 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
         host_db.changed(host)
         inventory.refresh(session, host, loaded.after([now]).groups)
     db.write(work)
+
+
+def failure(db: api.Database, device_uuid: str, attempt: str,
+            results: Sequence[rules.StepResult],
+            origin: session_obj.Origin | None = None) -> str | None:
+    """Return why a device is not clean (ConductorAPI.clean_failure)."""
+    with db.reader() as session:
+        device = device_db.get(session, device_uuid)
+        sessions.refuse(session.get(models.Host, device.host_id), origin)
+        _check(device, attempt, (_State.CLEANING,))
+        policy, memory_mib = group_db.cleaning(session, device.group_id)
+        return rules.failure(
+            ledger.compared(session, device, results),
+            capacity.required_steps(device, policy), memory_mib)
 
 
 def finished(db: api.Database, device_uuid: str, attempt: str,

@@ -225,6 +225,14 @@ class ConductorManager(conductor_contract.Conductor):
                       device_uuid: str, token: str, attempt: str) -> None:
         cleaning.started(self._db, device_uuid, token, attempt, origin)
 
+    def clean_failure(
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        device_uuid: str, attempt: str,
+        results: Sequence[cleaning_rules.StepResult],
+    ) -> str | None:
+        return cleaning.failure(
+            self._db, device_uuid, attempt, results, origin)
+
     def clean_finished(
         self, ctxt: _Context, *, origin: session_obj.Origin,
         device_uuid: str, attempt: str, steps: Sequence[str],
@@ -314,7 +322,7 @@ class ConductorManager(conductor_contract.Conductor):
             host_admin.check_not_running(
                 self._db, host,
                 lambda: self._questions.is_answered(ctxt, host))
-        host_admin.delete(self._db, host)
+        host_admin.delete(self._db, host, force=force)
         # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
 

@@ -133,6 +133,9 @@ SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, *DeviceState)
 ASSIGNED_STATES = frozenset({_S.PROVISIONING, _S.ASSIGNED})
 """States in which an active assignment has the device."""
 
+UNCLEAN_STATES = frozenset({_S.DIRTY, _S.CLEANING, _S.QUARANTINED})
+"""States in which nothing proves that a device is clean."""
+
 SHOWN_OF_CHILDREN = (_S.ASSIGNED, _S.PROVISIONING, _S.CLEANING, _S.DIRTY,
                      _S.QUARANTINED)
 """States of its vGPUs that a GPU shows, the most important one first."""

@@ -189,10 +189,18 @@ class Devices(abc.ABC):
     def clean(self, device: HostDevice) -> CleanVerdict:
         """Make the device fit for another tenant.
 
-        The verdict is negative if this is not certain.
+        The verdict is negative if this is not certain. The device stays
+        isolated until ``give_back``.
 
         :raises HostNotReady: the host is not set up to clean it; the device is
             not defective
+        """
+
+    @abc.abstractmethod
+    def give_back(self, device: HostDevice) -> None:
+        """Let the host's driver have the device again, which is clean.
+
+        :raises HostError: the hardware did not do what it was asked
         """
 
     @abc.abstractmethod
@@ -208,6 +216,9 @@ class Backend(Devices):
 
     def __init__(self, access: Access) -> None:
         self.access = access
+
+    def give_back(self, device: HostDevice) -> None:
+        """Do nothing: the host's driver has the device all the time."""
 
     @abc.abstractmethod
     def handles(self, device: HostDevice) -> bool:

@@ -212,6 +212,11 @@ class LocalHost(base.Host):
         except exception.HostError as exc:
             return base.CleanVerdict.failed(device, str(exc))
 
+    def give_back(self, device: base.HostDevice) -> None:
+        with _reading(device), self._in_cleaning.cleaning(
+                self._touched_by_cleaning(device)):
+            self._backend(device).give_back(device)
+
     def _touched_by_cleaning(self, device: base.HostDevice,
                              ) -> tuple[pci.PCIFunction, ...]:
         """Return the functions that a cleaning resets or rebinds."""

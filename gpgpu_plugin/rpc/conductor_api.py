@@ -243,6 +243,14 @@ class ConductorAPI(_Conductor):
             _Conductor.clean_started, ctxt, origin=origin,
             device_uuid=device_uuid, token=token, attempt=attempt)
 
+    def clean_failure(
+        self, ctxt: _Context, origin: session_obj.Origin, device_uuid: str,
+        attempt: str, results: Sequence[cleaning.StepResult],
+    ) -> str | None:
+        return self._call(
+            _Conductor.clean_failure, ctxt, origin=origin,
+            device_uuid=device_uuid, attempt=attempt, results=results)
+
     def clean_finished(
         self, ctxt: _Context, origin: session_obj.Origin, device_uuid: str,
         attempt: str, steps: Sequence[str],

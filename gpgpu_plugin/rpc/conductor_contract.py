@@ -231,6 +231,20 @@ class Conductor(typing.Protocol):
         """
 
     @caller.hosts('origin.host')
+    def clean_failure(
+        self, ctxt: _Context, *, origin: session_obj.Origin,
+        device_uuid: str, attempt: str,
+        results: Sequence[cleaning.StepResult],
+    ) -> str | None:
+        """Return why a device is not clean, None if it is; change nothing.
+
+        The host asks this before its own driver gets the device, and before
+        it forgets that a guest had the device.
+
+        :raises Conflict: the device is not in this attempt
+        """
+
+    @caller.hosts('origin.host')
     def clean_finished(
         self, ctxt: _Context, *, origin: session_obj.Origin,
         device_uuid: str, attempt: str, steps: Sequence[str],
@@ -384,10 +398,11 @@ class Conductor(typing.Protocol):
         A host whose nova-compute runs reports its devices again.
 
         :param force: delete the host even if its nova-compute runs or cannot
-            be asked
+            be asked, or devices are not clean
         :raises NotFound: the host never reported
         :raises Conflict: a device of the host is assigned, or without
-            ``force`` its nova-compute runs or cannot be asked
+            ``force`` its nova-compute runs or cannot be asked, or a device is
+            dirty, cleaning or quarantined
         """
 
     @caller.operators(once=True)

@@ -143,10 +143,12 @@ class PassthroughContract:
             self.assertIn(self.gpus[1].id, str(exc))
         self.assertFalse(self.backend.clean(wrong).passed)
 
-    def test_clean_unbinds_device(self) -> None:
+    def test_clean_device_is_unbound_when_it_is_given_back(self) -> None:
         self.backend.prepare(self.device(self.gpus[0]))
         verdict = self.backend.clean(self.device(self.gpus[0]))
         self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertEqual('vfio-pci', self.scan_gpu(self.gpus[0]).driver)
+        self.backend.give_back(self.device(self.gpus[0]))
         self.assertIsNone(self.scan_gpu(self.gpus[0]).driver)
 
     def test_config_space_has_ids_of_sysfs(self) -> None:
@@ -178,6 +180,7 @@ class PassthroughContract:
         self.assertTrue(self.backend.changed())
         self.backend.scan()
         self.backend.clean(self.device(self.gpus[0]))
+        self.backend.give_back(self.device(self.gpus[0]))
         self.assertTrue(self.backend.changed())
 
     def test_removed_device_is_refused(self) -> None:

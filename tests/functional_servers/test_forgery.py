@@ -270,7 +270,7 @@ class ForgeryTest(base.ConductorTestCase):
         # The others are refused in other words, or concern h2 alone.
         self.assertEqual(
             ['report', 'activate', 'abort', 'release', 'confirm_migration',
-             'clean_started', 'clean_finished'], refused)
+             'clean_started', 'clean_failure', 'clean_finished'], refused)
         self.assertEqual(len(refused), self.refusals())
 
     def test_claim_for_a_migration_is_ended_by_its_source_alone(self):

@@ -66,6 +66,9 @@ class ObservedHost(base.Host):
             raise exception.HostError(
                 path=device.address, reason='a guest runs with it') from exc
 
+    def give_back(self, device: base.HostDevice) -> None:
+        self._host.give_back(device)
+
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         return self._host.attachment(device)
 

@@ -32,9 +32,13 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin as objects
 
 LOG = logging.getLogger(__name__)
+
+_NAMED = 8
+"""Number of devices that a refusal names."""
 
 
 def list_all(db: api.Database, limit: int = objects.PAGE_SIZE,
@@ -104,7 +108,7 @@ def check_not_running(db: api.Database, name: str,
                    'and have it report its devices again')
 
 
-def delete(db: api.Database, name: str) -> None:
+def delete(db: api.Database, name: str, *, force: bool = False) -> None:
     """Delete a host (ConductorAPI.host_delete)."""
     def work(session: orm.Session) -> None:
         host = host_db.lock(session, name)
@@ -116,6 +120,8 @@ def delete(db: api.Database, name: str) -> None:
                 kind='host', name=name,
                 reason=f'instance {assigned[0].instance_uuid} has a device '
                        f'of this host')
+        if not force:
+            _check_clean(session, host)
         assignment_db.delete_of_host(session, host.id)
         device_db.delete_of_host(session, host.id)
         for group in group_db.of_hosts(session, [host.id]):
@@ -125,3 +131,26 @@ def delete(db: api.Database, name: str) -> None:
         host.deleted = host.id
         host_db.changed(host)
     db.write(work)
+
+
+def _check_clean(session: orm.Session, host: models.Host) -> None:
+    """Refuse to forget that devices of a host are not clean.
+
+    If the host reports again, its devices are new ones.
+
+    :raises Conflict: one is dirty, cleaning or quarantined
+    """
+    unclean = [device for device in device_db.of_hosts(session, [host.id])
+               if device.state in device_rules.UNCLEAN_STATES]
+    if not unclean:
+        return
+    named = [f'{device.address} ({device.uuid}) is {device.state}'
+             for device in unclean[:_NAMED]]
+    if len(unclean) > _NAMED:
+        named.append(f'{len(unclean) - _NAMED} more are not clean')
+    raise exception.Conflict(
+        kind='host', name=host.name,
+        reason=f'{"; ".join(named)}. Have its nova-compute clean them, after '
+               f'a repair and "gpgpu-manage device release" of those that '
+               f'are quarantined; or use --force if the GPUs are gone, or '
+               f'you vouch for them')

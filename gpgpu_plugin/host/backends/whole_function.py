@@ -20,8 +20,6 @@ function that was designated stays bound after that, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
@@ -104,41 +102,16 @@ class WholeFunctionBackend(base.Backend):
             # After a reboot of the host, or if no guest of ours had it.
             self._note_driver(device, function)
             self.access.binder.bind(function)
-        verdict = base.CleanVerdict(steps=device.steps, results=ladder.clean(
+        return base.CleanVerdict(steps=device.steps, results=ladder.clean(
             step.Target(device=device, access=self.access, functions=before,
                         read=lambda: self._functions(device))))
-        if verdict.passed:
-            self._give_back(device, before)
-        return verdict
 
-    def attachment(self, device: base.HostDevice) -> base.Attachment:
-        return base.Attachment(functions=tuple(
-            function.address for function in self._functions(device)))
-
-    def _note_driver(self, device: base.HostDevice,
-                     function: pci.PCIFunction) -> None:
-        """Note the driver for a later attempt, if this one fails."""
-        if vfio.is_vfio(function.driver):
-            return
-        try:
-            self.access.baselines.note_driver(
-                function.id, device.assignment_uuid, function.driver)
-        except exception.HostNotReady as exc:
-            LOG.warning('Cannot record that %s had driver %s: %s. If its '
-                        'cleaning fails, it stays bound to VFIO after a '
-                        'later one; then run "gpgpu-manage host undesignate '
-                        '%s" to bind its driver again', function.address,
-                        function.driver, exc, function.address)
-
-    def _give_back(self, device: base.HostDevice,
-                   functions: Iterable[pci.PCIFunction]) -> None:
-        """Bind clean functions to the drivers that they had before the guest.
+    def give_back(self, device: base.HostDevice) -> None:
+        """Bind the functions to the drivers that they had before the guest.
 
         After that a vGPU driver can create vGPUs on the GPU again.
-
-        :param functions: as they were before the cleaning
         """
-        for function in functions:
+        for function in self._closed(device):
             driver = self.access.baselines.notes(
                 function.id, device.assignment_uuid).get(
                     'driver', function.driver)
@@ -148,6 +121,25 @@ class WholeFunctionBackend(base.Backend):
                 self.access.binder.unbind(function)
             else:
                 self.access.binder.give_back(function)
+
+    def attachment(self, device: base.HostDevice) -> base.Attachment:
+        return base.Attachment(functions=tuple(
+            function.address for function in self._functions(device)))
+
+    def _note_driver(self, device: base.HostDevice,
+                     function: pci.PCIFunction) -> None:
+        """Note the driver, to which ``give_back`` binds the function."""
+        if vfio.is_vfio(function.driver):
+            return
+        try:
+            self.access.baselines.note_driver(
+                function.id, device.assignment_uuid, function.driver)
+        except exception.HostNotReady as exc:
+            LOG.warning('Cannot record that %s had driver %s: %s. It stays '
+                        'bound to VFIO after its cleaning; then run '
+                        '"gpgpu-manage host undesignate %s" to bind its '
+                        'driver again', function.address, function.driver,
+                        exc, function.address)
 
     def _shape(self, function: pci.PCIFunction) -> dict[str, str]:
         return config_space.shape(self.access.binder.config(function))

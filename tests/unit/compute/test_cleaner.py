@@ -45,6 +45,7 @@ class CleanTest(base.BaseTestCase):
         self.backend = mock.create_autospec(host_base.Host, instance=True)
         self.verdict = cleaned.verdict(DEVICE)
         self.backend.clean.return_value = self.verdict
+        self.api.clean_failure.return_value = None
         self.log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.compute.cleaner'))
 
@@ -87,9 +88,52 @@ class CleanTest(base.BaseTestCase):
         self.assertRaises(exception.ConductorUnavailable, self.clean)
         self.assertEqual([], self.book.contradictions(granted))
 
+    def test_device_is_given_back_when_the_conductor_says_it_is_clean(self):
+        order = mock.Mock()
+        order.attach_mock(self.api.clean_failure, 'judge')
+        order.attach_mock(self.backend.give_back, 'give_back')
+        order.attach_mock(self.api.clean_finished, 'finish')
+        self.clean()
+        self.assertEqual(['judge', 'give_back', 'finish'],
+                         [call[0] for call in order.mock_calls])
+        self.backend.give_back.assert_called_once_with(DEVICE)
+
+    def test_device_that_only_the_conductor_fails_stays_unclean(self):
+        self.book.add('i1', [make.assignment()])
+        self.book.remove('i1', ['a1'])
+        self.api.clean_failure.return_value = 'option ROM was aa, is bb'
+        self.clean()
+        self.assertEqual((self.verdict.results, mock.ANY), self.finished())
+        self.assertEqual([], self.backend.give_back.mock_calls)
+        self.assertEqual({'/devices/x'}, self.book.unclean())
+        self.assertIn('option ROM was aa, is bb', self.log.output)
+
+    def test_device_without_a_verdict_stays_unclean(self):
+        self.book.add('i1', [make.assignment()])
+        self.book.remove('i1', ['a1'])
+        self.api.clean_failure.side_effect = exception.ConductorUnavailable(
+            method='clean_failure', timeout=1)
+        self.assertRaises(exception.ConductorUnavailable, self.clean)
+        self.assertEqual([], self.backend.give_back.mock_calls)
+        self.assertEqual([], self.api.clean_finished.mock_calls)
+        self.assertEqual({'/devices/x'}, self.book.unclean())
+
+    def test_device_that_cannot_be_given_back_is_quarantined(self):
+        self.book.add('i1', [make.assignment()])
+        self.book.remove('i1', ['a1'])
+        self.backend.give_back.side_effect = exception.HostError(
+            path='0000:3b:00.0', reason='driver nvidia did not bind')
+        self.clean()
+        [result], _ = self.finished()
+        self.assertEqual('failed', result.outcome)
+        self.assertIn('did not bind', result.reason)
+        self.assertEqual({'/devices/x'}, self.book.unclean())
+
     def test_device_that_is_not_clean_is_reported_and_logged(self):
         self.backend.clean.return_value = host_base.CleanVerdict.failed(
             DEVICE, 'device was 2330, is 2339')
+        self.api.clean_failure.return_value = (
+            'reset failed: device was 2330, is 2339')
         self.clean()
         [result], _ = self.finished()
         self.assertEqual('failed', result.outcome)
@@ -108,6 +152,7 @@ class CleanTest(base.BaseTestCase):
 
     def test_error_of_the_host_quarantines_the_device(self):
         self.backend.clean.side_effect = RuntimeError('surprise')
+        self.api.clean_failure.return_value = 'RuntimeError: surprise'
         self.clean()
         [result], _ = self.finished()
         self.assertEqual(('failed', 'RuntimeError: surprise'),

@@ -22,6 +22,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.objects import session as session_obj
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -221,6 +222,50 @@ class AttemptTest(CleaningCase):
         self.dirty(8)
         self.assertRaises(exception.Conflict, self.started, old, 'a1')
         self.assertEqual({'dirty': 8}, self.states())
+
+
+class FailureTest(CleaningCase):
+
+    def failure(self, task, results, **kwargs):
+        return cleaning.failure(
+            self.db, task.device_uuid, task.token, results, **kwargs)
+
+    def test_clean_device_has_no_failure(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.assertIsNone(self.failure(task, cleaned.results(task.steps)))
+
+    def test_failure_is_that_of_the_verdict_and_changes_nothing(self):
+        [task] = self.dirty()
+        self.start(task)
+        before = self.row(task).generation, self.generation(), self.kinds()
+        self.assertEqual('reset failed: looked at', self.failure(
+            task, cleaned.failed('looked at')))
+        self.assertEqual(before, (
+            self.row(task).generation, self.generation(), self.kinds()))
+
+    def test_policy_of_now_counts(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.set_variant(cleaning_policy='scrub')
+        self.assertIn('scrub is required', self.failure(
+            task, cleaned.results(task.steps)))
+
+    def test_attempt_that_has_ended_is_refused(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.finish(task)
+        self.assertRaises(exception.Conflict, self.failure, task,
+                          cleaned.results(task.steps))
+
+    def test_other_host_is_refused(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.assertRaises(
+            exception.CallerRefused, self.failure, task,
+            cleaned.results(task.steps), origin=session_obj.Origin(
+                host='h2', node_uuid='n2', start_uuid='s', session=1,
+                generation=1))
 
 
 class FinishedTest(CleaningCase):

@@ -318,6 +318,15 @@ class SettingsTest(LedgerCase):
             f'10de, is 1234', found['reason'])
         self.assertEqual('quarantined', self.row(task).state)
 
+    def test_host_learns_that_settings_differ_before_it_is_recorded(self):
+        [task] = self.dirty()
+        self.clean_with(task, 'aa')
+        task = self.again(task)
+        self.start(task)
+        self.assertIn('option_rom_sha256 was aa, is none', cleaning.failure(
+            self.db, task.device_uuid, task.token,
+            cleaned.results(task.steps)))
+
     def test_operator_accepts_other_settings(self):
         [task] = self.dirty()
         self.clean_with(task, 'aa')

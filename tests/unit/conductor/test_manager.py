@@ -24,6 +24,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.domain import machine
@@ -193,6 +194,9 @@ class ClaimTest(ManagerCase):
         for task in self.call(CONTRACT.clean_tasks, host='h1'):
             attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
             self.call(CONTRACT.clean_started, token=task.token, **attempt)
+            self.assertIsNone(self.call(
+                CONTRACT.clean_failure, results=cleaned.results(task.steps),
+                **attempt))
             self.call(CONTRACT.clean_finished,
                       steps=task.steps, results=cleaned.results(task.steps),
                       driver_capacities=None, **attempt)
@@ -405,6 +409,13 @@ class HostDeleteTest(ManagerCase):
         # One that runs all the same reports its devices again.
         self.assertEqual(([], [], ['h1']), (
             self.hosts(), self.compute.asked, self.compute.refreshed))
+
+    def test_host_that_is_not_clean_is_deleted_by_force_alone(self):
+        releases.release(self.db, base.uuids(self.boot(1)))
+        self.refused(exception.Conflict, CONTRACT.host_delete, host='h1',
+                     force=False)
+        self.call(CONTRACT.host_delete, host='h1', force=True)
+        self.assertEqual([], self.hosts())
 
     def test_unknown_host_is_not_found(self):
         for force in (False, True):

@@ -50,7 +50,8 @@ GPUS = 3
 BUILD = ('begin_session', 'claim', 'activate', 'abort', 'release')
 ITERATION = ('begin_session', 'release', 'digest', 'report',
              'host_assignments', 'host_inventory', 'clean_tasks',
-             'clean_started', 'clean_finished', 'clean_finished')
+             'clean_started', 'clean_failure', 'clean_finished',
+             'clean_finished')
 
 
 def fates(calls):

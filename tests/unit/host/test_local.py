@@ -240,6 +240,7 @@ class VariantTest(LocalHostCase):
         device = self.device(self.grace)
         self.host.prepare(device)
         self.assertTrue(self.host.clean(device).passed)
+        self.host.give_back(device)
         self.assertEqual([None, None], self.drivers())
 
     def test_gpu_without_its_vfio_driver_is_not_offered(self):

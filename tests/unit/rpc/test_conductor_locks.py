@@ -23,7 +23,8 @@ ARGUMENTS = {
     'origin': {'host': 'h1'}, 'request': {'host': 'h1'}, 'host': 'h1'}
 WITHOUT = {
     'digest', 'host_inventory', 'host_assignments', 'instance_assignments',
-    'clean_tasks', 'changes_since', 'variant_list', 'variant_show',
+    'clean_tasks', 'clean_failure', 'changes_since', 'variant_list',
+    'variant_show',
     'vgpu_type_list', 'host_list', 'host_show', 'group_list',
     'assignment_list', 'device_list', 'device_show', 'device_history',
     'device_ledger_head',

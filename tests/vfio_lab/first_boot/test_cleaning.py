@@ -56,6 +56,13 @@ class CleaningCase(lab.LabTestCase):
                 region.write(PLACE, data)
             return region.read(PLACE, len(SECRET))
 
+    def clean(self, device: host_base.HostDevice) -> host_base.CleanVerdict:
+        """Clean the GPU, and give it back if it passed."""
+        verdict = self.backend.clean(device)
+        if verdict.passed:
+            self.backend.give_back(device)
+        return verdict
+
     def cleaned(self, policy: str) -> host_base.CleanVerdict:
         """Let tenant A use the GPU; clean it after that."""
         device = self.device('a', policy)
@@ -63,7 +70,7 @@ class CleaningCase(lab.LabTestCase):
         self.assertEqual(SECRET, self.memory(SECRET))
         self.backend.release(device)
         began = time.monotonic()
-        verdict = self.backend.clean(device)
+        verdict = self.clean(device)
         print(f'{policy}: {time.monotonic() - began:.1f} s, '
               f'{"passed" if verdict.passed else "failed"}')
         for result in verdict.results:
@@ -75,7 +82,7 @@ class CleaningCase(lab.LabTestCase):
         device = self.device('b', 'reset-only')
         self.backend.prepare(device)
         found = self.memory()
-        self.assertTrue(self.backend.clean(device).passed)
+        self.assertTrue(self.clean(device).passed)
         return found
 
 
@@ -91,8 +98,7 @@ class MemoryTest(CleaningCase):
                    if function.id == self.gpu.id]
         self.assertEqual('vfio-pci', found.driver)
         # What the policy is there to prevent.
-        self.assertTrue(self.backend.clean(
-            self.device('a', 'reset-only')).passed)
+        self.assertTrue(self.clean(self.device('a', 'reset-only')).passed)
         self.assertEqual(SECRET, self.read_by_next_tenant())
 
     def test_next_tenant_reads_zeros_after_a_scrub(self) -> None:
@@ -107,13 +113,13 @@ class MemoryTest(CleaningCase):
     def test_window_on_a_larger_memory_is_no_scrub(self) -> None:
         device = self.device('a', 'scrub')
         self.backend.prepare(device)
-        verdict = self.backend.clean(host_base.HostDevice(
+        verdict = self.clean(host_base.HostDevice(
             assignment_uuid='a', stable_id=device.stable_id,
             address=device.address, cleaning='of a', steps=device.steps,
             memory_mib=80 * 1024))
         self.assertIn('scrub inapplicable: 16777216 of 85899345920 bytes',
                       verdict.evidence)
-        self.backend.clean(self.device('a', 'reset-only'))
+        self.clean(self.device('a', 'reset-only'))
 
 
 class SettingsTest(CleaningCase):
@@ -127,18 +133,18 @@ class SettingsTest(CleaningCase):
         self.backend.prepare(device)
         for path in pathlib.Path(kept.BASELINES).iterdir():
             path.unlink()
-        verdict = self.backend.clean(device)
+        verdict = self.clean(device)
         self.assertFalse(verdict.passed)
         self.assertIn('its baseline: it is lost', verdict.evidence)
         accepted = dataclasses.replace(device, cleaning='of an operator')
-        self.assertTrue(self.backend.clean(accepted).passed)
+        self.assertTrue(self.clean(accepted).passed)
         # Nobody knows any more which driver it had.
         self.backend.binder.unbind(self.gpu)
 
     def test_option_rom_is_evidence_for_the_second_boot(self) -> None:
         device = kept.display_device(self.gpu, 'first')
         self.backend.prepare(device)
-        verdict = self.backend.clean(device)
+        verdict = self.clean(device)
         self.assertTrue(verdict.passed, verdict.evidence)
         print(verdict.results[1], verdict.results[1].facts)
         self.assertIn('option_rom_sha256', verdict.results[1].facts)

@@ -215,6 +215,8 @@ class SriovVFTest(lab.LabTestCase):
         verdict = self.backend.clean(device)
         self.assertTrue(verdict.passed, verdict.evidence)
         self.assertIn('was reset', verdict.evidence)
+        self.assertEqual('vfio-pci', self._driver(device))
+        self.backend.give_back(device)
         self.assertIsNone(self._driver(device))
         print(verdict.evidence)
 

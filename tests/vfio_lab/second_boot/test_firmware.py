@@ -32,3 +32,4 @@ class SecondBootTest(lab.LabTestCase):
                 verdict.evidence)
         accepted = backend.clean(kept.display_device(gpu, 'third'))
         self.assertTrue(accepted.passed, accepted.evidence)
+        backend.give_back(kept.display_device(gpu, 'third'))

@@ -75,3 +75,4 @@ class SecondBootTest(lab.LabTestCase):
         print(f'{self.vf.stable_id} is there again, and in a guest')
         verdict = backend.clean(self.vf)
         self.assertTrue(verdict.passed, verdict.evidence)
+        backend.give_back(self.vf)

@@ -12,10 +12,12 @@
 """Tests of how operators list and delete hosts."""
 
 
+import fixtures
 import oslo_messaging
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -32,6 +34,7 @@ class HostTest(base.ConductorTestCase):
         self.assertRaises(
             exception.Conflict, host_admin.delete, self.db, 'h1')
         releases.release(self.db, base.uuids(granted))
+        self.clean_all()
         host_admin.delete(self.db, 'h1')
         self.assertEqual((), host_admin.list_all(self.db))
         self.assertRaises(
@@ -40,6 +43,47 @@ class HostTest(base.ConductorTestCase):
         hosts.store(self.db, base.scan(
             base.EIGHT, node_uuid='22222222-2222-2222-2222-222222222222'))
         self.assertEqual({'available': 8}, self.states())
+
+    def unclean(self, state):
+        """Have three devices that are not clean; return the first one."""
+        releases.release(self.db, base.uuids(self.boot(3)))
+        if state == 'cleaning':
+            for task in cleaning.tasks(self.db, 'h1'):
+                cleaning.started(
+                    self.db, task.device_uuid, task.token, 'attempt')
+        elif state == 'quarantined':
+            self.clean_all(passed=False)
+        return device_admin.list_all(self.db, state=state)[0]
+
+    def refused(self, *words):
+        exc = self.assertRaises(
+            exception.Conflict, host_admin.delete, self.db, 'h1')
+        for word in words:
+            self.assertIn(word, str(exc))
+        self.assertEqual(8, sum(self.states().values()))
+        return str(exc)
+
+    def test_host_with_a_dirty_device_is_deleted_by_force_alone(self):
+        device = self.unclean('dirty')
+        self.refused(f'{device.address} ({device.uuid}) is dirty', '--force')
+        host_admin.delete(self.db, 'h1', force=True)
+        self.assertEqual((), host_admin.list_all(self.db))
+
+    def test_host_with_a_device_in_cleaning_stays(self):
+        device = self.unclean('cleaning')
+        self.refused(f'{device.address} ({device.uuid}) is cleaning')
+
+    def test_host_with_a_quarantined_device_stays(self):
+        device = self.unclean('quarantined')
+        self.refused(f'{device.address} ({device.uuid}) is quarantined',
+                     'gpgpu-manage device release')
+
+    def test_refusal_names_some_devices_and_the_number_of_others(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.admin.host._NAMED', 1))
+        self.unclean('dirty')
+        self.assertEqual(1, self.refused('2 more are not clean').count(
+            'is dirty'))
 
     def test_deleted_host_leaves_no_group(self):
         host_admin.delete(self.db, 'h1')
@@ -103,5 +147,6 @@ class VGPUHostTest(vgpu_base.VGPUTestCase):
     def test_host_with_mdev_rows_is_deleted(self):
         # MariaDB checks for rows of a deleted parent after each row.
         self.end(self.ask(Q4=2))
+        self.clean_all()
         host_admin.delete(self.db, 'h1')
         self.assertEqual((), device_admin.list_all(self.db))

@@ -98,6 +98,7 @@ class MdevTest(vgpu_base.VGPUCase):
         self.assertEqual(4, self.available())
         self.refused(self.host.attachment, device, 'is not there')
         verdict = self.twice(self.host.clean, device)
+        self.twice(self.host.give_back, device)
         self.assertTrue(verdict.passed)
         self.assertIn(device.assignment_uuid, verdict.evidence)
 
@@ -238,6 +239,7 @@ class MdevTest(vgpu_base.VGPUCase):
         self.assertEqual('vfio-pci', self.functions()[0].driver)
         self.host.release(device)
         self.assertTrue(self.host.clean(device).passed)
+        self.host.give_back(device)
         self.assertEqual('nvidia', self.functions()[0].driver)
 
 

@@ -60,6 +60,12 @@ class PassthroughCase(base.BaseTestCase):
         os.symlink(group, f'{device}/iommu_group')
         os.symlink(device, f'{group}/devices/{function.address}')
 
+    def clean_and_give_back(self, device):
+        """Clean a device that passes, as after the conductor's verdict."""
+        verdict = self.backend.clean(device)
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.backend.give_back(device)
+
     @staticmethod
     def device(function, *, had_guest=True):
         return host_base.HostDevice(
@@ -106,8 +112,7 @@ class FunctionsTest(PassthroughCase):
                 file.write('vfio-pci\n')
         for _ in range(2):
             self.backend.prepare(self.device(self.gpu))
-            self.assertTrue(self.backend.clean(
-                self.device(self.gpu)).passed)
+            self.clean_and_give_back(self.device(self.gpu))
             found = self.functions()
             self.assertEqual({'vfio-pci'},
                              {found[address].driver for address in both})
@@ -120,7 +125,7 @@ class FunctionsTest(PassthroughCase):
         for address in (self.gpu.address, self.audio):
             with open(f'{etc}/pci-{address}', 'w', encoding='utf-8') as file:
                 file.write('vfio-pci\n')
-        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        self.clean_and_give_back(self.device(self.gpu))
         found = self.functions()
         self.assertEqual({'vfio-pci'}, {
             found[address].driver for address in (
@@ -159,6 +164,9 @@ class FunctionsTest(PassthroughCase):
         self.backend.release(self.device(self.gpu))
         self.assertEqual([], written)
         self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        self.assertEqual(['vfio-pci', 'vfio-pci'], self.drivers())
+        for _ in range(2):
+            self.backend.give_back(self.device(self.gpu))
         # Nothing lets another driver bind before the card is reset.
         self.assertEqual(
             f'bus/pci/devices/{self.gpu.address}/reset', written[0])
@@ -178,8 +186,7 @@ class FunctionsTest(PassthroughCase):
 
     def test_gpu_that_no_guest_had_keeps_its_driver(self):
         """It is cleaned after a restore of the database, for example."""
-        self.assertTrue(self.backend.clean(
-            self.device(self.gpu, had_guest=False)).passed)
+        self.clean_and_give_back(self.device(self.gpu, had_guest=False))
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
 
     def test_gpu_that_no_guest_had_keeps_its_driver_after_a_failure(self):
@@ -189,9 +196,22 @@ class FunctionsTest(PassthroughCase):
             self.device(self.gpu, had_guest=False)).passed)
         faults.clear()
         self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
-        self.assertTrue(self.backend.clean(
-            self.device(self.gpu, had_guest=False)).passed)
+        self.clean_and_give_back(self.device(self.gpu, had_guest=False))
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
+    def test_gpu_that_was_given_back_is_cleaned_again(self):
+        """nova-compute was killed before the conductor heard of it."""
+        self.backend.prepare(self.device(self.gpu))
+        for _ in range(2):
+            self.clean_and_give_back(self.device(self.gpu))
+            self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
+    def test_open_gpu_is_not_given_back(self):
+        self.backend.prepare(self.device(self.gpu))
+        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+        self.write(self.gpu, 'enable', '1\n')
+        self.refused(self.backend.give_back, self.gpu, 'still has it open')
+        self.assertEqual(['vfio-pci', 'vfio-pci'], self.drivers())
 
     def test_dirty_gpu_that_a_driver_of_the_host_has_is_bound_first(self):
         self.backend.prepare(self.device(self.gpu))

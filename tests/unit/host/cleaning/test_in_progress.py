@@ -62,6 +62,7 @@ class ScanTest(card.CardCase):
         self.host.scan()
         self.clean_while_scanned()
         self.assertTrue(self.host.changed())
+        self.host.give_back(self.device())
         self.assertEqual(self.gpu, self.function(self.host.scan()))
         self.assertFalse(self.host.changed())
 
