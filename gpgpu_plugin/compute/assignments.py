@@ -32,6 +32,7 @@ from oslo_config import cfg
 
 from gpgpu_plugin import versioned_file
 from gpgpu_plugin.compute import book_file
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
 
 VERSION = 1
@@ -252,6 +253,16 @@ class HostAssignments:
             by_uuid = {assignment.uuid: assignment for assignment in (
                 *self._book.assigned.get(instance_uuid, ()), *assignments)}
             self._write_instance(instance_uuid, tuple(by_uuid.values()))
+
+    def activated(self, instance_uuid: str, uuids: Collection[str]) -> None:
+        """Note that the conductor knows assignments as those of a guest."""
+        with self._lock:
+            self._save_assigned(instance_uuid, tuple(
+                dataclasses.replace(
+                    assignment, state=str(device_rules.DeviceState.ASSIGNED),
+                    lease_expires_at=None)
+                if assignment.uuid in uuids else assignment for assignment
+                in self._book.assigned.get(instance_uuid, ())))
 
     def add_listed(self, instance_uuid: str,
                    listed: Iterable[claim.Assignment],

@@ -354,7 +354,9 @@ def restore(host: host_mod.Host,
     """
     for assignment in assigned:
         try:
-            host.backend.prepare(base.HostDevice.of(assignment))
+            host.backend.prepare(base.HostDevice.of(
+                assignment, restored=assignment.state
+                == device_rules.DeviceState.ASSIGNED))
         except exception.HostError:
             # Its guest does not start, and says why; the others do.
             LOG.exception(

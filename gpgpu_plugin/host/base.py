@@ -48,6 +48,8 @@ class HostDevice:
     :ivar placement_id: placement that the vGPU must have (NVIDIA's mixed-size
         mode); None: any
     :ivar had_guest: whether a guest had it, so that it has a baseline
+    :ivar restored: the assignment had it before, so that its guest may have
+        changed it
     :ivar cleaning: the request to clean it, whatever the number of attempts;
         None: the device is not being cleaned
     :ivar steps: those that its cleaning must pass, in their order
@@ -60,18 +62,20 @@ class HostDevice:
     vgpu_type: str = naming.PASSTHROUGH
     placement_id: int | None = None
     had_guest: bool = True
+    restored: bool = False
     cleaning: str | None = None
     steps: tuple[str, ...] = cleaning_rules.POLICIES[cleaning_rules.RESET_ONLY]
     memory_mib: int | None = None
 
     @classmethod
-    def of(cls, assignment: claim.Assignment) -> HostDevice:
+    def of(cls, assignment: claim.Assignment, *,
+           restored: bool = False) -> HostDevice:
         """Return the device of an assignment."""
         return cls(assignment_uuid=assignment.uuid,
                    stable_id=assignment.stable_id,
                    address=assignment.address,
                    vgpu_type=assignment.vgpu_type,
-                   placement_id=assignment.placement_id)
+                   placement_id=assignment.placement_id, restored=restored)
 
     @classmethod
     def to_clean(cls, task: claim.CleanTask) -> HostDevice:

@@ -35,6 +35,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
@@ -296,6 +297,8 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
         [assignment.uuid for assignment in assignments],
         tracker.backend.driver_capacity(
             map(base.HostDevice.of, assignments))))
+    tracker.assignments.activated(instance_uuid, [
+        assignment.uuid for assignment in assignments])
     nova_finish()
     tracker.inventory.push()
 
@@ -304,4 +307,6 @@ def prepare(tracker: resource_tracker.ResourceTracker,
             assignments: Iterable[claim_obj.Assignment]) -> None:
     """Prepare devices for a guest; skip those that are ready."""
     for assignment in assignments:
-        tracker.backend.prepare(base.HostDevice.of(assignment))
+        tracker.backend.prepare(base.HostDevice.of(
+            assignment, restored=assignment.state
+            == device_rules.DeviceState.ASSIGNED))

@@ -142,7 +142,8 @@ def _driver_capacities(run: Spawn) -> report_obj.DriverCapacities:
 def _prepare(run: Spawn) -> None:
     for assignment in run.assignments:
         try:
-            run.tracker.backend.prepare(base.HostDevice.of(assignment))
+            run.tracker.backend.prepare(base.HostDevice.of(
+                assignment, restored=run.was_assigned))
         except exception.NoDriverCapacity:
             run.driver_capacities = _driver_capacities(run)
             raise
@@ -184,6 +185,8 @@ def _activate(run: Spawn) -> None:
         return
     run.tracker.inventory.accept(run.tracker.session.call(
         run.tracker.api.activate, run.uuids, _driver_capacities(run)))
+    run.tracker.assignments.activated(
+        run.request.instance_uuid, run.uuids)
 
 
 def _nothing(run: Spawn) -> None:

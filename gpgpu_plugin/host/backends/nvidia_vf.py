@@ -54,7 +54,8 @@ class NvidiaVFBackend(base.Backend):
             wanted = self._type_id(device)
             baselines = self.access.baselines
             baselines.record(
-                vf.id, device.assignment_uuid, self._shape(vf))
+                vf.id, device.assignment_uuid, self._shape(vf),
+                had_guest=device.restored)
             # The id may differ from the one noted before, as after an upgrade
             # of the driver.
             baselines.note(vf.id, device.assignment_uuid, {'type': wanted})

@@ -59,7 +59,7 @@ class WholeFunctionBackend(base.Backend):
         for function, shape in zip(functions, shapes, strict=True):
             self.access.baselines.record(
                 function.id, device.assignment_uuid, shape,
-                {'driver': function.driver})
+                {'driver': function.driver}, had_guest=device.restored)
         for function in functions:
             self.access.binder.bind(function)
         if (functions[0].pf is None

@@ -41,8 +41,8 @@ class _Baseline:
     :ivar firmware: hashes of the function's firmware, by name, from before
         its first guest, or as an operator accepted it; None: it was not read
     :ivar reported_to: the cleaning to which the differences were reported
-    :ivar lost: whether the shape was recorded by that cleaning, as there was
-        none from before the guest
+    :ivar lost: whether the shape was recorded after the guest had begun, as
+        there was none from before it
     """
 
     assignment: str
@@ -67,13 +67,16 @@ class Baselines:
 
     def record(self, stable_id: str, assignment: str,
                shape: Mapping[str, str],
-               notes: Mapping[str, str | None] | None = None) -> None:
+               notes: Mapping[str, str | None] | None = None, *,
+               had_guest: bool = False) -> None:
         """Record the configuration of a function before an assignment.
 
         A baseline of the same assignment stays, as its guest may have
         changed the function since.
 
         :param notes: what a backend has to know while it is assigned
+        :param had_guest: whether its guest may have had it already: if there
+            is no baseline of the assignment, it is lost
         :raises HostError: the baseline that is there cannot be read
         :raises HostNotReady: the new one cannot be written
         """
@@ -83,20 +86,23 @@ class Baselines:
             self._save(stable_id, _Baseline(
                 assignment=assignment, shape=dict(shape),
                 notes=dict(notes or {}),
-                firmware=known.firmware if known else None))
+                firmware=known.firmware if known else None,
+                lost=had_guest))
 
     def record_firmware(self, stable_id: str,
                         read: Callable[[], Mapping[str, str]]) -> None:
         """Record the firmware of a function that has a baseline, once.
 
         That of before its first guest stays: later ones are compared with it.
+        If the baseline is lost, that of now is not the one from before.
 
         :param read: returns hashes by name
         :raises HostError: the baseline or the firmware cannot be read
         :raises HostNotReady: the baseline cannot be written
         """
         known = self._load(stable_id)
-        if known is not None and known.firmware is None:
+        if (known is not None and known.firmware is None
+                and not known.lost):
             self._save(stable_id, dataclasses.replace(
                 known, firmware=dict(read())))
 

@@ -182,4 +182,5 @@ class ComputeTestCase(base.BaseTestCase):
         self.tracker.session.call(
             self.api.activate, uuids)
         self.tracker.assignments.add(instance, claim.assignments)
+        self.tracker.assignments.activated(instance, uuids)
         return uuids

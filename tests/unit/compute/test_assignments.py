@@ -161,6 +161,17 @@ class ChangeTest(AssignmentsTestCase):
         book.add('i1', [after])
         self.assertEqual((after,), self.book().of_instance('i1'))
 
+    def test_activated_assignment_is_that_of_a_guest(self):
+        book = self.book()
+        book.add('i1', [make_assignment(
+            uuid=uuid, state='provisioning', lease_expires_at=5.0)
+            for uuid in ('a1', 'a2')])
+        book.activated('i1', ['a2'])
+        self.assertEqual(
+            [('a1', 'provisioning', 5.0), ('a2', 'assigned', None)],
+            [(assignment.uuid, assignment.state, assignment.lease_expires_at)
+             for assignment in self.book().of_instance('i1')])
+
     def test_generation_of_a_new_assignment_is_on_disk(self):
         # A conductor that was restored begins after it.
         self.book().add('i1', [make_assignment(host_generation=7)])

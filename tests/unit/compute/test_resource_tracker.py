@@ -14,6 +14,7 @@
 import dataclasses
 import functools
 import os
+import pathlib
 import threading
 import time
 import types
@@ -353,6 +354,29 @@ class RestoreTest(base.ComputeTestCase):
         for _ in range(2):
             self.make_tracker().restore()
             self.assertEqual({None, 'vfio-pci'}, self.drivers())
+
+    def cards(self):
+        """Return the files of the baselines."""
+        return list(pathlib.Path(self.state_path).glob('**/cards/*'))
+
+    def test_baseline_that_was_lost_before_a_restart_is_lost(self):
+        self.boot(1, 'i1')
+        for path in self.cards():
+            path.unlink()
+        self.tracker.restore()
+        self.tracker.release_instance('i1')
+        self.tracker.run_once()
+        self.assertEqual({'quarantined': 1, 'available': 7}, self.states())
+        [device] = self.api.device_list(
+            context.admin(), variant='H100', state='quarantined')
+        self.assertIn('it is lost', device.reason)
+
+    def test_claim_whose_guest_has_not_begun_gets_its_baseline(self):
+        claim = self.tracker.session.call(self.api.claim, self.request(1))
+        self.tracker.assignments.add('i1', claim.assignments)
+        self.tracker.restore()
+        [path] = self.cards()
+        self.assertIn('"lost": false', path.read_text())
 
     def test_one_that_is_broken_does_not_stop_the_others(self):
         self.boot(2, 'i1')

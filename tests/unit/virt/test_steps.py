@@ -122,8 +122,10 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
         self.assertEqual((8, 0), self.placement())
         self.assertEqual({'vfio-pci', None}, self.drivers())
-        self.assertEqual(run.assignments,
-                         self.tracker.assignments.of_instance('i1'))
+        self.assertEqual(
+            [(uuid, 'assigned', None) for uuid in run.uuids],
+            [(assignment.uuid, assignment.state, assignment.lease_expires_at)
+             for assignment in self.tracker.assignments.of_instance('i1')])
 
     def test_spawn_again_keeps_the_devices(self):
         first = self.run_steps().uuids
@@ -168,6 +170,15 @@ class StepsTest(base.ComputeTestCase):
         self.conductor.stop()
         self.assertEqual(first, self.run_steps(keeps=True).uuids)
         self.assertEqual(['guest', 'guest'], self.guests)
+
+    def test_rebuild_prepares_what_a_guest_had(self):
+        prepared = []
+        for keeps in (False, True):
+            with mock.patch.object(
+                    self.tracker.backend, 'prepare', prepared.append):
+                self.run_steps(count=1, keeps=keeps)
+        self.assertEqual([False, True],
+                         [device.restored for device in prepared])
 
     def test_rebuild_whose_host_forgot_asks_the_conductor(self):
         first = self.run_steps().uuids

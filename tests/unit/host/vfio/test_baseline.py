@@ -80,6 +80,21 @@ class LifeTest(BaselinesTestCase):
         self.assertEqual(['x was nvidia, is y'],
                          self.differences('c', {'x': 'y'}))
 
+    def test_record_that_is_missing_after_the_guest_began_is_lost(self):
+        for assignment in ('a', 'b'):
+            with self.subTest(assignment):
+                self.baselines().record(ID, assignment, {'x': '1'},
+                                        had_guest=True)
+                self.baselines().record_firmware(
+                    ID, lambda: self.fail('read after the guest'))
+                self.assertIn('it is lost', ''.join(
+                    self.differences(f'of {assignment}', {'x': '1'})))
+
+    def test_record_of_the_assignment_is_kept_when_it_is_restored(self):
+        self.baselines().record(ID, 'a', {'x': '1'})
+        self.baselines().record(ID, 'a', {'x': '2'}, had_guest=True)
+        self.assertEqual([], self.differences('c', {'x': '1'}))
+
     def test_next_assignment_replaces_the_record(self):
         self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
         self.baselines().record(ID, 'b', {'x': '2'})
