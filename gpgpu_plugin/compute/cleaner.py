@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable
 
@@ -37,7 +38,7 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
     :raises ConductorUnavailable: the next iteration begins again
     """
     attempt = str(uuid.uuid4())
-    device = base.HostDevice.to_clean(task)
+    device = _device(host, task)
     try:
         host.session.call(host.api.clean_started, task.device_uuid,
                           task.token, attempt)
@@ -68,6 +69,19 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
         host.api.clean_finished, task.device_uuid, attempt,
         task.steps, verdict.results,
         driver_capacities=host.backend.driver_capacity([device]))
+
+
+def _device(host: host_mod.Host,
+            task: claim_obj.CleanTask) -> base.HostDevice:
+    """Return the device, which may have had a guest if the book says so.
+
+    The conductor does not know a guest that ran and whose claim was not
+    activated, as when nova-compute was killed in between.
+    """
+    device = base.HostDevice.to_clean(task)
+    return dataclasses.replace(
+        device, had_guest=task.had_guest
+        or task.stable_id in host.assignments.unclean())
 
 
 def _given_back(backend: base.Host, device: base.HostDevice,

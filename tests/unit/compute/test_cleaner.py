@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of cleaning one device, with mocks of conductor and host."""
 
+import dataclasses
 from unittest import mock
 
 import fixtures
@@ -38,6 +39,7 @@ class CleanTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
+        self.task = TASK
         self.api = mock.create_autospec(
             conductor_api.ConductorAPI, instance=True)
         folder = self.useFixture(fixtures.TempDir()).path
@@ -53,7 +55,7 @@ class CleanTest(base.BaseTestCase):
         return cleaner.clean(host_mod.Host(
             name='h1', backend=self.backend, api=self.api, client=None,
             assignments=self.book,
-            session=make.session(self.api, self.book)), TASK)
+            session=make.session(self.api, self.book)), self.task)
 
     def finished(self):
         """Return the calls that the conductor received."""
@@ -107,6 +109,17 @@ class CleanTest(base.BaseTestCase):
         self.assertEqual([], self.backend.give_back.mock_calls)
         self.assertEqual({'/devices/x'}, self.book.unclean())
         self.assertIn('option ROM was aa, is bb', self.log.output)
+
+    def test_device_that_left_the_book_unclean_may_have_had_a_guest(self):
+        """The guest ran, and its claim was not activated."""
+        self.task = dataclasses.replace(TASK, had_guest=False)
+        self.clean()
+        self.book.add('i1', [make.assignment()])
+        self.book.remove('i1', ['a1'])
+        self.clean()
+        self.assertEqual([False, True], [
+            call.args[0].had_guest
+            for call in self.backend.clean.call_args_list])
 
     def test_device_without_a_verdict_stays_unclean(self):
         self.book.add('i1', [make.assignment()])
