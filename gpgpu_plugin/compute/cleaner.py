@@ -47,16 +47,12 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
         return None
     # Not only after a guest: a policy may have become stricter.
     host.assignments.cleaning(task.stable_id)
-    verdict = _verdict(device, lambda: host.backend.clean(device))
-    # The conductor may know what the host does not: what an earlier cleaning
-    # found, and another policy. Nothing is recorded yet, so that a crash from
-    # here on makes the next start clean the device again.
-    failure = host.session.call(host.api.clean_failure, task.device_uuid,
-                                attempt, verdict.results)
-    if failure is None:
-        verdict = _verdict(device, lambda: _given_back(
-            host.backend, device, verdict))
-        failure = verdict.failure
+    try:
+        verdict, failure = _judged(host, task, attempt, device)
+    except exception.HostNotReady as exc:
+        host.session.call(host.api.clean_postponed, task.device_uuid, attempt,
+                          str(exc))
+        raise
     if failure is None:
         # Before the conductor may give it to the next instance.
         host.assignments.cleaned(task.stable_id)
@@ -82,6 +78,26 @@ def _device(host: host_mod.Host,
     return dataclasses.replace(
         device, had_guest=task.had_guest
         or task.stable_id in host.assignments.unclean())
+
+
+def _judged(host: host_mod.Host, task: claim_obj.CleanTask, attempt: str,
+            device: base.HostDevice) -> tuple[base.CleanVerdict, str | None]:
+    """Clean a device, and give it back if the conductor finds it clean.
+
+    The conductor may know what the host does not: what an earlier cleaning
+    found, and another policy. It records nothing yet, so that a crash makes
+    the next start clean the device again.
+
+    :returns: the verdict of the host, and why the device is not clean
+    """
+    verdict = _verdict(device, lambda: host.backend.clean(device))
+    failure = host.session.call(host.api.clean_failure, task.device_uuid,
+                                attempt, verdict.results)
+    if failure is None:
+        verdict = _verdict(device, lambda: _given_back(
+            host.backend, device, verdict))
+        failure = verdict.failure
+    return verdict, failure
 
 
 def _given_back(backend: base.Host, device: base.HostDevice,

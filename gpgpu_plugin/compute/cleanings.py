@@ -33,7 +33,22 @@ MOMENT = 10.0
 """Seconds for which a task waits for its cleanings. What is offered again
 within them needs no further iteration."""
 
+_FIRST_DELAY, _LONGEST_DELAY = 30.0, 600.0
+"""Seconds for which a device waits while its host is not set up."""
+
 _Answer = inventory_obj.HostInventory | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Delay:
+    """Wait of a device that its host cannot clean yet.
+
+    :ivar until: seconds of the clock
+    """
+
+    error: exception.HostNotReady
+    seconds: float
+    until: float
 
 
 class Cleanings:
@@ -46,11 +61,13 @@ class Cleanings:
         None if another cleaning of it has begun
     :param ended: called when one has ended for which nobody waits
     :param moment: seconds for which ``run`` waits
+    :param clock: seconds that only grow
     """
 
     def __init__(self, limit: int,
                  clean: Callable[[claim_obj.CleanTask], _Answer],
-                 ended: Callable[[], None], moment: float = MOMENT) -> None:
+                 ended: Callable[[], None], moment: float = MOMENT,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clean = clean
         self._notify = ended
@@ -60,6 +77,9 @@ class Cleanings:
         self._running: dict[str, str] = {}
         self._outcomes: queue.Queue[_Answer | Exception] = queue.Queue()
         self._waits = False
+        self._clock = clock
+        # By the device's UUID.
+        self._delays: dict[str, _Delay] = {}
 
     def __bool__(self) -> bool:
         """Return whether any cleaning runs."""

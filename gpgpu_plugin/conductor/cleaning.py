@@ -146,7 +146,7 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
         _check(device, attempt, (_State.CLEANING,))
         policy, memory_mib = group_db.cleaning(session, device.group_id)
         return rules.failure(
-            ledger.compared(session, device, results),
+            ledger.compared(session, device, rules.bounded(results)),
             capacity.required_steps(device, policy), memory_mib)
 
 
@@ -163,7 +163,7 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         _check(device, attempt, (_State.CLEANING,))
         policy, memory_mib = group_db.cleaning(session, device.group_id)
         required = capacity.required_steps(device, policy)
-        found = ledger.compared(session, device, results)
+        found = ledger.compared(session, device, rules.bounded(results))
         now, kind, detail = _judged(
             device, required, memory_mib, steps, found)
         device_db.swap(session, [(device, now)])
@@ -171,12 +171,32 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         verdict = _VERDICTS[kind]
         ledger.add(
             session, host, device, verdict, steps=required, results=found,
-            reason=None if verdict is ledger_rules.Verdict.PASSED else detail)
+            reason=None if verdict is ledger_rules.Verdict.PASSED
+            else rules.shortened(detail))
         host_db.changed(host)
         if driver_capacity.store(session, host, driver_capacities):
             return inventory.refresh(session, host)
         return inventory.refresh(session, host, loaded.after([now]).groups)
     return db.write(work)
+
+
+def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,
+              origin: session_obj.Origin | None = None) -> None:
+    """Record that a host cannot clean yet (ConductorAPI.clean_postponed)."""
+    host_id = device_db.host_id(db, device_uuid)
+
+    def work(session: orm.Session) -> None:
+        host, loaded, device = _lock(session, host_id, device_uuid, origin)
+        _check(device, attempt, (_State.CLEANING,))
+        now = dataclasses.replace(
+            device_db.after(device, _Event.CLEAN_INTERRUPTED),
+            clean_attempt=None)
+        device_db.swap(session, [(device, now)])
+        event_db.add_all(session, 'clean_interrupted', host.name,
+                         [(now, None)], reason)
+        host_db.changed(host)
+        inventory.refresh(session, host, loaded.after([now]).groups)
+    db.write(work)
 
 
 def _judged(device: device_db.DeviceRow, required: Sequence[str],
@@ -207,7 +227,8 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
                 'clean_interrupted', failure)
     return (dataclasses.replace(
         device_db.after(now, _Event.CLEAN_FAILED), clean_token=None,
-        reason=f'cleaning failed: {failure}'), 'clean_failed', failure)
+        reason=rules.shortened(f'cleaning failed: {failure}')),
+        'clean_failed', failure)
 
 
 def operator_release(db: api.Database, device_uuid: str, actor: str) -> str:

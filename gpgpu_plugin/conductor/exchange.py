@@ -29,6 +29,7 @@ from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import pci
@@ -75,7 +76,7 @@ def _suspect(session: orm.Session, host: models.Host, row: models.Device,
              reason: str) -> None:
     """Quarantine a device, or note that it must be when it is released."""
     event_db.add(session, 'swapped', host.name, row, detail=reason)
-    row.reason = row.swapped = reason
+    row.reason = row.swapped = cleaning.shortened(reason)
     if row.state in _AT_ONCE:
         ledger.add(session, host, row, ledger_rules.Verdict.QUARANTINED,
                    reason=reason)

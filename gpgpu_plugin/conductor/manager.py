@@ -243,6 +243,10 @@ class ConductorManager(conductor_contract.Conductor):
             self._db, device_uuid, attempt, steps, results,
             driver_capacities, origin)
 
+    def clean_postponed(self, ctxt: _Context, *, origin: session_obj.Origin,
+                        device_uuid: str, attempt: str, reason: str) -> None:
+        cleaning.postponed(self._db, device_uuid, attempt, reason, origin)
+
     def answer(self, ctxt: _Context, *, host: str, question: str,
                usages: Sequence[claim_obj.Usage]) -> None:
         self._questions.answer(host, question, usages)

@@ -36,6 +36,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import claim as claim_obj
@@ -241,7 +242,7 @@ def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
     if now.state == _State.DIRTY:
         now = dataclasses.replace(now, clean_token=row.uuid)
     if fault is not None:
-        now = dataclasses.replace(now, reason=fault)
+        now = dataclasses.replace(now, reason=cleaning.shortened(fault))
     return now
 
 

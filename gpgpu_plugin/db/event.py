@@ -22,6 +22,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
 
 _INSERT = sa.insert(models.Base.metadata.tables['events']).inline()
 
@@ -55,7 +56,8 @@ def _values(kind: str, host: str | None, device: device_db.AnyDevice | None,
             assignment: assignment_db.AnyAssignment | None,
             detail: str | None) -> dict[str, object]:
     return {
-        'at': now(), 'kind': kind, 'host': host, 'detail': detail,
+        'at': now(), 'kind': kind, 'host': host,
+        'detail': detail and cleaning.shortened(detail),
         'device_uuid': device.uuid if device else None,
         'assignment_uuid': assignment.uuid if assignment else None,
         'instance_uuid': assignment.instance_uuid if assignment else None}

@@ -56,6 +56,10 @@ SHIPPED = frozenset({FLR, PROGRAM, MEMORY_CLEAR, KNOBS, *OF_VFS}.union(
 SEPARATOR = '+'
 """Between the steps of a policy."""
 
+LONGEST_REASON = 4000
+"""Characters of a text that a host sends and that is stored for operators."""
+
+_LARGEST_FACTS = 65536
 _CONFIGURATION = 'configuration'
 _MIB = 1024 ** 2
 # Characters that the database stores.
@@ -94,6 +98,28 @@ class StepResult:
 
     def __str__(self) -> str:
         return f'{self.step} {self.outcome}: {self.reason}'
+
+
+def shortened(text: str) -> str:
+    """Return a text that any database stores, the beginning of a long one."""
+    if len(text) <= LONGEST_REASON:
+        return text
+    return f'{text[:LONGEST_REASON]}... ({len(text)} characters)'
+
+
+def bounded(results: Sequence[StepResult]) -> tuple[StepResult, ...]:
+    """Return results of a host, without what is too long to be stored.
+
+    A step that has to prove something by its facts proves nothing then.
+    """
+    return tuple(dataclasses.replace(
+        result, reason=shortened(result.reason), facts=_bounded(result.facts))
+        for result in results)
+
+
+def _bounded(facts: dict[str, str | int]) -> dict[str, str | int]:
+    size = len(json.dumps(facts))
+    return facts if size <= _LARGEST_FACTS else {'dropped_bytes': size}
 
 
 def settings_facts(shapes: Mapping[str, Mapping[str, str]],

@@ -262,6 +262,12 @@ class ConductorAPI(_Conductor):
             device_uuid=device_uuid, attempt=attempt, steps=steps,
             results=results, driver_capacities=driver_capacities)
 
+    def clean_postponed(self, ctxt: _Context, origin: session_obj.Origin,
+                        device_uuid: str, attempt: str, reason: str) -> None:
+        self._call(
+            _Conductor.clean_postponed, ctxt, origin=origin,
+            device_uuid=device_uuid, attempt=attempt, reason=reason)
+
     def answer(self, ctxt: _Context, host: str, question: str,
                usages: Sequence[claim_obj.Usage]) -> None:
         self._call(_Conductor.answer, ctxt, host=host, question=question,

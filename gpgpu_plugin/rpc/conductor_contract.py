@@ -262,6 +262,15 @@ class Conductor(typing.Protocol):
         :raises Conflict: the device is not in this attempt
         """
 
+    @caller.hosts('origin.host')
+    def clean_postponed(self, ctxt: _Context, *, origin: session_obj.Origin,
+                        device_uuid: str, attempt: str, reason: str) -> None:
+        """Change a device from cleaning to dirty, without a verdict.
+
+        :param reason: what the host lacks to clean it
+        :raises Conflict: the device is not in this attempt
+        """
+
     @caller.hosts('host')
     def answer(self, ctxt: _Context, *, host: str, question: str,
                usages: Sequence[claim_obj.Usage]) -> None:

@@ -22,7 +22,8 @@ HOSTS = 'hosts'
 # The names of methods of rpc.conductor_contract.
 _OF_ORIGIN = frozenset((
     'report', 'claim', 'activate', 'abort', 'release', 'confirm_migration',
-    'compare_allocations', 'clean_started', 'clean_finished'))
+    'compare_allocations', 'clean_started', 'clean_finished',
+    'clean_postponed'))
 _OF_HOST = frozenset(('host_delete', 'host_takeover', 'group_set'))
 _OF_HOSTS = frozenset((
     'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',

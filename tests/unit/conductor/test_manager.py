@@ -18,6 +18,7 @@ import uuid
 
 import fixtures
 import oslo_messaging
+import sqlalchemy as sa
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
@@ -27,6 +28,8 @@ from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -202,6 +205,56 @@ class ClaimTest(ManagerCase):
                       driver_capacities=None, **attempt)
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual([], self.compute.refreshed)
+
+
+class TextOfHostsTest(ManagerCase):
+
+    def finished(self, result):
+        """End a cleaning with one result; return the device."""
+        uuids = base.uuids(self.boot(1))
+        self.call(CONTRACT.release, assignments=uuids)
+        [task] = self.call(CONTRACT.clean_tasks, host='h1')
+        attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
+        self.call(CONTRACT.clean_started, token=task.token, **attempt)
+        self.call(CONTRACT.clean_finished, steps=task.steps,
+                  results=[result], driver_capacities=None, **attempt)
+        return self.call(CONTRACT.device_show, device=task.device_uuid)
+
+    def test_reason_of_a_cleaning_controls_no_terminal(self):
+        """PostgreSQL stores no NUL either."""
+        device = self.finished(rules.StepResult(
+            step='reset', outcome=rules.Outcome.FAILED, reason='\0\x1b[31mx',
+            facts={'output\x1b': '\0\x1b[2J'}))
+        [record] = self.call(CONTRACT.device_history, device=device.uuid,
+                             limit=9, marker=None)
+        self.assertIn('\\x00\\x1b[31mx', device.reason)
+        self.assertTrue((device.reason + record.content).isprintable())
+        self.assertEqual(
+            {'output\\x1b': '\\x00\\x1b[2J'},
+            record.fields['results'][0]['facts'])
+
+    def test_long_reason_and_facts_are_stored_in_part(self):
+        device = self.finished(rules.StepResult(
+            step='reset', outcome=rules.Outcome.FAILED, reason='\u20ac' * 70000,
+            facts={'output': 'x' * 70000}))
+        self.assertLess(len(device.reason.encode()), 2 ** 14)
+        self.assertIn(' characters)', device.reason)
+        with self.db.reader() as session:
+            for detail in session.scalars(sa.select(models.Event.detail)):
+                self.assertLess(len((detail or '').encode()), 2 ** 14)
+        [record] = self.call(CONTRACT.device_history, device=device.uuid,
+                             limit=9, marker=None)
+        [result] = record.fields['results']
+        self.assertEqual({'dropped_bytes': 70014}, result['facts'])
+        self.assertLess(len(result['reason']), 5000)
+        self.assertLess(len(record.fields['reason']), 5000)
+
+    def test_long_fault_is_stored_in_part(self):
+        uuids = base.uuids(self.claim(1))
+        self.call(CONTRACT.abort, assignments=uuids, touched=True,
+                  fault='x' * 70000, driver_capacities=None)
+        [device] = device_admin.list_all(self.db, state='quarantined')
+        self.assertLess(len(device.reason), 5000)
 
 
 class CastTest(ManagerCase):

@@ -104,6 +104,6 @@ class LedgerTest(conductor_base.ConductorTestCase):
         releases.release(self.db, conductor_base.uuids(granted))
         with self.db.reader() as session:
             before = len(events(session))
-        host_admin.delete(self.db, 'h1')
+        host_admin.delete(self.db, 'h1', force=True)
         with self.db.reader() as session:
             self.assertEqual(before + 1, len(events(session)))

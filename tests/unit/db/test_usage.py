@@ -55,7 +55,7 @@ class UsageTest(base.ConductorTestCase):
     def test_usage_survives_host_and_variant(self):
         releases.release(self.db, base.uuids(self.boot(2)))
         variant_admin.delete(self.db, 'H100')
-        host_admin.delete(self.db, 'h1')
+        host_admin.delete(self.db, 'h1', force=True)
         self.assertEqual(
             [('h1', None, 'CUSTOM_GPU_H100')] * 2,
             [(row['host'], row['variant'], row['resource_class'])
