@@ -18,6 +18,7 @@ releasing devices.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import threading
 import time
@@ -25,9 +26,14 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
+
+LOG = logging.getLogger(__name__)
 
 MOMENT = 10.0
 """Seconds for which a task waits for its cleanings. What is offered again
@@ -49,6 +55,14 @@ class _Delay:
     error: exception.HostNotReady
     seconds: float
     until: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Failed:
+    """End of a cleaning that raised."""
+
+    task: claim_obj.CleanTask
+    error: Exception
 
 
 class Cleanings:
@@ -75,7 +89,7 @@ class Cleanings:
         self._lock = threading.Lock()
         # Devices that are being cleaned, by the stable id of their GPU.
         self._running: dict[str, str] = {}
-        self._outcomes: queue.Queue[_Answer | Exception] = queue.Queue()
+        self._outcomes: queue.Queue[_Answer | _Failed] = queue.Queue()
         self._waits = False
         self._clock = clock
         # By the device's UUID.
@@ -93,20 +107,27 @@ class Cleanings:
 
         :param wanted: devices to clean; one that is being cleaned is left out,
             and one for which there is no thread waits for a later call
-        :raises Exception: what a cleaning raised, after the answers to others
+        :raises Exception: what a cleaning raised, after the answers to others;
+            of several, one that ends the session
         """
         errors: list[Exception] = []
         for outcome in self._ended_within_a_moment(wanted):
-            if isinstance(outcome, Exception):
-                errors.append(outcome)
+            if isinstance(outcome, _Failed):
+                # The caller learns of one of them.
+                LOG.warning('The cleaning of device %s (%s) ended without a '
+                            'verdict: %s: %s', outcome.task.device_uuid,
+                            outcome.task.address,
+                            type(outcome.error).__name__, outcome.error)
+                errors.append(outcome.error)
             else:
                 yield outcome
         if errors:
-            raise errors[0]
+            raise min(errors, key=lambda error: not isinstance(
+                error, (exception.Fenced, exception.SessionLost)))
 
     def _ended_within_a_moment(
             self, wanted: Sequence[claim_obj.CleanTask],
-            ) -> Iterator[_Answer | Exception]:
+            ) -> Iterator[_Answer | _Failed]:
         """Begin cleanings; return what came of them, and of earlier ones."""
         until = time.monotonic() + self._moment
         with self._waiting() as running:
@@ -150,17 +171,25 @@ class Cleanings:
             if gpu in self._running or len(self._running) >= self._limit:
                 return False
             self._running[gpu] = task.device_uuid
-        threading.Thread(
-            target=self._run, args=(gpu, task), daemon=True,
-            name=f'gpgpu-clean-{task.address}').start()
+        try:
+            threading.Thread(
+                target=self._run, args=(gpu, task), daemon=True,
+                name=f'gpgpu-clean-{task.address}').start()
+        except BaseException:
+            with self._lock:
+                del self._running[gpu]
+            raise
         return True
 
     def _run(self, gpu: str, task: claim_obj.CleanTask) -> None:
-        outcome: _Answer | Exception
+        outcome: _Answer | _Failed
         try:
             outcome = self._clean(task)
         except Exception as exc:  # noqa: BLE001 - run() raises it
-            outcome = exc
+            outcome = _Failed(task=task, error=exc)
+        except BaseException as exc:  # noqa: BLE001 - the thread ends anyway
+            # Such as SystemExit of a library: the process goes on.
+            outcome = _Failed(task=task, error=RuntimeError(repr(exc)))
         with self._lock:
             # In this order: run() looks without the lock.
             self._outcomes.put(outcome)

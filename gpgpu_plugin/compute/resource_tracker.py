@@ -95,7 +95,8 @@ class ResourceTracker:
         self._cleanings = cleanings.Cleanings(
             conf.gpgpu.max_cleanings,
             lambda task: cleaner.clean(self._host(), task),
-            lambda: self._schedule.require(_T.CLEAN))
+            self._cleaning_ended)
+        self.wake: Callable[[], None] = lambda: None
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
         self._managed_by_others: tasks.ManagedElsewhere = lambda scan: {}
@@ -124,6 +125,10 @@ class ResourceTracker:
     def refresh(self) -> None:
         """Record that the conductor changed something about the host."""
         self._schedule.require(_T.FETCH, _T.CLEAN)
+
+    def _cleaning_ended(self) -> None:
+        self._schedule.require(_T.CLEAN)
+        self.wake()
 
     def assignments_changed(self) -> None:
         """Record that the conductor changed assignments of the host."""

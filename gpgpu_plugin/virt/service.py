@@ -133,6 +133,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         self._gpu_tracker = tracker
         self._gpu_worker = worker.Worker(
             self._gpu_run_once, CONF.gpgpu.scan_interval, f'gpgpu-{host}')
+        tracker.wake = self._gpu_worker.wake
         super().init_host(host)
         [(uuid, name)] = self.get_nodenames_by_uuid().items()
         tracker.set_node(name, uuid)

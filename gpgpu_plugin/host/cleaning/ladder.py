@@ -133,9 +133,9 @@ def _run(target: step_mod.Target, step: step_mod.Step,
         result = step.failed(f'it took longer than {step.limit:g} s')
     except exception.HostError as exc:
         result = step.failed(str(exc))
-    except Exception as exc:
-        # A third-party step may raise anything; other devices must be cleaned
-        # all the same.
+    except BaseException as exc:
+        # A third-party step may raise anything, also SystemExit; other
+        # devices must be cleaned all the same.
         LOG.exception('Step %s of a cleaning failed', step.name)
         result = step.failed(f'{type(exc).__name__}: {exc}')
     return result and dataclasses.replace(

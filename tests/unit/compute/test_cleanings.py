@@ -13,7 +13,9 @@
 
 import threading
 import time
+from unittest import mock
 
+import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
@@ -105,6 +107,39 @@ class RunTest(CleaningsCase):
         self.assertRaises(exception.HostNotReady, next, found)
         self.assertFalse(running)
         self.assertEqual([], self.notified)
+
+
+    def test_each_error_is_logged_and_one_of_the_session_is_raised(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        running = self.make(limit=1)
+        self.errors[1] = exception.HostNotReady(path='x', reason='y')
+        self.errors[2] = exception.SessionLost(
+            host='h', session=1, reason='restored')
+        for number in (1, 2):
+            self.go[number].set()
+        found = running.run([task(1), task(2)])
+        self.assertRaises(exception.SessionLost, list, found)
+        for words in ('d1 (0000:01:00.0)', 'HostNotReady', 'd2', 'restored'):
+            self.assertIn(words, log.output)
+
+    def test_thread_that_exits_leaves_its_gpu_to_others(self):
+        running = self.make(limit=1)
+        self.errors[1] = SystemExit(1)
+        for number in (1, 2):
+            self.go[number].set()
+        self.assertRaisesRegex(
+            RuntimeError, 'SystemExit', list, running.run([task(1)]))
+        self.assertFalse(running)
+        self.assertEqual([2], list(running.run([task(2)])))
+
+    def test_thread_that_does_not_begin_leaves_its_gpu_to_others(self):
+        running = self.make(limit=1)
+        self.go[1].set()
+        with mock.patch('threading.Thread.start',
+                        side_effect=RuntimeError("can't start new thread")):
+            self.assertRaises(RuntimeError, list, running.run([task(1)]))
+        self.assertFalse(running)
+        self.assertEqual([1], list(running.run([task(1)])))
 
 
 class LaterTest(CleaningsCase):

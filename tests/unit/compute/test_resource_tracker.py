@@ -870,6 +870,14 @@ class DecisionTest(test_base.BaseTestCase):
         self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
         apply.assert_called_once_with(tree, 'h1')
 
+    def test_cleaning_that_ends_later_wakes_the_worker(self):
+        self.tracker._schedule.take(tasks.Task.CLEAN)
+        woken = []
+        self.tracker.wake = lambda: woken.append(
+            self.tracker._schedule.is_due(tasks.Task.CLEAN))
+        self.tracker._cleanings._notify()
+        self.assertEqual([True], woken)
+
     def test_cleaned_device_is_pushed_before_the_next_one(self):
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.compute.tasks.clean', return_value=['d1', 'd2']))

@@ -162,6 +162,8 @@ class InitHostTest(ServiceTestCase):
         self.tracker.set_node.assert_called_once_with('node', 'node-uuid')
         self.assertEqual(('h1', 'client'), self.made_for)
         self.assertIs(self.tracker, self.driver.gpu_tracker)
+        self.tracker.wake()
+        self.assertEqual('worker.wake', self.names()[-1])
 
     def test_second_process_with_the_book_does_not_start(self):
         self.calls.lock.side_effect = exception.ConfigInvalid(

@@ -92,7 +92,8 @@ class LadderTest(card.CardCase):
     def test_error_is_a_failure(self):
         for error, reason in (
                 (exception.HostError(path='x', reason='no'), 'x: no'),
-                (RuntimeError('surprise'), 'RuntimeError: surprise')):
+                (RuntimeError('surprise'), 'RuntimeError: surprise'),
+                (SystemExit(1), 'SystemExit: 1')):
             self.assertEqual(
                 [('a', 'failed', reason)],
                 self.clean(make('a', error=error), make('b')))
