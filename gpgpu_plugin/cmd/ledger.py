@@ -94,9 +94,12 @@ class DeviceHistory(reach.Command, lister.Lister):
         records = self.api.device_history(
             gpgpu_context.admin(), parsed_args.device,
             limit=parsed_args.limit, marker=parsed_args.marker)
+        # And after them: nobody wrote what is beyond it.
+        later = self.api.device_ledger_head(
+            gpgpu_context.admin(), parsed_args.device)
         if parsed_args.export:
             self._print(sanitization.export(
-                head, records, self._present(parsed_args.device)))
+                head, records, self._present(parsed_args.device), later))
         elif parsed_args.json:
             self._print([{**found.fields, 'hash': found.hash}
                          for found in records])
@@ -104,7 +107,7 @@ class DeviceHistory(reach.Command, lister.Lister):
             self._records = records
             super().run(parsed_args)
         if parsed_args.verify:
-            self._verify(head, records)
+            self._verify(head, records, later)
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -116,12 +119,13 @@ class DeviceHistory(reach.Command, lister.Lister):
         self.app.stdout.write(json.dumps(value, indent=2) + '\n')
 
     def _verify(self, head: ledger.Head,
-                records: Sequence[ledger.Record]) -> None:
+                records: Sequence[ledger.Record],
+                later: ledger.Head) -> None:
         """Say on stderr that a chain is whole.
 
         :raises Conflict: it is not
         """
-        defect = ledger.defect(records, head)
+        defect = ledger.defect(records, head, later)
         if defect is not None:
             raise exception.Conflict(
                 kind='history of device', name=head.device_uuid,
@@ -144,12 +148,12 @@ class DeviceHistory(reach.Command, lister.Lister):
 
 def _row(record: ledger.Record) -> _Row:
     fields = record.fields
-    results = fields['results']
+    results = fields.get('results')
     return _Row(
-        steps=tuple(f'{result["step"]} {result["outcome"]}'
-                    for result in results)
+        steps=tuple(f'{result.get("step")} {result.get("outcome")}'
+                    for result in results if isinstance(result, dict))
         if isinstance(results, list) else (),
         hash=record.hash[:_SHOWN_OF_HASH], **{
-            name: fields[name] for name in (
+            name: fields.get(name) for name in (
                 'number', 'finished_at', 'verdict', 'policy',
                 'instance_uuid', 'reason')})

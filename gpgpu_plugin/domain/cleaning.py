@@ -53,6 +53,12 @@ SHIPPED = frozenset({FLR, PROGRAM, MEMORY_CLEAR, KNOBS, *OF_VFS}.union(
     *POLICIES.values()))
 """Steps of the plugin itself."""
 
+ABOUT_MEMORY = frozenset({SCRUB, CANARY, PROGRAM, MEMORY_CLEAR})
+"""Steps that say something about memory, if they pass."""
+
+MEMORY = 'memory'
+"""Fact that is 1 if a step of a third party says something about memory."""
+
 SEPARATOR = '+'
 """Between the steps of a policy."""
 

@@ -27,6 +27,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain import cleaning
 
@@ -127,9 +128,12 @@ class Record:
 
     @property
     def fields(self) -> dict[str, object]:
-        """Return the fields of the content."""
-        found: dict[str, object] = json.loads(self.content)
-        return found
+        """Return the fields of the content; of a forged one, itself."""
+        try:
+            found = json.loads(self.content)
+        except (ValueError, RecursionError):
+            found = None
+        return found if isinstance(found, dict) else {'content': self.content}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +150,11 @@ class Head:
     number: int = 0
     hash: str = ''
     was_cleaned: bool = False
+
+
+_READ = frozenset(('device_uuid', 'number', 'previous_hash', 'verdict',
+                   'assignment_uuid', 'results'))
+"""Fields of records of each version."""
 
 
 def content(fields: object) -> str:
@@ -173,10 +182,12 @@ def _finite(result: cleaning.StepResult) -> cleaning.StepResult:
     return dataclasses.replace(result, seconds=round(seconds, 3))
 
 
-def defect(records: Iterable[Record], head: Head) -> str | None:
+def defect(records: Iterable[Record], head: Head,
+           later: Head | None = None) -> str | None:
     """Return what is wrong with a whole chain, at its first record that is.
 
     :param head: read before the records: a chain may have become longer
+    :param later: read after them: nobody wrote the records beyond it
     :returns: None if each record is as it was written, and none is missing
     """
     number, previous = 0, ''
@@ -192,6 +203,9 @@ def defect(records: Iterable[Record], head: Head) -> str | None:
     if number < head.number:
         return (f'record {number + 1}: it is missing, and so are all after '
                 f'it: {head.number} were written')
+    if later is not None and number > later.number:
+        return (f'record {later.number + 1}: it was forged, and so were all '
+                f'after it: {later.number} were written')
     return None
 
 
@@ -203,6 +217,8 @@ def _defect(found: Record, device_uuid: str, number: int,
     if not found.content.isascii() or digest(found.content) != found.hash:
         return f'its content does not have the hash {found.hash}'
     fields = found.fields
+    if not _is_entry(fields) or content(fields) != found.content:
+        return 'its content is not that of a record'
     if (fields['device_uuid'], fields['number']) != (device_uuid, number):
         return (f'it was written as record {fields["number"]} of device '
                 f'{fields["device_uuid"]}')
@@ -211,3 +227,15 @@ def _defect(found: Record, device_uuid: str, number: int,
                 f'{fields["previous_hash"] or "(empty)"}, not '
                 f'{previous or "(empty)"}')
     return None
+
+
+def _is_entry(fields: Mapping[str, object]) -> bool:
+    """Return whether fields are those of a record, as far as they are read."""
+    results = fields.get('results')
+    return (fields.keys() >= _READ
+            and fields['verdict'] in list(Verdict)
+            and isinstance(results, list) and all(
+                isinstance(result, dict)
+                and isinstance(result.get('facts'), dict)
+                and result.keys() >= {'step', 'outcome'}
+                for result in results))

@@ -45,10 +45,6 @@ _OF_VERDICT: Mapping[str, tuple[str, ...]] = {
     _V.OUTDATED: (_SANITIZING,), _V.INTERRUPTED: (_SANITIZING,),
     _V.QUARANTINED: (_ERROR,), _V.RELEASED: (_MAINTENANCE,)}
 
-_SILENT = frozenset({
-    cleaning.RESET, cleaning.FLR, cleaning.SETTINGS, cleaning.KNOBS})
-"""Steps that say nothing about memory."""
-
 _TRANSITIONS = 20
 """Number of transitions that are listed, the last ones."""
 
@@ -70,14 +66,20 @@ class Present:
 
 
 def export(head: ledger.Head, records: Sequence[ledger.Record],
-           present: Present) -> dict[str, object]:
-    """Return what the check reads, of one device."""
-    defect = ledger.defect(records, head)
+           present: Present, later: ledger.Head | None = None,
+           ) -> dict[str, object]:
+    """Return what the check reads, of one device.
+
+    :param later: see ledger.defect
+    """
+    defect = ledger.defect(records, head, later)
+    # Nothing can be said of a device whose records are not whole.
+    machines = [] if defect else [_machine(
+        head, [found.fields for found in records], present)]
     return {
         'success': defect is None, 'platform': PLATFORM, 'site_id': '',
-        'machines_checked': 1, 'error': defect or '',
-        'machines': [_machine(
-            head, [found.fields for found in records], present)]}
+        'machines_checked': len(machines), 'error': defect or '',
+        'machines': machines}
 
 
 def _machine(head: ledger.Head, entries: Sequence[Mapping[str, object]],
@@ -91,7 +93,7 @@ def _machine(head: ledger.Head, entries: Sequence[Mapping[str, object]],
         'in_use': status == _IN_USE, 'has_gpu': True,
         'served_tenant': head.was_cleaned or _IN_USE in transitions,
         'sanitized': _is_sanitized(
-            entries, is_offered=status in (_AVAILABLE, _IN_USE),
+            entries, is_being_cleaned=status == _SANITIZING,
             was_cleaned=head.was_cleaned),
         'stale_tenant_binding': status == _AVAILABLE and present.in_use,
         'vendor': present.vendor, 'product_name': present.variant,
@@ -117,12 +119,12 @@ def _transitions(entries: Iterable[Mapping[str, object]],
 
 
 def _is_sanitized(entries: Sequence[Mapping[str, object]], *,
-                  is_offered: bool, was_cleaned: bool) -> bool:
+                  is_being_cleaned: bool, was_cleaned: bool) -> bool:
     """Return whether the device passed a cleaning after each tenant.
 
     A cleaning counts if a step that says something about memory passed.
 
-    :param is_offered: the next tenant may have it, or has it
+    :param is_being_cleaned: that after the last tenant has not ended yet
     """
     tenancy: object = None
     # Nothing proves a cleaning before there was a ledger.
@@ -136,11 +138,14 @@ def _is_sanitized(entries: Sequence[Mapping[str, object]], *,
             if not _is_about_memory(entry):
                 return False
             is_pending = False
-    return not (is_pending and is_offered)
+    return is_being_cleaned or not is_pending
 
 
 def _is_about_memory(entry: Mapping[str, object]) -> bool:
     results = entry['results']
     return isinstance(results, list) and any(
         result['outcome'] == cleaning.Outcome.PASSED
-        and result['step'] not in _SILENT for result in results)
+        and (result['step'] in cleaning.ABOUT_MEMORY
+             or (result['step'] not in cleaning.SHIPPED
+                 and result['facts'].get(cleaning.MEMORY) == 1))
+        for result in results)

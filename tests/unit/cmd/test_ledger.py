@@ -25,6 +25,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import ledger
 from tests.fixtures import cleaned
 from tests.unit import test_meta
 from tests.unit.cmd import base
@@ -147,6 +148,25 @@ class HistoryTest(HistoryCase):
         # Without --verify nobody looks.
         self.assertEqual(0, self.history().code)
 
+    def test_content_that_is_no_record_is_named_and_the_command_fails(self):
+        for text in ('x', '[]', '{}', '{"results": [1]}'):
+            self.write(sa.update(models.Cleaning).where(
+                models.Cleaning.number == 1).values(
+                    content=text, hash=ledger.digest(text)))
+            for options in ((), ('--json',)):
+                result = self.history('--verify', *options)
+                self.assertEqual(1, result.code)
+                self.assertIn('record 1: its content is not that of a record',
+                              result.err)
+
+    def test_record_beyond_the_end_is_named_and_the_command_fails(self):
+        self.write(sa.update(models.CleaningChain).values(number=2))
+        self.write(sa.update(models.CleaningChain).values(
+            hash=self.exported('--json')[1]['hash']))
+        result = self.history('--verify')
+        self.assertEqual(1, result.code)
+        self.assertIn('record 3: it was forged', result.err)
+
     def test_record_that_is_missing_is_named_and_the_command_fails(self):
         for number in (3, 2):
             self.write(sa.delete(models.Cleaning).where(
@@ -222,6 +242,11 @@ class ScriptTest(HistoryCase):
                 changed).stderr)
         self.assertIn('record 2 ', self.verify(
             [found[0], found[2]]).stderr)
+
+    def test_content_that_is_no_record_is_found(self):
+        for record in ({}, {'content': 'x'}):
+            record['hash'] = ledger.digest(ledger.content(record))
+            self.assertIn('record 1 ', self.verify([record]).stderr)
 
     def test_older_export_shows_what_was_removed_or_written_anew(self):
         found = self.exported('--json')

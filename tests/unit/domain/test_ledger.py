@@ -158,6 +158,30 @@ class DefectTest(base.BaseTestCase):
             self.assertRegex(self.defect(records),
                              f'record {number}: it was written as record')
 
+    def test_record_beyond_the_end_of_the_chain_is_named(self):
+        longer, later = chain([entry(reason=str(number))
+                               for number in range(6)])
+        self.assertRegex(ledger.defect(longer, self.head, self.head),
+                         'record 5: it was forged')
+        self.assertIsNone(ledger.defect(longer, self.head, later))
+
+    def test_content_that_is_no_record_is_named(self):
+        fields = self.records[0].fields
+        for text in (
+                'x', '[]', '{}', '1', '"x"', '[' * 100000, 'NaN',
+                json.dumps(fields), ledger.content(fields)[:-1] + ',"a":1}',
+                *(ledger.content({**fields, **wrong}) for wrong in (
+                    {'verdict': 'weird'}, {'verdict': []}, {'results': 1},
+                    {'results': [1]}, {'results': [{}]},
+                    {'results': [{'step': 'a', 'outcome': 'passed',
+                                  'facts': 1}]}))):
+            self.records[0] = rehashed(dataclasses.replace(
+                self.records[0], content=text))
+            with self.subTest(text[:80]):
+                self.assertEqual(
+                    'record 1: its content is not that of a record',
+                    self.defect(self.records))
+
     def test_chain_that_was_written_anew_is_found_by_the_head_alone(self):
         forged, head = chain([entry(reason='x') for _ in range(4)])
         self.assertRegex(self.defect(forged), 'record 4: .* was noted')

@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of the export for NVIDIA's check SEC21-05."""
 
+import dataclasses
+
 from oslotest import base
 
 from gpgpu_plugin.domain import ledger
@@ -80,6 +82,15 @@ class ExportTest(base.BaseTestCase):
             head, records[:1], sanitization.Present())
         self.assertIs(False, found['success'])
         self.assertIn('record 2: it is missing', found['error'])
+        self.assertEqual(([], 0), (
+            found['machines'], found['machines_checked']))
+
+    def test_record_beyond_the_end_is_no_success(self):
+        records, head = test_ledger.chain([entry()])
+        found = sanitization.export(
+            head, records, sanitization.Present(),
+            ledger.Head(device_uuid='d1'))
+        self.assertIn('record 1: it was forged', found['error'])
 
     def test_passed_cleaning_after_each_tenant_is_sanitized(self):
         found = machine(
@@ -104,10 +115,20 @@ class ExportTest(base.BaseTestCase):
             self.assertEqual((True, False), (
                 found['served_tenant'], found['sanitized']))
             self.assertFalse(passes(found))
-        self.assertTrue(passes(machine(
-            entry(steps=('reset', 'memory-clear', 'settings')))))
-        self.assertTrue(passes(machine(entry(steps=('reset', 'acme-scrub')))))
-        self.assertTrue(passes(machine(entry(steps=('host-driver',)))))
+        for step in ('scrub', 'memory-clear', 'canary', 'program'):
+            self.assertTrue(passes(machine(entry(steps=('reset', step)))))
+        for step in ('host-driver', 'acme-scrub'):
+            self.assertFalse(passes(machine(entry(steps=('reset', step)))))
+
+    def test_step_of_a_third_party_says_that_it_is_about_memory(self):
+        def found(step, **facts):
+            [result] = cleaned.results([step])
+            return passes(machine(dataclasses.replace(
+                entry(), results=(dataclasses.replace(
+                    result, facts=facts),))))
+        self.assertTrue(found('acme-scrub', memory=1))
+        self.assertFalse(found('acme-scrub', memory=0))
+        self.assertFalse(found('reset', memory=1))
 
     def test_device_that_is_offered_without_a_passed_cleaning_fails(self):
         for state in ('available', 'assigned'):
@@ -118,15 +139,14 @@ class ExportTest(base.BaseTestCase):
         self.assertFalse(passes(machine(
             entry('failed'), entry('passed', 't2'))))
 
-    def test_device_that_is_kept_from_tenants_passes(self):
+    def test_device_whose_last_cleaning_failed_is_not_sanitized(self):
         for state, status in (
                 ('dirty', 'sanitizing'), ('cleaning', 'sanitizing'),
                 ('quarantined', 'error'), ('missing', 'maintenance'),
                 (None, 'decommissioned')):
             found = machine(entry('failed'), shown_state=state)
-            self.assertEqual((status, False), (
-                found['status'], found['available']))
-            self.assertTrue(passes(found))
+            self.assertEqual((status, False, status == 'sanitizing'), (
+                found['status'], found['available'], found['sanitized']))
 
     def test_first_tenant_that_is_there_now(self):
         found = machine(shown_state='assigned', was_cleaned=False,
