@@ -355,13 +355,13 @@ class RestoreTest(base.ComputeTestCase):
             self.make_tracker().restore()
             self.assertEqual({None, 'vfio-pci'}, self.drivers())
 
-    def cards(self):
+    def baselines(self):
         """Return the files of the baselines."""
         return list(pathlib.Path(self.state_path).glob('**/cards/*'))
 
     def test_baseline_that_was_lost_before_a_restart_is_lost(self):
         self.boot(1, 'i1')
-        for path in self.cards():
+        for path in self.baselines():
             path.unlink()
         self.tracker.restore()
         self.tracker.release_instance('i1')
@@ -375,7 +375,7 @@ class RestoreTest(base.ComputeTestCase):
         claim = self.tracker.session.call(self.api.claim, self.request(1))
         self.tracker.assignments.add('i1', claim.assignments)
         self.tracker.restore()
-        [path] = self.cards()
+        [path] = self.baselines()
         self.assertIn('"lost": false', path.read_text())
 
     def test_one_that_is_broken_does_not_stop_the_others(self):

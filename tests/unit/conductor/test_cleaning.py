@@ -262,7 +262,7 @@ class FailureTest(CleaningCase):
         [task] = self.dirty()
         self.start(task)
         self.assertRaises(
-            exception.CallerRefused, self.failure, task,
+            exception.NotOwner, self.failure, task,
             cleaned.results(task.steps), origin=session_obj.Origin(
                 host='h2', node_uuid='n2', start_uuid='s', session=1,
                 generation=1))

@@ -260,7 +260,7 @@ class StepsTest(base.ComputeTestCase):
         binder._write_attribute = write
         self.tracker.release_instance('i1')
         states, placement, _ = self.settled()
-        self.assertEqual({'available': 6, 'cleaning': 2}, states)
+        self.assertEqual({'available': 6, 'dirty': 2}, states)
         self.assertEqual((8, 2), placement)
         binder._write_attribute = works
         self.assertEqual(self.before, self.settled())
