@@ -20,6 +20,8 @@ function that was designated stays bound after that, too.
 
 from __future__ import annotations
 
+import time
+
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
@@ -33,12 +35,26 @@ from gpgpu_plugin.host.cleaning import ladder
 from gpgpu_plugin.host.cleaning import step
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.vfio import operations
 
 LOG = logging.getLogger(__name__)
 
 
+_HELPER_SECONDS = operations.SCRUB_SECONDS + 60.0
+"""Seconds after the start in which the helper of the last nova-compute, which
+ends its call first, may still have devices open."""
+
+
+class _StillOpenError(exception.HostError):
+    """A process has a device open through VFIO."""
+
+
 class WholeFunctionBackend(base.Backend):
     """Backend that binds functions to VFIO and resets them afterwards."""
+
+    def __init__(self, access: base.Access) -> None:
+        super().__init__(access)
+        self._began = time.monotonic()
 
     def prepare(self, device: base.HostDevice) -> None:
         functions = self._functions(device)
@@ -77,17 +93,26 @@ class WholeFunctionBackend(base.Backend):
     def _closed(self, device: base.HostDevice) -> tuple[pci.PCIFunction, ...]:
         """Return the device's functions, which no process has open.
 
-        :raises HostError: a process has the device open
+        :raises _StillOpenError: a process has the device open
+        :raises HostError: see _functions
         """
         functions = self._functions(device)
         if functions[0].used_by == device_rules.DeviceUser.VFIO:
-            raise exception.HostError(
+            raise _StillOpenError(
                 path=device.address, reason='a process still has it open')
         return functions
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         """Take the steps of the device's policy while it is isolated."""
-        before = self._closed(device)
+        try:
+            before = self._closed(device)
+        except _StillOpenError as exc:
+            if time.monotonic() - self._began > _HELPER_SECONDS:
+                raise
+            raise exception.HostNotReady(
+                path=device.address, reason='a process still has it open, '
+                'perhaps the privileged helper of a nova-compute that was '
+                'stopped during a cleaning; it is tried again') from exc
         if before[0].has_vgpus:
             # Only its own driver keeps them alive, and they may be in guests.
             return base.CleanVerdict(

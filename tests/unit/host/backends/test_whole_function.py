@@ -349,7 +349,18 @@ class CleanTest(PassthroughCase):
     def test_unchanged_gpu_is_clean(self):
         self.verdict(True, 'was reset')
 
+    def test_gpu_that_is_open_after_the_start_is_cleaned_later(self):
+        """The helper of a nova-compute that was stopped scrubs it."""
+        self.write(self.gpu, 'enable', '1\n')
+        exc = self.assertRaises(exception.HostNotReady, self.backend.clean,
+                                self.device(self.gpu))
+        self.assertIn('still has it open', str(exc))
+        self.write(self.gpu, 'enable', '0\n')
+        self.assertTrue(self.backend.clean(self.device(self.gpu)).passed)
+
     def test_open_gpu_is_not_clean(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.host.backends.whole_function._HELPER_SECONDS', -1))
         self.write(self.gpu, 'enable', '1\n')
         self.verdict(False, 'still has it open')
         self.assertEqual('vfio-pci', self.the(id=self.gpu.id).driver)
