@@ -108,10 +108,17 @@ class Cleanings:
         :param wanted: devices to clean; one that is being cleaned is left out,
             and one for which there is no thread waits for a later call
         :raises Exception: what a cleaning raised, after the answers to others;
-            of several, one that ends the session
+            of several, one that ends the session. Also what a device waits
+            for: the caller tries again
         """
-        errors: list[Exception] = []
-        for outcome in self._ended_within_a_moment(wanted):
+        now = self._clock()
+        delays = {device: delay for device, delay in self._delays.items()
+                  if delay.until > now}
+        errors: list[Exception] = [
+            delays[task.device_uuid].error for task in wanted
+            if task.device_uuid in delays]
+        for outcome in self._ended_within_a_moment([
+                task for task in wanted if task.device_uuid not in delays]):
             if isinstance(outcome, _Failed):
                 # The caller learns of one of them.
                 LOG.warning('The cleaning of device %s (%s) ended without a '
@@ -191,12 +198,26 @@ class Cleanings:
             # Such as SystemExit of a library: the process goes on.
             outcome = _Failed(task=task, error=RuntimeError(repr(exc)))
         with self._lock:
+            self._note_delay(task, outcome)
             # In this order: run() looks without the lock.
             self._outcomes.put(outcome)
             del self._running[gpu]
             waits = self._waits
         if not waits:
             self._notify()
+
+
+    def _note_delay(self, task: claim_obj.CleanTask,
+                    outcome: _Answer | _Failed) -> None:
+        """Let a device wait, longer each time, if its host is not set up."""
+        before = self._delays.pop(task.device_uuid, None)
+        if (isinstance(outcome, _Failed)
+                and isinstance(outcome.error, exception.HostNotReady)):
+            seconds = (_FIRST_DELAY if before is None
+                       else min(2 * before.seconds, _LONGEST_DELAY))
+            self._delays[task.device_uuid] = _Delay(
+                error=outcome.error, seconds=seconds,
+                until=self._clock() + seconds)
 
 
 def _gpu_of(stable_id: str) -> str:

@@ -95,7 +95,7 @@ class ResourceTracker:
         self._cleanings = cleanings.Cleanings(
             conf.gpgpu.max_cleanings,
             lambda task: cleaner.clean(self._host(), task),
-            self._cleaning_ended)
+            self._cleaning_ended, clock=clock)
         self.wake: Callable[[], None] = lambda: None
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}

@@ -138,7 +138,8 @@ class ForgeryTest(base.ConductorTestCase):
             'name': 'H100', 'only_enabled': False,
             'vgpu_type': 'passthrough', 'enabled': False, 'force': True,
             'allocation_policy': 'pack', 'instance': None,
-            'actor': 'root@control', 'state': None, 'used_by': None,
+            'actor': 'root@control', 'reason': 'none', 'state': None,
+            'used_by': None,
             'device': self.task.device_uuid, 'ping_uuid': 'p1',
             'question': 'q1', 'usages': ()}
         if method == 'changes_since':
@@ -270,7 +271,8 @@ class ForgeryTest(base.ConductorTestCase):
         # The others are refused in other words, or concern h2 alone.
         self.assertEqual(
             ['report', 'activate', 'abort', 'release', 'confirm_migration',
-             'clean_started', 'clean_failure', 'clean_finished'], refused)
+             'clean_started', 'clean_failure', 'clean_finished',
+             'clean_postponed'], refused)
         self.assertEqual(len(refused), self.refusals())
 
     def test_claim_for_a_migration_is_ended_by_its_source_alone(self):

@@ -176,6 +176,10 @@ class CleanTest(base.BaseTestCase):
             path='/sys', reason='no helper')
         self.assertRaises(exception.HostNotReady, self.clean)
         self.assertEqual([], self.api.clean_finished.mock_calls)
+        [((_, _, _, _, attempt), _)] = self.api.clean_started.call_args_list
+        [((_, _, *sent), _)] = self.api.clean_postponed.call_args_list
+        self.assertEqual(['d1', attempt], sent[:2])
+        self.assertIn('no helper', sent[2])
 
     def test_device_that_another_cleaning_has_is_not_touched(self):
         self.api.clean_started.side_effect = exception.Conflict(

@@ -142,6 +142,46 @@ class RunTest(CleaningsCase):
         self.assertEqual([1], list(running.run([task(1)])))
 
 
+class DelayTest(CleaningsCase):
+
+    def setUp(self):
+        super().setUp()
+        self.seconds = 0.0
+        self.errors[1] = exception.HostNotReady(path='x', reason='y')
+        for number in (1, 2):
+            self.go[number].set()
+        self.running = cleanings.Cleanings(
+            4, self.clean, lambda: None, LONG, clock=lambda: self.seconds)
+
+    def try_again(self, tasks=(1,)):
+        """Clean devices; the first of them cannot be cleaned."""
+        found = self.running.run(list(map(task, tasks)))
+        self.assertRaises(exception.HostNotReady, list, found)
+
+    def test_device_of_a_host_that_is_not_set_up_waits_ever_longer(self):
+        for _ in range(60):
+            self.try_again()
+            self.seconds += 60
+        # At 0, 1, 2, 4, 8, 16, 26, 36, 46 and 56 minutes.
+        self.assertEqual([1] * 10, self.begun)
+
+    def test_other_devices_do_not_wait(self):
+        self.try_again()
+        self.try_again((1, 2))
+        self.assertEqual([1, 2], self.begun)
+
+    def test_device_that_was_cleaned_waits_no_more(self):
+        self.try_again()
+        error = self.errors.pop(1)
+        self.seconds += 60
+        self.assertEqual([1], list(self.running.run([task(1)])))
+        self.errors[1] = error
+        self.try_again()
+        self.seconds += 31
+        self.try_again()
+        self.assertEqual([1] * 4, self.begun)
+
+
 class LaterTest(CleaningsCase):
 
     def test_long_cleaning_holds_nobody_up(self):

@@ -19,6 +19,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -169,6 +170,33 @@ class StartedTest(CleaningCase):
         self.assertRaises(
             exception.NotFound, cleaning.started, self.db, 'none', 'token',
             'attempt')
+
+
+class PostponedTest(CleaningCase):
+
+    def test_device_that_cannot_be_cleaned_yet_is_dirty_again(self):
+        [task] = self.dirty()
+        for number in range(3):
+            attempt = f'attempt {number}'
+            cleaning.started(self.db, task.device_uuid, task.token, attempt)
+            cleaning.postponed(
+                self.db, task.device_uuid, attempt, 'no program')
+            self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+            # The next attempt is one at the same request.
+            self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
+        self.assertEqual('clean_interrupted', self.kinds()[-1])
+        self.assertEqual(
+            (), ledger_admin.list_all(self.db, task.device_uuid))
+        self.start(task)
+        self.finish(task)
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_attempt_that_has_ended_is_refused(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.finish(task)
+        self.assertRaises(exception.Conflict, cleaning.postponed, self.db,
+                          task.device_uuid, task.token, 'no program')
 
 
 class AttemptTest(CleaningCase):
