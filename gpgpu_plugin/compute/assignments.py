@@ -55,6 +55,8 @@ class _Book:
     :ivar confirmations: confirmations of migrations that are still to be sent
     :ivar unclean: stable ids of devices that left the book and have not been
         cleaned since
+    :ivar prepared: stable ids of devices that were prepared for a guest, so
+        that they had a baseline, and have not been cleaned since
     :ivar session: number of the newest session that a conductor gave
     :ivar generation: highest generation that a conductor acknowledged when
         the file was written
@@ -64,6 +66,7 @@ class _Book:
     pending: tuple[str, ...] = ()
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
     unclean: frozenset[str] = frozenset()
+    prepared: frozenset[str] = frozenset()
     session: int = 0
     generation: int = 0
 
@@ -334,12 +337,26 @@ class HostAssignments:
                 self._save(dataclasses.replace(
                     self._book, unclean=self._book.unclean | {stable_id}))
 
+    def prepare(self, assignments: Iterable[claim.Assignment]) -> None:
+        """Note that guests may have had devices, which were prepared."""
+        with self._lock:
+            prepared = self._book.prepared | {
+                assignment.stable_id for assignment in assignments}
+            if prepared != self._book.prepared:
+                self._save(dataclasses.replace(self._book, prepared=prepared))
+
+    def is_prepared(self, stable_id: str) -> bool:
+        """Return whether a device was prepared and not cleaned since."""
+        with self._lock:
+            return stable_id in self._book.prepared
+
     def cleaned(self, stable_id: str) -> None:
         """Note that a device was cleaned and is free."""
         with self._lock:
-            if stable_id in self._book.unclean:
+            if stable_id in self._book.unclean | self._book.prepared:
                 self._save(dataclasses.replace(
-                    self._book, unclean=self._book.unclean - {stable_id}))
+                    self._book, unclean=self._book.unclean - {stable_id},
+                    prepared=self._book.prepared - {stable_id}))
 
     def session(self) -> int:
         """Return the number of the newest session that a conductor gave."""

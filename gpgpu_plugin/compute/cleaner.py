@@ -77,7 +77,7 @@ def _device(host: host_mod.Host,
     device = base.HostDevice.to_clean(task)
     return dataclasses.replace(
         device, had_guest=task.had_guest
-        or task.stable_id in host.assignments.unclean())
+        or host.assignments.is_prepared(task.stable_id))
 
 
 def _judged(host: host_mod.Host, task: claim_obj.CleanTask, attempt: str,

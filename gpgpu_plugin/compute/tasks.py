@@ -357,6 +357,7 @@ def restore(host: host_mod.Host,
             host.backend.prepare(base.HostDevice.of(
                 assignment, restored=assignment.state
                 == device_rules.DeviceState.ASSIGNED))
+            host.assignments.prepare([assignment])
         except exception.HostError:
             # Its guest does not start, and says why; the others do.
             LOG.exception(

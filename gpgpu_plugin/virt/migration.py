@@ -310,3 +310,4 @@ def prepare(tracker: resource_tracker.ResourceTracker,
         tracker.backend.prepare(base.HostDevice.of(
             assignment, restored=assignment.state
             == device_rules.DeviceState.ASSIGNED))
+        tracker.assignments.prepare([assignment])

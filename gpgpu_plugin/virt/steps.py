@@ -154,6 +154,8 @@ def _prepare(run: Spawn) -> None:
             run.faults[assignment.uuid] = str(exc)
             raise
         run.touched.add(assignment.uuid)
+    # Before the guest, of which the conductor may never hear.
+    run.tracker.assignments.prepare(run.assignments)
 
 
 def _unprepare(run: Spawn) -> None:

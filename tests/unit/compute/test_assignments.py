@@ -93,8 +93,8 @@ class RoundTripTest(AssignmentsTestCase):
         self.assertEqual(1, assignments.VERSION)
         self.assertEqual(
             {'version': 1, 'assigned': {}, 'pending': ['a'],
-             'confirmations': [], 'unclean': [], 'session': 0,
-             'generation': 0},
+             'confirmations': [], 'unclean': [], 'prepared': [],
+             'session': 0, 'generation': 0},
             json.loads(self.path.read_text()))
 
     def test_no_file_is_an_empty_book(self):
@@ -171,6 +171,13 @@ class ChangeTest(AssignmentsTestCase):
             [('a1', 'provisioning', 5.0), ('a2', 'assigned', None)],
             [(assignment.uuid, assignment.state, assignment.lease_expires_at)
              for assignment in self.book().of_instance('i1')])
+
+    def test_prepared_device_is_noted_until_it_is_cleaned(self):
+        self.book().prepare([make_assignment(stable_id='/devices/x')])
+        self.assertTrue(self.book().is_prepared('/devices/x'))
+        self.assertFalse(self.book().is_prepared('/devices/y'))
+        self.book().cleaned('/devices/x')
+        self.assertFalse(self.book().is_prepared('/devices/x'))
 
     def test_generation_of_a_new_assignment_is_on_disk(self):
         # A conductor that was restored begins after it.

@@ -110,14 +110,16 @@ class CleanTest(base.BaseTestCase):
         self.assertEqual({'/devices/x'}, self.book.unclean())
         self.assertIn('option ROM was aa, is bb', self.log.output)
 
-    def test_device_that_left_the_book_unclean_may_have_had_a_guest(self):
+    def test_device_that_was_prepared_may_have_had_a_guest(self):
         """The guest ran, and its claim was not activated."""
         self.task = dataclasses.replace(TASK, had_guest=False)
-        self.clean()
         self.book.add('i1', [make.assignment()])
         self.book.remove('i1', ['a1'])
         self.clean()
-        self.assertEqual([False, True], [
+        self.book.prepare([make.assignment()])
+        for _ in range(2):
+            self.clean()
+        self.assertEqual([False, True, False], [
             call.args[0].had_guest
             for call in self.backend.clean.call_args_list])
 

@@ -16,6 +16,7 @@ suite.
 """
 
 import errno
+import sys
 from unittest import mock
 
 import fixtures
@@ -180,6 +181,14 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual([False, True],
                          [device.restored for device in prepared])
 
+    def test_guest_that_nobody_heard_of_was_prepared(self):
+        """nova-compute is killed between the guest and its activation."""
+        self.assertRaises(SystemExit, self.run_steps, (
+            *steps.STEPS[:3], steps.Step('die', sys.exit, lambda run: None)))
+        [assignment, _] = self.tracker.assignments.of_instance('i1')
+        self.assertTrue(self.tracker.assignments.is_prepared(
+            assignment.stable_id))
+
     def test_rebuild_whose_host_forgot_asks_the_conductor(self):
         first = self.run_steps().uuids
         self.tracker.assignments.remove('i1', first, first)
@@ -263,6 +272,7 @@ class StepsTest(base.ComputeTestCase):
         self.assertEqual({'available': 6, 'dirty': 2}, states)
         self.assertEqual((8, 2), placement)
         binder._write_attribute = works
+        self.seconds += 30
         self.assertEqual(self.before, self.settled())
 
     def test_evacuation_that_fails_leaves_placement_to_nova(self):
