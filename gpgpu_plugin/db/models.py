@@ -36,6 +36,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import caller_key_tables
 from gpgpu_plugin.db import column
+from gpgpu_plugin.db import history_tables
 from gpgpu_plugin.db import ledger_tables
 
 Base = column.Base
@@ -44,6 +45,8 @@ CleaningChain = ledger_tables.CleaningChain
 CallerKey = caller_key_tables.CallerKey
 ExecutedCall = caller_key_tables.ExecutedCall
 HostAnswer = caller_key_tables.HostAnswer
+Event = history_tables.Event
+Usage = history_tables.Usage
 
 
 class Lock(Base):
@@ -416,64 +419,3 @@ class Assignment(Base):
         sa.BigInteger, default=0, server_default='0')
     source_host: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     device: orm.Mapped[Device] = orm.relationship(lazy='joined')
-
-
-class Usage(Base):
-    """Who used a device and when, after its assignment was deleted.
-
-    It stands by itself, so that it outlives what it names.
-    ``assignment_uuid``: the assignment. ``instance_uuid``, ``role``,
-    ``project_id``, ``user_id``: who used the device, as in ``assignments``.
-    ``host``, ``variant``, ``vgpu_type``, ``resource_class``: what was used;
-    a variant that was deleted first is NULL. ``began_at``, ``ended_at``: when
-    (UTC).
-
-    Unique key: the usage of an assignment is kept once, and the UUID remains
-    known. Index ``project_id``, ``ended_at``: the usage of a project in a
-    period.
-    """
-
-    __tablename__ = 'usages'
-    __table_args__ = (sa.UniqueConstraint('assignment_uuid'),
-                      sa.Index(None, 'project_id', 'ended_at'))
-    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    assignment_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
-    instance_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
-    role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
-    project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    host: orm.Mapped[str] = orm.mapped_column(column.NAME)
-    variant: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
-    vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    resource_class: orm.Mapped[str] = orm.mapped_column(column.NAME)
-    began_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=column.UNKNOWN_TIME)
-    ended_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=column.UNKNOWN_TIME)
-
-
-class Event(Base):
-    """An entry of the history, written in the transaction of the change.
-
-    It has no foreign keys, so that it outlives the objects that it names.
-    ``at``: when it happened (UTC). ``kind``: what happened. ``host``,
-    ``device_uuid``, ``assignment_uuid``, ``instance_uuid``: the objects that
-    it concerns, if any. ``detail``: further information for operators.
-
-    Indexes: the history of a device and of an instance; the oldest events,
-    which ``db purge`` deletes.
-    """
-
-    __tablename__ = 'events'
-    __table_args__ = (sa.Index(None, 'device_uuid'),
-                      sa.Index(None, 'instance_uuid'),
-                      sa.Index(None, 'at'))
-    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=column.UNKNOWN_TIME)
-    kind: orm.Mapped[str] = orm.mapped_column(sa.String(32))
-    host: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    device_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
-    assignment_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
-    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
-    detail: orm.Mapped[str | None] = orm.mapped_column(sa.Text)

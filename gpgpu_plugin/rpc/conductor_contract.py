@@ -12,12 +12,7 @@
 """The conductor's RPC contract: its methods, arguments, results and errors.
 
 Hosts, schedulers and commands use nothing else of the conductor.
-``rpc.conductor_api`` calls it and ``conductor.manager`` implements it. Version
-history:
-
-* 1.0 - first version
-* 2.0 - sessions: each call of a host names its origin
-* 3.0 - each kind of caller has a topic, and calls are signed
+``rpc.conductor_api`` calls it and ``conductor.manager`` implements it.
 """
 
 from __future__ import annotations
@@ -49,7 +44,8 @@ class Conductor(typing.Protocol):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 
     The decorators say who may call each of them. A host speaks for itself
-    alone; where a method changes rows of another host, its text says for whom.
+    alone; a method that may change rows of another host raises NotOwner if
+    that host did not claim them for a migration from here.
 
     Every method may raise the errors that it names, which are classes of
     gpgpu_plugin.exception and keep their values on the wire. A method with
@@ -79,8 +75,7 @@ class Conductor(typing.Protocol):
     def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
         """Return the digest of a host's generation and assignments.
 
-        It also shows that the host's nova-compute is alive.
-        See objects.session.digest.
+        See objects.session.digest. It shows that nova-compute is alive, too.
         """
 
     @caller.hosts('origin.host')
@@ -141,8 +136,7 @@ class Conductor(typing.Protocol):
 
         :param touched: True if hardware may have been changed: the devices
             become dirty, otherwise available
-        :param fault: what is wrong with the hardware; the devices are
-            quarantined with it
+        :param fault: what is wrong; the devices are quarantined with it
         :param driver_capacities: of the parent GPUs of claimed vGPUs
         :returns: None if no such assignment ever existed
         """
@@ -153,8 +147,7 @@ class Conductor(typing.Protocol):
                 ) -> inventory_obj.HostInventory | None:
         """End provisioning or active assignments; their devices become dirty.
 
-        Assignments that have ended are skipped, whatever the device is
-        assigned to now.
+        Those that have ended are skipped, whatever has the device now.
 
         :returns: None if no such assignment ever existed
         """
@@ -215,8 +208,7 @@ class Conductor(typing.Protocol):
                     ) -> tuple[claim_obj.CleanTask, ...]:
         """Return the devices that a host has to clean.
 
-        These are its dirty devices, and those in state cleaning, whose
-        cleaning a restart of the host may have interrupted.
+        These are dirty, or in a cleaning that a restart may have interrupted.
         """
 
     @caller.hosts('origin.host')
@@ -252,8 +244,6 @@ class Conductor(typing.Protocol):
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         """Change a device from cleaning to available or quarantined.
-
-        The conductor judges the results by the policy of the device's variant.
 
         :param steps: those that the CleanTask named; if the policy requires
             others now, the device is dirty again
@@ -332,9 +322,8 @@ class Conductor(typing.Protocol):
                     ) -> admin.VariantInfo:
         """Replace the fields of the variant that has this name.
 
-        Until all hosts have the new fields, its devices cannot be claimed,
-        unless only its cleaning policy, its memory_mib or its unsupported_ok
-        changes.
+        Until all hosts have the new fields, its devices cannot be claimed, if
+        more than cleaning_policy, memory_mib or unsupported_ok changes.
 
         :raises NotFound: no variant has this name
         :raises Conflict: as for variant_delete or variant_create
@@ -358,9 +347,7 @@ class Conductor(typing.Protocol):
                        variant: str | None, only_enabled: bool, limit: int,
                        marker: str | None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
-        """Return a page of the vGPU types of groups with their capacity.
-
-        ``passthrough`` is one of them.
+        """Return a page of vGPU types, also passthrough, with their capacity.
 
         :param only_enabled: leave out those that are disabled
         :param limit: number of rows at most; a page has PAGE_SIZE at most
@@ -404,10 +391,7 @@ class Conductor(typing.Protocol):
     def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
         """Delete a host and its devices.
 
-        A host whose nova-compute runs reports its devices again.
-
-        :param force: delete the host even if its nova-compute runs or cannot
-            be asked, or devices are not clean
+        :param force: delete also a host that reports its devices again
         :raises NotFound: the host never reported
         :raises Conflict: a device of the host is assigned, or without
             ``force`` its nova-compute runs or cannot be asked, or a device is
@@ -416,9 +400,7 @@ class Conductor(typing.Protocol):
 
     @caller.operators(once=True)
     def host_takeover(self, ctxt: _Context, *, host: str) -> None:
-        """Let the next start of nova-compute speak for a host.
-
-        It may be on another machine than the present one.
+        """Let the next start of nova-compute, anywhere, speak for a host.
 
         :raises NotFound: the host never reported
         """

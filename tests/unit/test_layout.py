@@ -36,6 +36,7 @@ ELSEWHERE = {
     'db/caller_key_tables.py': 'db/test_models.py checks them',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
     'db/host_answer.py': 'conductor/test_questions.py calls all of it',
+    'db/history_tables.py': 'db/test_models.py checks them',
     'db/ledger_tables.py': 'db/test_models.py and db/test_ledger.py use them',
     'db/column.py': 'constants; db/test_models.py checks the columns',
     'db/migrations/env.py': _MIGRATION,

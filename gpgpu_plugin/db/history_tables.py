@@ -1,0 +1,85 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tables of what was: usage of devices, and events.
+
+Their rows outlive what they name. ``models`` makes them part of all.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import column
+
+
+class Usage(column.Base):
+    """Who used a device and when, after its assignment was deleted.
+
+    It stands by itself, so that it outlives what it names.
+    ``assignment_uuid``: the assignment. ``instance_uuid``, ``role``,
+    ``project_id``, ``user_id``: who used the device, as in ``assignments``.
+    ``host``, ``variant``, ``vgpu_type``, ``resource_class``: what was used;
+    a variant that was deleted first is NULL. ``began_at``, ``ended_at``: when
+    (UTC).
+
+    Unique key: the usage of an assignment is kept once, and the UUID remains
+    known. Index ``project_id``, ``ended_at``: the usage of a project in a
+    period.
+    """
+
+    __tablename__ = 'usages'
+    __table_args__ = (sa.UniqueConstraint('assignment_uuid'),
+                      sa.Index(None, 'project_id', 'ended_at'))
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    assignment_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
+    role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
+    project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    host: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    variant: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    resource_class: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    began_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        server_default=column.UNKNOWN_TIME)
+    ended_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        server_default=column.UNKNOWN_TIME)
+
+
+class Event(column.Base):
+    """An entry of the history, written in the transaction of the change.
+
+    It has no foreign keys, so that it outlives the objects that it names.
+    ``at``: when it happened (UTC). ``kind``: what happened. ``host``,
+    ``device_uuid``, ``assignment_uuid``, ``instance_uuid``: the objects that
+    it concerns, if any. ``detail``: further information for operators.
+
+    Indexes: the history of a device and of an instance; the oldest events,
+    which ``db purge`` deletes.
+    """
+
+    __tablename__ = 'events'
+    __table_args__ = (sa.Index(None, 'device_uuid'),
+                      sa.Index(None, 'instance_uuid'),
+                      sa.Index(None, 'at'))
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        server_default=column.UNKNOWN_TIME)
+    kind: orm.Mapped[str] = orm.mapped_column(sa.String(32))
+    host: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    device_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    assignment_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    detail: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
