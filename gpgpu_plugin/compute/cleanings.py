@@ -206,7 +206,6 @@ class Cleanings:
         if not waits:
             self._notify()
 
-
     def _note_delay(self, task: claim_obj.CleanTask,
                     outcome: _Answer | _Failed) -> None:
         """Let a device wait, longer each time, if its host is not set up."""
