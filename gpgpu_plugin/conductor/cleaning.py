@@ -25,6 +25,7 @@ from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -35,6 +36,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -174,10 +176,27 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
             reason=None if verdict is ledger_rules.Verdict.PASSED
             else rules.shortened(detail))
         host_db.changed(host)
+        if _is_unsupported(loaded, now):
+            variant_matching.apply(session, [host])
+            return inventory.refresh(session, host)
         if driver_capacity.store(session, host, driver_capacities):
             return inventory.refresh(session, host)
         return inventory.refresh(session, host, loaded.after([now]).groups)
     return db.write(work)
+
+
+def _is_unsupported(loaded: capacity.LoadedHost,
+                    device: device_db.DeviceRow) -> bool:
+    """Return whether a device that is free now may have to leave its group.
+
+    While it was assigned, its variant may have stopped to accept what no
+    guest can use as a whole.
+    """
+    return device.state == _State.AVAILABLE and any(
+        group.rows.id == device.group_id
+        and not group.value.variant.unsupported_ok
+        and unsupported.reason(device_db.pci_function(device)) is not None
+        for group in loaded.groups)
 
 
 def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,

@@ -186,6 +186,12 @@ class UnsupportedTest(conductor_base.ConductorTestCase):
         self.set(unsupported_ok=False)
         self.assertEqual({'assigned': 1, 'unmanaged': 7}, self.states())
 
+    def test_gpu_that_is_clean_again_is_unmanaged_without_a_report(self):
+        releases.release(self.db, conductor_base.uuids(self.claims))
+        self.assertEqual({'dirty': 1, 'unmanaged': 7}, self.states())
+        self.clean_all()
+        self.assertEqual({'unmanaged': 8}, self.states())
+
     def test_acceptance_offers_gpus_that_stay_for_their_vgpus(self):
         self.report_second_host([conductor_base.replace(
             0, nvswitches=4, vgpu_mechanism=capability.VGPUMechanism.MDEV)])
