@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 import typing
 import uuid
 
@@ -26,6 +25,7 @@ from nova import objects
 from gpgpu_plugin import exception
 from gpgpu_plugin.host.fake import machine
 from tests.fixtures import libvirt_cloud
+from tests.fixtures import reboot
 
 CONF = libvirt_cloud.cloud.CONF
 
@@ -56,9 +56,7 @@ class LibvirtCase(libvirt_cloud.GpuLibvirtCloud):
             buses
         """
         self.computes['gpu1'].stop()
-        tree = self.sysfs('gpu1')
-        shutil.rmtree(tree)
-        machine.build(machine.load('hgx-h100-8'), tree, bus_step)
+        reboot.reboot(self.sysfs('gpu1'), 'hgx-h100-8', bus_step)
         self.connections['gpu1'].lookupByUUIDString(
             self.server['id']).destroy()
         self._start_compute('gpu1')

@@ -13,16 +13,15 @@
 
 from __future__ import annotations
 
-import shutil
 import typing
 
 import fixtures
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from gpgpu_plugin.host.fake import machine
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
+from tests.fixtures import reboot
 from tests.fixtures import vgpu_cloud
 from tests.functional import test_vgpus
 
@@ -36,9 +35,7 @@ class VGPULibvirtCloud(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         :param bus_step: step between the numbers of its buses
         """
         self.computes['gpu1'].stop()
-        tree = self.sysfs('gpu1')
-        shutil.rmtree(tree)
-        machine.build(machine.load(self.machines['gpu1']), tree, bus_step)
+        reboot.reboot(self.sysfs('gpu1'), self.machines['gpu1'], bus_step)
         for domain in self.connections['gpu1']._vms.values():
             domain.destroy()
         self._start_compute('gpu1')
