@@ -108,6 +108,31 @@ OPTS = [
              '"off"}. "reset" sets all to their defaults, which take effect '
              'when the step resets the card after that. It has to end within '
              'two minutes, with status 0.'),
+    cfg.StrOpt(
+        'scrub_guest_kernel',
+        help='Kernel that the cleaning step "scrub-guest" boots in a guest '
+             'which gets the GPU, such as the file vmlinuz that '
+             'tools/scrub-guest/build wrote. The step needs '
+             'scrub_guest_initrd, too, and gpgpu.GpuLibvirtDriver.'),
+    cfg.StrOpt(
+        'scrub_guest_initrd',
+        help='Initramfs of that guest, such as the file initrd.img that '
+             'tools/scrub-guest/build wrote. It writes and verifies all '
+             'memory of the GPU. Nobody but administrators may be able to '
+             'write it or the kernel: the step trusts what the guest '
+             'reports.'),
+    cfg.IntOpt(
+        'scrub_guest_memory', default=512, min=64,
+        help='MiB of main memory of that guest. It is locked while the guest '
+             'runs, and up to max_cleanings guests run at once; add it to '
+             'Nova\'s reserved_host_memory_mb. With the driver of a vendor '
+             'in the initramfs it needs more, such as 4096.'),
+    cfg.IntOpt(
+        'scrub_guest_timeout', default=1800, min=10, max=86400,
+        help='Seconds after which that guest is ended, and the step has '
+             'failed. A guest that writes through a BAR reads some ten '
+             'MiB in a second, and a GPU of 80 GiB takes longer than the '
+             'default.'),
     cfg.IntOpt(
         'max_cleanings', default=4, min=1, max=64,
         help='Number of GPUs that nova-compute cleans at once. A cleaning '

@@ -32,6 +32,7 @@ from gpgpu_plugin.domain import pci
 RESET, FLR = 'reset', 'flr'
 SETTINGS = 'settings'
 SCRUB = 'scrub'
+SCRUB_GUEST = 'scrub-guest'
 CANARY = 'canary'
 PROGRAM = 'program'
 MEMORY_CLEAR = 'memory-clear'
@@ -49,11 +50,13 @@ OF_MDEVS = (HOST_DRIVER,)
 OF_VFS = (HOST_DRIVER, RESET, SETTINGS)
 """Steps of vGPUs and VFs, whatever the policy of their variant."""
 
-SHIPPED = frozenset({FLR, PROGRAM, MEMORY_CLEAR, KNOBS, *OF_VFS}.union(
-    *POLICIES.values()))
+SHIPPED = frozenset({
+    FLR, PROGRAM, MEMORY_CLEAR, KNOBS, SCRUB_GUEST, *OF_VFS}.union(
+        *POLICIES.values()))
 """Steps of the plugin itself."""
 
-ABOUT_MEMORY = frozenset({SCRUB, CANARY, PROGRAM, MEMORY_CLEAR})
+ABOUT_MEMORY = frozenset({
+    SCRUB, SCRUB_GUEST, CANARY, PROGRAM, MEMORY_CLEAR})
 """Steps that say something about memory, if they pass."""
 
 MEMORY = 'memory'
@@ -243,7 +246,7 @@ def _unproven(result: StepResult | None, step: str,
         return f'{step} is required, and the host did not do it'
     if result.outcome is not Outcome.PASSED:
         return str(result)
-    if step != SCRUB:
+    if step not in (SCRUB, SCRUB_GUEST):
         return None
     verified = _number(result, 'bytes_verified')
     memory = max(_number(result, 'bytes_of_memory'),

@@ -29,6 +29,7 @@ from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.host import guest
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import baseline
@@ -154,6 +155,7 @@ class Access:
         None: there is none
     :ivar knobs_command: command that the step ``knobs`` runs; None: there is
         none
+    :ivar scrub_guest: the guest of the step ``scrub-guest``
     """
 
     sysfs: sysfs_mod.Sysfs
@@ -163,6 +165,8 @@ class Access:
     vfio: operations.VFIO
     cleaning_program: str | None = None
     knobs_command: str | None = None
+    scrub_guest: guest.ScrubGuest = dataclasses.field(
+        default_factory=guest.ScrubGuest)
 
 
 class Devices(abc.ABC):
@@ -234,9 +238,12 @@ class Host(Devices):
 
     @classmethod
     @abc.abstractmethod
-    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> Host:
+    def for_host(cls, conf: cfg.ConfigOpts, host: str,
+                 guests: guest.Guests | None = None) -> Host:
         """Return the host on which a nova-compute runs.
 
+        :param guests: boots guests that get devices of the host; None: the
+            virt driver cannot do so
         :raises GPUPluginException: the configuration is wrong
         """
 

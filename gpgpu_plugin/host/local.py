@@ -36,6 +36,7 @@ from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host import base
+from gpgpu_plugin.host import guest
 from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
 from gpgpu_plugin.host.backends import passthrough
@@ -96,7 +97,8 @@ class LocalHost(base.Host):
         self._numbers = itertools.count(1)
 
     @classmethod
-    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> LocalHost:
+    def for_host(cls, conf: cfg.ConfigOpts, host: str,
+                 guests: guest.Guests | None = None) -> LocalHost:
         sysfs = sysfs_mod.Sysfs(conf.gpgpu.sysfs_root)
         return cls(base.Access(
             sysfs=sysfs, binder=binding.Binder.privileged(sysfs),
@@ -105,7 +107,12 @@ class LocalHost(base.Host):
                 os.path.join(conf.gpgpu.state_path, 'cards')),
             vfio=operations.PrivilegedVFIO(sysfs),
             cleaning_program=conf.gpgpu.cleaning_program,
-            knobs_command=conf.gpgpu.knobs_command),
+            knobs_command=conf.gpgpu.knobs_command,
+            scrub_guest=guest.ScrubGuest(
+                kernel=conf.gpgpu.scrub_guest_kernel,
+                initrd=conf.gpgpu.scrub_guest_initrd,
+                memory_mib=conf.gpgpu.scrub_guest_memory,
+                seconds=conf.gpgpu.scrub_guest_timeout, guests=guests)),
             conf_gpgpu.numvfs(conf))
 
     def make_vfs(self, busy: Collection[str]) -> None:

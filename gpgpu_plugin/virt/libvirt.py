@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+import nova.conf
 from lxml import etree
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver
@@ -28,10 +29,14 @@ from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
+from gpgpu_plugin.host import guest as guest_mod
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import libvirt_domains
 from gpgpu_plugin.virt import mixin
+from gpgpu_plugin.virt import scrub_guest
 from gpgpu_plugin.virt import service
+
+CONF = nova.conf.CONF
 
 _UPPER_HALF = 0x10
 
@@ -48,6 +53,14 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
                 assignment.address
                 for assignment in self.gpu_tracker.assignments.all()}),
             *super()._gpu_owner_records(node_uuid))
+
+    def _gpu_guests(self) -> guest_mod.Guests | None:
+        """Return libvirt's guests, after those of an earlier process."""
+        guests = scrub_guest.LibvirtGuests(
+            self._uri(), CONF.libvirt.virt_type, hostdevs)
+        if CONF.gpgpu.scrub_guest_initrd is not None:
+            guests.end_all()
+        return guests
 
     def _get_guest_config(
             self, instance: nova_types.Instance, network_info: object,
@@ -117,6 +130,9 @@ class GpuLibvirtFakeDriver(GpuLibvirtDriver):
             self, instance: nova_types.Instance) -> list[base.Attachment]:
         """Return nothing: a domain cannot have fake GPUs."""
         return []
+
+    def _gpu_guests(self) -> guest_mod.Guests | None:
+        return None
 
 
 class _HostdevMdev(libvirt_config.LibvirtConfigGuestHostdevMDEV):

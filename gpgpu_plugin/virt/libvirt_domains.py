@@ -31,6 +31,7 @@ from gpgpu_plugin import vfio
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.virt import scrub_guest
 
 
 def is_instance(uuid: str) -> bool:
@@ -91,6 +92,7 @@ class OtherDomains:
             for domain in self._host.list_guests(only_running=False)
             for address, is_managed in _hostdevs(domain.get_xml_desc())
             if address in addresses
+            and not scrub_guest.is_scrub_guest(domain.name)
             and (is_managed or not self._is_instance(domain.uuid))}
 
 

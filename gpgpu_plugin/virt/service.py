@@ -37,6 +37,7 @@ from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.compute import unexpected
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.host import guest
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
@@ -158,12 +159,17 @@ class ServiceMixin(nova_driver.ComputeDriver):
         self._gpu_transport = rpc_transport.get_transport(CONF)
         host_class = extensions.load(extensions.HOSTS, self.gpu_host)
         return resource_tracker.ResourceTracker(
-            CONF, host, host_class.for_host(CONF, host),
+            CONF, host,
+            host_class.for_host(CONF, host, self._gpu_guests()),
             conductor_api.ConductorAPI(
                 CONF, self._gpu_transport,
                 caller=gpgpu_context.CallerKind.HOST, name=host),
             self._gpu_client, functools.partial(
                 orphans.find, domain_of=self._gpu_domain))
+
+    def _gpu_guests(self) -> guest.Guests | None:
+        """Return what boots guests for cleanings; None: nothing can."""
+        return None
 
     def _gpu_domain(self, instance_uuid: str) -> liveness.Domain:
         """Return the state of an instance's domain; paused ones are active."""

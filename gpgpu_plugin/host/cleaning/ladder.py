@@ -130,7 +130,8 @@ def _run(target: step_mod.Target, step: step_mod.Step,
     except exception.HostNotReady:
         raise
     except TimeoutError:
-        result = step.failed(f'it took longer than {step.limit:g} s')
+        result = step.failed(
+            f'it took longer than {step.limit_for(target):g} s')
     except exception.HostError as exc:
         result = step.failed(str(exc))
     except BaseException as exc:
@@ -160,7 +161,7 @@ def _within(target: step_mod.Target, step: step_mod.Step,
             errors.append(exc)
     thread = threading.Thread(target=run, name=step.name, daemon=True)
     thread.start()
-    thread.join(step.limit)
+    thread.join(step.limit_for(target))
     if errors:
         raise errors[0]
     if not outcome:

@@ -90,8 +90,9 @@ class Step(abc.ABC):
     it may keep what ``begin`` found.
 
     :cvar name: name of the entry point, which policies use
-    :cvar limit: timeout of ``begin`` and of ``run``, each, in seconds. A step
-        that takes longer has failed; its thread is not waited for
+    :cvar limit: timeout of ``begin`` and of ``run``, each, in seconds, unless
+        ``limit_for`` says otherwise. A step that takes longer has failed; its
+        thread is not waited for
     """
 
     name: typing.ClassVar[str]
@@ -104,6 +105,10 @@ class Step(abc.ABC):
 
         :raises HostError: it cannot; the cleaning has failed
         """
+
+    def limit_for(self, target: Target) -> float:
+        """Return the timeout for a device, such as a configured one."""
+        return self.limit
 
     @abc.abstractmethod
     def run(self, target: Target) -> cleaning.StepResult:

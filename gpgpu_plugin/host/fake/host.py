@@ -23,6 +23,7 @@ from oslo_config import cfg
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import machine as machine_rules
 from gpgpu_plugin.host import base
+from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.discovery import identity as identity_mod
 from gpgpu_plugin.host.discovery import scanner
@@ -81,7 +82,9 @@ class FakeHost(local.LocalHost):
         return cls(folder, numvfs)
 
     @classmethod
-    def for_host(cls, conf: cfg.ConfigOpts, host: str) -> FakeHost:
+    def for_host(cls, conf: cfg.ConfigOpts, host: str,
+                 guests: guest.Guests | None = None) -> FakeHost:
+        # No guest can have a fake GPU, so the step scrub-guest waits.
         return cls.for_machine(
             conf.gpgpu_fake.machines.get(host, conf.gpgpu_fake.machine),
             os.path.join(conf.gpgpu.state_path, 'machines', host),

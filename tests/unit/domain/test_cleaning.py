@@ -93,13 +93,14 @@ class FailureTest(base.BaseTestCase):
                 # The host believes that the GPU has less.
                 (8 * mib, 8 * mib, 16, f'{8 * mib} of {16 * mib}'),
                 (0, 0, None, '0 of 0')):
-            reason = cleaning.failure(
-                [result('scrub', bytes_verified=verified,
-                        bytes_of_memory=memory)], ('scrub',), variant)
-            if expected is None:
-                self.assertIsNone(reason)
-            else:
-                self.assertIn(expected, reason)
+            for step in ('scrub', 'scrub-guest'):
+                reason = cleaning.failure(
+                    [result(step, bytes_verified=verified,
+                            bytes_of_memory=memory)], (step,), variant)
+                if expected is None:
+                    self.assertIsNone(reason)
+                else:
+                    self.assertIn(f'{step} verified {expected}', reason)
 
     def test_scrub_without_numbers_is_no_scrub(self):
         for facts in ({}, {'bytes_verified': 'all', 'bytes_of_memory': 'x'}):

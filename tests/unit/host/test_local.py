@@ -18,13 +18,16 @@ import shutil
 import uuid
 
 import fixtures
+from oslo_config import cfg
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
@@ -62,6 +65,28 @@ class LocalHostCase(base.BaseTestCase):
         return host_base.HostDevice(
             assignment_uuid=str(uuid.uuid4()), stable_id=function.id,
             address=function.address, vgpu_type=vgpu_type)
+
+
+class ConfigurationTest(base.BaseTestCase):
+
+    def test_steps_get_what_is_configured_for_them(self):
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        conf([], default_config_files=[])
+        default = local.LocalHost.for_host(conf, 'h1').access
+        self.assertIsNone(default.cleaning_program)
+        self.assertEqual(guest.ScrubGuest(), default.scrub_guest)
+        for name, value in (
+                ('cleaning_program', '/p'), ('scrub_guest_kernel', '/k'),
+                ('scrub_guest_initrd', '/i'), ('scrub_guest_memory', 64),
+                ('scrub_guest_timeout', 10)):
+            conf.set_override(name, value, 'gpgpu')
+        guests = object()
+        access = local.LocalHost.for_host(conf, 'h1', guests).access
+        self.assertEqual('/p', access.cleaning_program)
+        self.assertEqual(guest.ScrubGuest(
+            kernel='/k', initrd='/i', memory_mib=64, seconds=10,
+            guests=guests), access.scrub_guest)
 
 
 class BackendsTest(LocalHostCase):

@@ -17,9 +17,11 @@ import types
 import fixtures
 from lxml import etree
 from nova.virt.libvirt import config as libvirt_config
+from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import libvirt
@@ -197,8 +199,32 @@ class UnrescueTest(DriverCase):
         self.assertTrue(self.nova.called)
 
 
+class GuestsTest(DriverCase):
+
+    def setUp(self):
+        super().setUp()
+        conf_gpgpu.register_opts(libvirt.CONF)
+        self.conf = self.useFixture(config_fixture.Config(libvirt.CONF))
+        self.conf.config(group='libvirt', virt_type='qemu')
+        self.made = self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.virt.scrub_guest.LibvirtGuests')).mock
+
+    def test_guests_are_those_of_nova_s_libvirt(self):
+        self.assertIs(self.made.return_value, self.driver._gpu_guests())
+        self.made.assert_called_once_with(
+            'qemu:///system', 'qemu', libvirt.hostdevs)
+        # Without an image there never was any.
+        self.assertFalse(self.made.return_value.end_all.called)
+
+    def test_guests_of_an_earlier_process_are_ended(self):
+        self.conf.config(group='gpgpu', scrub_guest_initrd='/i')
+        self.driver._gpu_guests()
+        self.made.return_value.end_all.assert_called_once_with()
+
+
 class FakeDriverTest(base.BaseTestCase):
 
     def test_domain_has_no_fake_gpus(self):
         driver = object.__new__(libvirt.GpuLibvirtFakeDriver)
         self.assertEqual([], driver.gpu_attachments(None))
+        self.assertIsNone(driver._gpu_guests())

@@ -80,6 +80,12 @@ class OtherDomainsTest(base.BaseTestCase):
         self.host.list_guests.return_value = [domain(managed='no')]
         self.assertEqual(OWNER, self.owners())
 
+    def test_scrub_guest_owns_nothing(self):
+        found = domain(managed='no')
+        found.name = f'gpgpu-scrub-{ADDRESS}'
+        self.host.list_guests.return_value = [found]
+        self.assertEqual({}, self.owners())
+
     def test_libvirt_is_not_asked_while_all_is_explained(self):
         self.owners(driver='nvidia')
         self.assigned = {ADDRESS, OTHER}

@@ -103,11 +103,12 @@ class ServiceTestCase(base.BaseTestCase):
         self.conflicts.__bool__.return_value = False
         self.records = mock.Mock()
         self.records.changed.return_value = False
+        self.load = mock.Mock()
         for name, value in (
                 ('resource_tracker.ResourceTracker', self.tracker_class),
                 ('worker.Worker', self.worker_class),
                 ('book_lock.acquire', self.calls.lock),
-                ('extensions.load', mock.Mock()),
+                ('extensions.load', self.load),
                 ('rpc_transport.get_transport', mock.Mock()),
                 ('conductor_api.ConductorAPI', self.calls.api),
                 ('rpc_transport.probe', self.calls.probe),
@@ -123,6 +124,7 @@ class ServiceTestCase(base.BaseTestCase):
 
     def tracker_class(self, conf, host, backend, api, client, find_orphans):
         self.made_for = (host, client)
+        self.backend = backend
         self.find_orphans = find_orphans
         return self.tracker
 
@@ -143,6 +145,15 @@ class InitHostTest(ServiceTestCase):
         [call] = self.calls.api.call_args_list
         self.assertEqual(
             {'caller': context.CallerKind.HOST, 'name': 'h1'}, call.kwargs)
+
+    def test_host_gets_what_boots_guests_for_cleanings(self):
+        for guests in (None, object()):
+            if guests is not None:
+                self.driver._gpu_guests = lambda found=guests: found
+            self.driver.init_host('h1')
+            for_host = self.load.return_value.for_host
+            for_host.assert_called_with(service.CONF, 'h1', guests)
+            self.assertIs(for_host.return_value, self.backend)
 
     def test_host_without_a_key_does_not_start(self):
         self.calls.api.side_effect = exception.ConfigInvalid(

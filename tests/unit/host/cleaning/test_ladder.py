@@ -139,6 +139,18 @@ class LadderTest(card.CardCase):
     def test_step_that_hangs_fails_and_is_not_waited_for(self):
         self.hang()
 
+    def test_step_may_take_longer_for_a_device(self):
+        targets = []
+
+        def limit_for(step, target):
+            targets.append(target.address)
+            return 60.0
+        slow = make('a', limit=0.0)
+        slow.run = lambda step, target: time.sleep(0.2) or step.passed('why')
+        slow.limit_for = limit_for
+        self.assertEqual([('a', 'passed', 'why')], self.clean(slow))
+        self.assertEqual({self.address}, set(targets))
+
     def test_device_with_a_late_step_is_neither_cleaned_nor_assigned(self):
         going_on = self.hang()
         for work in (lambda: self.clean(make('a')),

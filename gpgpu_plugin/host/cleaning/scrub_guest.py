@@ -1,0 +1,236 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Step ``scrub-guest``: a guest writes and verifies all memory of the GPU.
+
+The guest is the operator's, and is trusted, as is what it reports. The card is
+not trusted: no driver of the host is bound to it, and the IOMMU confines it to
+the memory of the guest. tools/scrub-guest has what runs in the guest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import secrets
+import time
+import typing
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.host import guest
+from gpgpu_plugin.host.cleaning import step
+
+_MIB = 1024 ** 2
+_OUTPUT = 2000
+_LONGEST = 200
+
+
+class ScrubGuestStep(step.Step):
+    """Step that passes if a guest has verified all memory of the GPU.
+
+    :cvar closing: seconds within which nobody has the GPU open after the guest
+        has ended
+    """
+
+    name = cleaning.SCRUB_GUEST
+    # Of its begin; it takes longer to run.
+    limit = 60.0
+    closing: typing.ClassVar[float] = 60.0
+
+    def limit_for(self, target: step.Target) -> float:
+        """Return the guest's time, and some to start and end it."""
+        return (target.access.scrub_guest.seconds + 2 * self.limit
+                + self.closing)
+
+    def run(self, target: step.Target) -> cleaning.StepResult:
+        if target.device.memory_mib is None:
+            return self.inapplicable(
+                'its size of memory is unknown; set it with "gpgpu-manage '
+                'variant set VARIANT --memory-mib MIB"')
+        total = target.device.memory_mib * _MIB
+        image = _Image.of(target.access.scrub_guest)
+        facts: step.Facts = dict(image.hashes)
+        nonce = secrets.token_hex(16)
+        target.check()
+        ended = image.guests.run(
+            _guest(target, image, nonce), target.access.scrub_guest.seconds,
+            lambda text: Report.find(text, nonce) is not None)
+        self._await_closed(target)
+        report = Report.find(ended.output, nonce)
+        if report is None:
+            return self._without_report(target, ended, facts)
+        facts |= {'bytes_of_memory': max(total, report.memory_bytes),
+                  'bytes_verified': report.verified_bytes,
+                  'bytes_seen_by_guest': report.memory_bytes,
+                  'guest_seconds': report.seconds,
+                  'program': report.program, 'detail': report.detail}
+        return self._judged(target, report, total, facts)
+
+    def _await_closed(self, target: step.Target) -> None:
+        """Wait until nobody has the card open.
+
+        :raises HostError: somebody still has
+        """
+        deadline = time.monotonic() + self.closing
+        while any(function.used_by is device_rules.DeviceUser.VFIO
+                  for function in target.read()):
+            if time.monotonic() > deadline:
+                raise exception.HostError(
+                    path=target.address, reason='a process still has it open '
+                    'after its scrub guest has ended')
+            time.sleep(0.2)
+
+    def _without_report(self, target: step.Target, ended: guest.Ended,
+                        facts: step.Facts) -> cleaning.StepResult:
+        output = ended.output.strip()[-_OUTPUT:]
+        seconds = target.access.scrub_guest.seconds
+        why = ('the scrub guest ended without a report that has its nonce'
+               if ended.in_time else
+               f'the scrub guest took longer than {seconds:g} s, and was '
+               f'ended')
+        return self.failed(f'{why}; its output ends with: '
+                           f'{output[-_LONGEST:]}', output=output, **facts)
+
+    def _judged(self, target: step.Target, report: Report, total: int,
+                facts: step.Facts) -> cleaning.StepResult:
+        gpu = target.functions[0]
+        memory, verified = report.memory_bytes, report.verified_bytes
+        if (report.vendor, report.device) != (gpu.vendor, gpu.device):
+            return self.failed(
+                f'the scrub guest had {report.vendor}:{report.device}, and '
+                f'not {gpu.vendor}:{gpu.device}', **facts)
+        if verified < memory:
+            return self.failed(
+                f'{memory - verified} of {memory} bytes did not keep what '
+                f'the scrub guest had written', **facts)
+        if memory < total:
+            return self.inapplicable(
+                f'the scrub guest sees {memory} of {total} bytes of its '
+                f'memory ({report.detail})', **facts)
+        return self.passed(
+            f'a guest has written and verified {verified} of {memory} bytes '
+            f'of its memory', **facts)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a scrub guest reports in one line of JSON.
+
+    :ivar nonce: that of its kernel's command line
+    :ivar vendor: PCI id of the GPU that it had
+    :ivar device: PCI id
+    :ivar memory_bytes: memory of the GPU, as far as the guest sees it
+    :ivar verified_bytes: how many of these were written and read back right
+    :ivar seconds: duration
+    :ivar program: path of what wrote it, in the guest
+    :ivar detail: how it was done
+    """
+
+    nonce: str
+    vendor: str
+    device: str
+    memory_bytes: int
+    verified_bytes: int
+    seconds: int
+    program: str
+    detail: str
+
+    @classmethod
+    def find(cls, output: str, nonce: str) -> Report | None:
+        """Return the first report of a guest with its nonce.
+
+        :param output: of its console, with messages of its kernel
+        """
+        for line in output.splitlines():
+            try:
+                report = cls(**json.loads(line))
+            except (ValueError, TypeError):
+                continue
+            if report.nonce == nonce and report._is_sound():
+                return report
+        return None
+
+    def _is_sound(self) -> bool:
+        """Return whether the types and numbers can be right."""
+        texts = (self.vendor, self.device, self.program, self.detail)
+        numbers = (self.seconds, self.verified_bytes, self.memory_bytes)
+        return (all(isinstance(text, str) and len(text) <= _LONGEST
+                    for text in texts)
+                # Not bool, which is an int.
+                and all(type(number) is int and number >= 0
+                        for number in numbers)
+                and self.verified_bytes <= self.memory_bytes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Image:
+    """Image of the scrub guest, with what boots it.
+
+    :ivar hashes: of its files, by the name of the fact
+    """
+
+    kernel: str
+    initrd: str
+    hashes: dict[str, str]
+    guests: guest.Guests
+
+    @classmethod
+    def of(cls, settings: guest.ScrubGuest) -> _Image:
+        """Return the configured image.
+
+        :raises HostNotReady: none is configured, it cannot be read, or this
+            host cannot boot it
+        """
+        if settings.kernel is None or settings.initrd is None:
+            raise exception.HostNotReady(
+                path='[gpgpu] scrub_guest_kernel, scrub_guest_initrd',
+                reason='the cleaning policy of the variant names the step '
+                       'scrub-guest, but no image is configured for '
+                       'nova-compute on this host; build one with '
+                       'tools/scrub-guest/build and configure it, or change '
+                       'the policy')
+        if settings.guests is None:
+            raise exception.HostNotReady(
+                path='[DEFAULT] compute_driver',
+                reason='the cleaning policy of the variant names the step '
+                       'scrub-guest, which needs gpgpu.GpuLibvirtDriver; '
+                       'change the policy')
+        return cls(kernel=settings.kernel, initrd=settings.initrd,
+                   guests=settings.guests, hashes={
+                       'kernel_sha256': _hash(
+                           settings.kernel, 'scrub_guest_kernel'),
+                       'initrd_sha256': _hash(
+                           settings.initrd, 'scrub_guest_initrd')})
+
+
+def _hash(path: str, option: str) -> str:
+    try:
+        with open(path, 'rb') as file:
+            return hashlib.file_digest(file, 'sha256').hexdigest()
+    except OSError as exc:
+        raise exception.HostNotReady(
+            path=path, reason=f'it is [gpgpu] {option}, and cannot be read: '
+                              f'{exc.strerror}') from None
+
+
+def _guest(target: step.Target, image: _Image, nonce: str) -> guest.Guest:
+    gpu = target.functions[0]
+    return guest.Guest(
+        functions=tuple(function.address for function in target.functions),
+        kernel=image.kernel, initrd=image.initrd,
+        memory_mib=target.access.scrub_guest.memory_mib,
+        # The kernel passes these to init as environment.
+        command_line=f'GPGPU_NONCE={nonce} '
+                     f'GPGPU_IDS={gpu.vendor}:{gpu.device} '
+                     f'GPGPU_MEMORY_MIB={target.device.memory_mib}')
