@@ -34,6 +34,7 @@ from oslotest import base
 from gpgpu_plugin import privsep
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
@@ -113,10 +114,12 @@ def load_mdevs() -> None:
 
 
 def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
-         baselines: str | None = None) -> local.LocalHost:
+         baselines: str | None = None,
+         scrub_guest: guest.ScrubGuest | None = None) -> local.LocalHost:
     """Return the plugin's host for the lab's guest.
 
     :param baselines: folder of them; None: one that the test removes
+    :param scrub_guest: of the cleaning step; None: none is configured
     """
     subprocess.run(['modprobe', 'vfio-pci'], check=True)
     # The tests run as root: no daemon.
@@ -130,7 +133,8 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
         is_designated=designation.Store().holds,
         baselines=baseline.Baselines(
             baselines or test.useFixture(fixtures.TempDir()).path),
-        vfio=operations.PrivilegedVFIO(tree)), numvfs)
+        vfio=operations.PrivilegedVFIO(tree),
+        scrub_guest=scrub_guest or guest.ScrubGuest()), numvfs)
 
 
 @contextlib.contextmanager

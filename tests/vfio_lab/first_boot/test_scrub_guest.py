@@ -1,0 +1,276 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A scrub guest that gets a card of the lab, by libvirt."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import subprocess
+import threading
+import time
+import types
+import typing
+from collections.abc import Iterator
+
+import fixtures
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host import guest
+from gpgpu_plugin.virt import libvirt as virt_libvirt
+from gpgpu_plugin.virt import libvirt_domains
+from gpgpu_plugin.virt import scrub_guest
+from tests.functional_libvirt import libvirtd
+from tests.vfio_lab import lab
+from tests.vfio_lab.first_boot import test_cleaning
+
+IMAGE = pathlib.Path('/out/scrub-guest')
+MIB = 1024 ** 2
+POLICY = 'reset+scrub-guest+settings+canary'
+# Its kernel boots in a minute on a busy machine.
+SECONDS = 900.0
+
+# A program of somebody else, which claims more than it did, and less.
+PROGRAM = """#!/bin/sh
+printf '\n{"nonce": "%032d", "vendor": "1234", "device": "1111", ' 0 \
+    >/dev/console
+printf '"memory_bytes": 16777216, "verified_bytes": 16777216, ' >/dev/console
+printf '"seconds": 1, "program": "/scrub", "detail": "all"}\n' >/dev/console
+echo "with $GPGPU_MEMORY_MIB MiB at $GPGPU_ADDRESS"
+echo 'memory_bytes=16777216 verified_bytes=16777215 by "somebody"'
+"""
+
+
+class ScrubGuestCase(test_cleaning.CleaningCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        subprocess.run(['modprobe', 'kvm_amd'], check=True)
+        # libvirt locks consoles there, below /var/lock.
+        pathlib.Path('/run/lock').mkdir(exist_ok=True)
+        pathlib.Path('/etc/libvirt/qemu.conf').write_text(lab.QEMU_CONF)
+        found = self.useFixture(libvirtd.Libvirtd())
+        self.assertIsNone(found.unavailable)
+        self.connection = found.connection
+        self.configure()
+
+    def configure(self, **changes: typing.Any) -> None:
+        self.guests = scrub_guest.LibvirtGuests(
+            libvirtd.URI, 'kvm', virt_libvirt.hostdevs)
+        self.backend = lab.host(self, scrub_guest=dataclasses.replace(
+            guest.ScrubGuest(
+                kernel=str(IMAGE / 'vmlinuz'),
+                initrd=str(IMAGE / 'initrd.img'), memory_mib=160,
+                seconds=SECONDS, guests=self.guests), **changes))
+
+    def result(self, verdict: host_base.CleanVerdict,
+               ) -> cleaning.StepResult:
+        """Return that of the step, after which nobody has the card."""
+        self.assertEqual([], self.connection.listAllDomains())
+        [found] = [function for function in lab.functions().values()
+                   if function.id == self.gpu.id]
+        if not verdict.passed:
+            self.assertEqual('vfio-pci', found.driver)
+        self.assertIsNone(found.used_by)
+        [result] = [result for result in verdict.results
+                    if result.step == cleaning.SCRUB_GUEST]
+        return result
+
+    def clear(self) -> None:
+        """Return the card as the next test expects it."""
+        self.assertTrue(self.backend.clean(
+            self.device('a', 'scrub')).passed)
+
+
+class ScrubGuestTest(ScrubGuestCase):
+
+    def test_scrub_guest_writes_all_of_an_emulated_card(self) -> None:
+        with self.watched() as owners:
+            verdict = self.cleaned(POLICY)
+        self.assertTrue(verdict.passed, verdict.evidence)
+        facts = self.result(verdict).facts
+        self.assertEqual((16 * MIB, 16 * MIB), (
+            facts['bytes_verified'], facts['bytes_of_memory']))
+        self.assertEqual('/bin/scrub-bar', facts['program'])
+        self.assertEqual(['reset', 'scrub-guest', 'settings', 'canary'],
+                         [result.step for result in verdict.results])
+        # While libvirt had the guest, it was not taken for somebody's.
+        self.assertEqual({True}, set(owners))
+        self.assertEqual(bytes(len(test_cleaning.SECRET)),
+                         self.read_by_next_tenant())
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[list[bool]]:
+        """Note whether running domains are nobody's owners of the card."""
+        records = libvirt_domains.OtherDomains(
+            typing.cast(typing.Any, types.SimpleNamespace(
+                list_guests=self.listed)), set, lambda uuid: False)
+        seen: list[bool] = []
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(1):
+                if self.connection.listAllDomains():
+                    seen.append(not records._find({self.gpu.address}))
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield seen
+        finally:
+            ended.set()
+            thread.join()
+
+    def listed(self, only_running: bool = True) -> list[typing.Any]:
+        """Return domains as Nova does."""
+        return [types.SimpleNamespace(
+            name=domain.name(), uuid=domain.UUIDString(),
+            get_xml_desc=domain.XMLDesc)
+            for domain in self.connection.listAllDomains()]
+
+    def test_program_of_somebody_else_is_not_believed_more(self) -> None:
+        self.configure(initrd=self.with_program(PROGRAM))
+        verdict = self.cleaned(POLICY)
+        self.assertFalse(verdict.passed)
+        result = self.result(verdict)
+        # Not the line that has another nonce, and which came first.
+        self.assertEqual(cleaning.Outcome.FAILED, result.outcome)
+        self.assertIn('1 of 16777216 bytes did not keep', result.reason)
+        self.assertEqual(('/scrub', 'by somebody'), (
+            result.facts['program'], result.facts['detail']))
+        self.clear()
+
+    def with_program(self, text: str) -> str:
+        """Return the image's initramfs with a program added.
+
+        The kernel unpacks one archive after the other.
+        """
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        program = folder / 'scrub'
+        program.write_text(text)
+        program.chmod(0o755)
+        added = subprocess.run(
+            ['cpio', '-o', '-H', 'newc', '--quiet'], cwd=folder, check=True,
+            input=b'scrub\n', stdout=subprocess.PIPE).stdout
+        image = folder / 'initrd.img'
+        image.write_bytes((IMAGE / 'initrd.img').read_bytes() + added)
+        return str(image)
+
+    def test_guest_that_hangs_is_ended_at_its_limit(self) -> None:
+        self.configure(seconds=3.0)
+        began = time.monotonic()
+        verdict = self.cleaned(POLICY)
+        self.assertLess(time.monotonic() - began, SECONDS)
+        self.assertFalse(verdict.passed)
+        result = self.result(verdict)
+        self.assertIn('took longer than 3 s, and was ended', result.reason)
+        # libvirt did it, before it was asked by the host.
+        self.assertEqual(cleaning.Outcome.FAILED, result.outcome)
+        self.clear()
+
+    def test_kernel_that_is_none_blames_no_device(self) -> None:
+        self.configure(kernel='/etc/hostname')
+        device = self.device('a', POLICY)
+        self.backend.prepare(device)
+        exc = self.assertRaises(
+            exception.HostNotReady, self.backend.clean, device)
+        print(exc)
+        self.assertIn('its scrub guest cannot be started', str(exc))
+        self.assertEqual([], self.connection.listAllDomains())
+        self.clear()
+
+
+class ScrubBarTest(lab.LabTestCase):
+    """The program of the image, on files in place of a card."""
+
+    address = '0000:01:00.0'
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.top = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        unpacked = subprocess.run(
+            ['zcat', IMAGE / 'initrd.img'], check=True,
+            stdout=subprocess.PIPE).stdout
+        subprocess.run(['cpio', '-i', '--quiet', './bin/scrub-bar'],
+                       cwd=self.top, input=unpacked, check=True)
+        self.folder = self.top / 'bus/pci/devices' / self.address
+        self.folder.mkdir(parents=True)
+        (self.folder / 'enable').write_text('0')
+
+    def bars(self, *sizes: int, flags: int = 0x14220c) -> None:
+        lines = [f'{base << 32:#018x} {(base << 32) + size - 1:#018x} '
+                 f'{flags:#018x}\n' if size else f'{0:#018x} ' * 3 + '\n'
+                 for base, size in enumerate(sizes, start=1)]
+        empty = f'{0:#018x} {0:#018x} {0:#018x}\n'
+        (self.folder / 'resource').write_text(
+            ''.join(lines) + empty * (6 - len(lines)))
+
+    def memory(self, number: int, size: int) -> pathlib.Path:
+        path = self.folder / f'resource{number}'
+        path.write_bytes(os.urandom(size))
+        return path
+
+    def run_program(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.top / 'bin/scrub-bar', self.top], text=True, check=False,
+            env={'GPGPU_ADDRESS': self.address}, capture_output=True)
+
+    def test_largest_bar_is_zeros_in_the_end(self) -> None:
+        self.bars(4096, 0, 3 * 4096)
+        small, large = self.memory(0, 4096), self.memory(2, 3 * 4096)
+        before = small.read_bytes()
+        done = self.run_program()
+        self.assertEqual(
+            'memory_bytes=12288 verified_bytes=12288 through BAR 2 of '
+            f'{self.address}\n', done.stdout)
+        self.assertEqual(bytes(3 * 4096), large.read_bytes())
+        self.assertEqual(before, small.read_bytes())
+        self.assertEqual('1', (self.folder / 'enable').read_text())
+
+    def test_gpu_without_a_memory_bar_has_nothing_verified(self) -> None:
+        # Registers (not prefetchable), and a BAR without an address.
+        for flags in (0x140204, 0x2014220c):
+            self.bars(4096, flags=flags)
+            self.memory(0, 4096)
+            self.assertIn('memory_bytes=0 verified_bytes=0 ',
+                          self.run_program().stdout)
+
+    def test_memory_that_does_not_answer_is_an_error(self) -> None:
+        self.bars(8192)
+        self.memory(0, 4096)
+        done = self.run_program()
+        self.assertEqual((2, ''), (done.returncode, done.stdout))
+        self.assertIn('bus error', done.stderr)
+
+    def test_memory_that_loses_its_content_is_not_verified(self) -> None:
+        size = 32 * MIB
+        self.bars(size)
+        path = self.memory(0, size)
+        ended = threading.Event()
+
+        def lose() -> None:
+            with path.open('r+b', buffering=0) as file:
+                while not ended.is_set():
+                    os.pwrite(file.fileno(), bytes(1024), 4096)
+        thread = threading.Thread(target=lose)
+        thread.start()
+        try:
+            done = self.run_program()
+        finally:
+            ended.set()
+            thread.join()
+        # 1 of 256 bytes was zero already.
+        verified = int(done.stdout.split()[1].partition('=')[2])
+        self.assertTrue(size - 1024 <= verified < size - 900, done.stdout)
