@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import typing
 import uuid
 from collections.abc import Callable
@@ -42,6 +43,9 @@ MACHINE = 'q35'
 _PREFIX = 'gpgpu-scrub-'
 _OUTPUT = 64 * 1024
 _CHUNK = 4096
+_ENDING = 60.0
+"""Seconds within which a domain must have ended."""
+
 _KERNEL = 'console=ttyS0 quiet panic=-1'
 
 Hostdevs = Callable[
@@ -193,18 +197,24 @@ def _received(stream: typing.Any) -> Iterator[str]:
 
 
 def _end(domain: typing.Any, address: str) -> None:
-    """End a domain, if it has not ended.
-
-    libvirt answers when QEMU has ended.
+    """End a domain, and wait until it has ended.
 
     :raises HostError: it may go on
     """
     libvirt = nova_host.libvirt
+    until = time.monotonic() + _ENDING
     try:
-        domain.destroy()
+        with contextlib.suppress(libvirt.libvirtError):
+            # It may be about to end by itself.
+            domain.destroy()
+        while domain.isActive():
+            if time.monotonic() >= until:
+                raise exception.HostError(
+                    path=address, reason=f'its scrub guest still runs '
+                                         f'{_ENDING:g} s after its end')
+            time.sleep(0.1)
     except libvirt.libvirtError as exc:
-        if exc.get_error_code() not in (
-                libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
+        if exc.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             raise exception.HostError(
                 path=address, reason=f'its scrub guest cannot be ended: '
                                      f'{exc}') from exc

@@ -43,7 +43,8 @@ class GuestsCase(base.BaseTestCase):
         super().setUp()
         self.ended = threading.Event()
         self.domain = mock.Mock(**{'name.return_value': 'gpgpu-scrub-x',
-                                   'destroy.side_effect': self.ended.set})
+                                   'destroy.side_effect': self.ended.set,
+                                   'isActive.side_effect': Error('x', 42)})
         self.stream = mock.Mock(**{'recv.side_effect': [b'a', b'\xff', b'']})
         self.connection = mock.Mock(**{
             'createXML.return_value': self.domain,
@@ -76,7 +77,8 @@ class RunTest(GuestsCase):
         self.assertEqual(3, self.connection.createXML.call_args.args[1])
         self.assertEqual(
             [mock.call.openConsole(None, self.stream), mock.call.resume(),
-             mock.call.destroy()], self.domain.mock_calls)
+             mock.call.destroy(), mock.call.isActive()],
+            self.domain.mock_calls)
         self.connection.close.assert_called_once_with()
 
     def test_guest_is_ended_when_its_output_is_complete(self):
@@ -107,11 +109,22 @@ class RunTest(GuestsCase):
 
     def test_guest_that_cannot_be_ended_is_an_error(self):
         self.domain.destroy.side_effect = Error('busy', 38)
+        self.domain.isActive.side_effect = Error('busy', 38)
         exc = self.assertRaises(exception.HostError, self.run_guest)
         self.assertNotIsInstance(exc, exception.HostNotReady)
         self.assertIn('0000:3b:00.0: its scrub guest cannot be ended',
                       str(exc))
         self.connection.close.assert_called_once_with()
+
+    def test_call_returns_when_the_guest_has_ended(self):
+        self.domain.isActive.side_effect = [1, 1, 0]
+        self.run_guest()
+        self.assertEqual(3, self.domain.isActive.call_count)
+        self.useFixture(fixtures.MockPatchObject(scrub_guest, '_ENDING', 0))
+        self.stream.recv.side_effect = [b'']
+        self.domain.isActive.side_effect = [1]
+        exc = self.assertRaises(exception.HostError, self.run_guest)
+        self.assertIn('still runs', str(exc))
 
     def test_guest_that_cannot_be_started_blames_no_device(self):
         for method in (self.connection.createXML, self.libvirt.open):
@@ -180,7 +193,7 @@ class EndAllTest(GuestsCase):
 
     def test_libvirt_that_does_not_answer_is_no_error(self):
         self.connection.listAllDomains.return_value = [self.domain]
-        self.domain.destroy.side_effect = Error('busy', 38)
+        self.domain.isActive.side_effect = Error('busy', 38)
         self.guests.end_all()
         self.libvirt.open.side_effect = Error('down')
         self.guests.end_all()

@@ -33,6 +33,7 @@ from gpgpu_plugin.host import guest
 from gpgpu_plugin.virt import libvirt as virt_libvirt
 from gpgpu_plugin.virt import libvirt_domains
 from gpgpu_plugin.virt import scrub_guest
+from tests.fixtures import patience
 from tests.functional_libvirt import libvirtd
 from tests.vfio_lab import lab
 from tests.vfio_lab.first_boot import test_cleaning
@@ -79,7 +80,9 @@ class ScrubGuestCase(test_cleaning.CleaningCase):
     def result(self, verdict: host_base.CleanVerdict,
                ) -> cleaning.StepResult:
         """Return that of the step, after which nobody has the card."""
-        self.assertEqual([], self.connection.listAllDomains())
+        # It has ended, and libvirt may have to forget it.
+        self.assertTrue(patience.wait_until(
+            lambda: not self.connection.listAllDomains()))
         [found] = [function for function in lab.functions().values()
                    if function.id == self.gpu.id]
         if not verdict.passed:
@@ -165,7 +168,9 @@ class ScrubGuestTest(ScrubGuestCase):
             ['cpio', '-o', '-H', 'newc', '--quiet'], cwd=folder, check=True,
             input=b'scrub\n', stdout=subprocess.PIPE).stdout
         image = folder / 'initrd.img'
-        image.write_bytes((IMAGE / 'initrd.img').read_bytes() + added)
+        first = (IMAGE / 'initrd.img').read_bytes()
+        # One that is not compressed begins at a multiple of four.
+        image.write_bytes(first + bytes(-len(first) % 4) + added)
         return str(image)
 
     def test_guest_that_hangs_is_ended_at_its_limit(self) -> None:
@@ -203,7 +208,7 @@ class ScrubBarTest(lab.LabTestCase):
         unpacked = subprocess.run(
             ['zcat', IMAGE / 'initrd.img'], check=True,
             stdout=subprocess.PIPE).stdout
-        subprocess.run(['cpio', '-i', '--quiet', './bin/scrub-bar'],
+        subprocess.run(['cpio', '-i', '-d', '--quiet', 'bin/scrub-bar'],
                        cwd=self.top, input=unpacked, check=True)
         self.folder = self.top / 'bus/pci/devices' / self.address
         self.folder.mkdir(parents=True)
