@@ -16,7 +16,7 @@ which it does after each reset of the bus. Sources: NVIDIA/gpu-admin-tools
 v2026.02.24, nvidia_gpu_tools.py (wait_for_memory_clear, wait_for_boot,
 GPU_MAP), gpu/devid_chips.py, and the therm.py of each chip in gpu/regs;
 NVIDIA/open-gpu-kernel-modules, kfspWaitForSecureBoot, for GB110 and GB112.
-Read, and never run on such a GPU.
+The values are from these sources, and were never tried on a GPU.
 
 The privileged helper reads no register that is not named here. It trusts this
 module, which therefore imports nothing of the plugin.
@@ -73,7 +73,7 @@ class Registers(typing.NamedTuple):
     clear: int
 
     def is_cleared(self, boot: int, clear: int) -> bool:
-        """Return whether values of both registers say: all is cleared.
+        """Return whether both registers show that the memory is cleared.
 
         A GPU that does not answer reads 0xffffffff, and a register that it
         does not let anybody read 0xbadf and a code. Neither is what is

@@ -65,8 +65,8 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
                         help='trait of its resource providers, repeatable')
     parser.add_argument(
         '--unsupported-ok', action=argparse.BooleanOptionalAction,
-        help='offer hardware that guests are known not to be able to use, '
-             'since you have a remedy for what "device show" gives as reason')
+        help='offer GPUs that guests normally cannot use as a whole; use it '
+             'only if you have a remedy for the reason in "device show"')
 
 
 def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
@@ -107,8 +107,8 @@ class VariantCreate(reach.Command, show.ShowOne):
         note_pending(self, created)
         if not (created.devices or created.hosts_pending):
             self.note(f'variant {created.name} has no device: no host has '
-                      f'reported one so far, or "gpgpu-manage device show" '
-                      f'has the reason why it is unmanaged')
+                      f'reported one so far, or all are unmanaged; the '
+                      f'column Reason of "gpgpu-manage device list" says why')
         return columns.fields(created)
 
 

@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What the files of a host tell about devices that are not free.
+"""Devices that are not free, according to the files of nova-compute.
 
-Commands of root read them without any service. What they do not tell is
-unknown, and never taken for free.
+Commands that run as root read these files without any service. A file that
+cannot be read counts as a refusal. A card that no file names counts as free.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _lost(functions: dict[str, pci.PCIFunction], folder: pathlib.Path,
             f'available')
     if not books:
         return _unknown(
-            functions, f'it had a guest, and {folder} has no book',
+            functions, f'it had a guest, and {folder} has no record of '
+            f'assignments',
             'Start nova-compute, which writes it')
     return None
 

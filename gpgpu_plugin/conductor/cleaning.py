@@ -147,7 +147,7 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
         sessions.refuse(session.get(models.Host, device.host_id), origin)
         _check(device, attempt, (_State.CLEANING,))
         policy, memory_mib = group_db.cleaning(session, device.group_id)
-        return rules.failure(
+        return device.swapped or rules.failure(
             ledger.compared(session, device, rules.bounded(results)),
             capacity.required_steps(device, policy), memory_mib)
 

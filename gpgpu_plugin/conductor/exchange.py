@@ -12,7 +12,7 @@
 """Devices in whose place a scan found another device.
 
 Nothing is known about the other one: it may have had a tenant elsewhere, and
-what the host compares it with is of the device before. It is quarantined, at
+the baseline of the host is that of the previous device. It is quarantined, at
 once or when its assignment or its cleaning ends, until an operator accepts it.
 
 All functions run in a transaction that locked the device's host.

@@ -9,9 +9,9 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tables of what was: usage of devices, and events.
+"""Tables of the history: usage of devices, and events.
 
-Their rows outlive what they name. ``models`` makes them part of all.
+Their rows outlive the objects that they name. ``models`` imports them.
 """
 
 from __future__ import annotations

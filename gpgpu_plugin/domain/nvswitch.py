@@ -46,7 +46,7 @@ _ON_BOARDS = frozenset({
     '2330', '2337', '2338', '2339', '2335', '2336', '233d'})
 
 _NEEDS = ('CUDA starts in a guest only after the fabric manager has activated '
-          'a partition with this GPU, which gpgpu_plugin cannot do')
+          'a partition that contains this GPU, which gpgpu_plugin cannot do')
 
 
 def observed(functions: Iterable[pci.PCIFunction],
@@ -100,5 +100,4 @@ def refusal(function: pci.PCIFunction) -> str | None:
         return ('it is unknown whether its host has NVSwitches (a PCI '
                 'function there cannot be read, or its nova-compute is older '
                 f'than gpgpu-conductor). Behind NVSwitches, {_NEEDS}')
-    return (f'its host has {function.nvswitches} NVSwitches, behind which '
-            f'{_NEEDS}')
+    return f'its host has {function.nvswitches} NVSwitches: {_NEEDS}'

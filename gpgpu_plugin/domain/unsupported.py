@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Hardware of which it is known that no guest can use it as a whole.
+"""Hardware that no guest can use as a whole.
 
 An operator who has a remedy of their own says so in the variant
 (``unsupported_ok``).

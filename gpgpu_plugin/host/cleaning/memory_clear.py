@@ -39,8 +39,8 @@ class MemoryClearStep(step.Step):
             return self.inapplicable(
                 'the memory of a VF is cleared with that of its GPU'
                 if gpu.pf is not None else
-                f'no register of {gpu.vendor}:{gpu.device} is known that '
-                f'shows that it has cleared its memory')
+                f'no register of {gpu.vendor}:{gpu.device} is known to '
+                f'report that its memory is cleared')
         registers = nvidia.REGISTERS[architecture]
         found, changes = reset.checked(
             target, lambda: target.vfio.reset_and_wait(

@@ -73,8 +73,8 @@ class VariantTest(base.CommandTestCase):
         self.assertEqual(0, result.code)
         self.assertEqual(
             'gpgpu-manage: variant A100 has no device: no host has reported '
-            'one so far, or "gpgpu-manage device show" has the reason why it '
-            'is unmanaged\n', result.err)
+            'one so far, or all are unmanaged; the column Reason of '
+            '"gpgpu-manage device list" says why\n', result.err)
         self.assertEqual(['A100'], self.names())
 
     def test_create_with_a_wrong_value_is_refused(self):

@@ -104,7 +104,7 @@ class WithheldTest(base.BaseTestCase):
     def test_missing_book_makes_a_card_with_a_guest_unknown(self):
         self.assertTrue(self.is_free())
         self.had_guest()
-        self.refusal('unknown', 'has no book')
+        self.refusal('unknown', 'has no record of assignments')
 
     def test_folder_that_cannot_be_read_makes_the_card_unknown(self):
         def refuse(path):

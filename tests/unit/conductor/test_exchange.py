@@ -31,6 +31,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import report
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.fixtures import unprivileged
 from tests.unit.conductor import base
@@ -137,6 +138,10 @@ class BetweenGuestsTest(ExchangeCase):
         self.start(task)
         self.report(dsn=OTHER)
         self.assertEqual('cleaning', self.device().state)
+        # Its driver of the host does not get it.
+        self.assertIn('dsn was', cleaning.failure(
+            self.db, task.device_uuid, task.token,
+            cleaned.results(task.steps)))
         self.finish(task)
         self.assert_quarantined('dsn was')
         self.assertEqual(['failed'], self.verdicts())
