@@ -117,8 +117,12 @@ class ProgramTest(ProgramCase):
         state = self.folder / 'GPU_TOOLS_STATE'
         state.write_text(state.read_text().replace(self.address, 'none'))
         self.refused('ended with status 1', 'found nothing')
+        self.assertEqual(3, self.run_program(
+            'query', self.address).returncode)
         self.tool.unlink()
-        self.refused('ended with status 2', 'No such file')
+        self.refused('is missing: install gpu-admin-tools')
+        self.assertEqual(1, self.run_program(
+            'query', self.address).returncode)
 
     def test_tool_that_prints_something_else_is_an_error(self):
         self.tool.write_text('print("GPU 0000:00:00.0 {}")\n')

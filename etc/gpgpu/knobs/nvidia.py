@@ -135,11 +135,18 @@ def value(address, name):
 
 
 def main(arguments):
-    """Do what the arguments say, and return the exit status."""
+    """Do what the arguments say, and return the exit status.
+
+    It is 3 if something is wrong with the GPU, and 1 or 2 if this machine is
+    not set up, or the arguments are wrong.
+    """
     if len(arguments) != 2 or arguments[0] not in ('query', 'reset'):
         sys.stderr.write(f'usage: {sys.argv[0]} query|reset ADDRESS\n')
         return 2
     action, address = arguments
+    if not os.path.isfile(TOOL):
+        sys.stderr.write(f'{TOOL} is missing: install gpu-admin-tools\n')
+        return 1
     try:
         check(address)
         if action == 'reset':
@@ -150,7 +157,7 @@ def main(arguments):
                 + '\n')
     except Refused as exc:
         sys.stderr.write(f'{exc}\n')
-        return 1
+        return 3
     return 0
 
 

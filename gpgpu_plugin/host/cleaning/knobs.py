@@ -33,6 +33,10 @@ SECONDS = 120.0
 """Seconds for which the program may run, each time."""
 
 _OPTION = '[gpgpu] knobs_command'
+
+REFUSED = 3
+"""Exit status of the program that says something about the GPU. Any other one
+but 0 is of sudo, Python or a tool that is not installed."""
 _QUERY, _RESET = 'query', 'reset'
 
 
@@ -117,14 +121,17 @@ class KnobsStep(step.Step):
              action: str) -> str:
         """Run the program, and return what it printed.
 
-        :raises HostError: it did not end with status 0
+        :raises HostError: it took too long, or refused the GPU
+        :raises HostNotReady: it could not do its work for another reason
         """
         ended = operator_program.run(
             [*command, action, target.address], target, self.seconds,
             option=_OPTION, join_errors=False)
         if ended.status == 0:
             return ended.output
-        raise exception.HostError(
+        error = (exception.HostError if ended.status in (None, REFUSED)
+                 else exception.HostNotReady)
+        raise error(
             path=target.address, reason=f'{command[0]} {action} ' + (
                 f'took longer than {self.seconds:g} s'
                 if ended.status is None else

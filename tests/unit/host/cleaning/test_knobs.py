@@ -138,10 +138,17 @@ class KnobsTest(KnobsCase):
         self.program('#!/bin/sh\necho "no such GPU" >&2; exit 3\n')
         self.failed('query ended with status 3: no such GPU')
         self.put('now', {**DEFAULTS, 'ecc': 'off'})
-        self.program(PROGRAM.replace('cat defaults > next', 'exit 4'))
-        result = self.failed('reset ended with status 4')
+        self.program(PROGRAM.replace('cat defaults > next', 'exit 3'))
+        result = self.failed('reset ended with status 3')
         self.assertIn('"ecc": "off"', result.facts['before'])
         self.assertNotIn('card is reset', self.calls())
+
+    def test_host_that_is_not_set_up_blames_no_device(self):
+        for text in ('echo "sudo: a password is required" >&2; exit 1',
+                     'exit 127'):
+            self.program(f'#!/bin/sh\n{text}\n')
+            exc = self.assertRaises(exception.HostNotReady, self.run_step)
+            self.assertIn('query ended with status', str(exc))
 
     def test_program_that_takes_too_long_fails(self):
         self.program('#!/bin/sh\nsleep 600\n')
