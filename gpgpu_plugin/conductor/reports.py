@@ -165,7 +165,8 @@ def _store(session: orm.Session, host: models.Host,
             for name in vgpus.existing_vgpus}),
         used={device.stable_id: device.vgpu_type for device in devices
               if device.state != device_rules.DeviceState.AVAILABLE},
-        children=_children(devices))
+        children=_children(devices),
+        moved=exchange.moved(devices, scan.functions))
     seen = {}
     for function in scan.functions:
         row = rows.pop(function.id, None)
@@ -212,11 +213,13 @@ class _Known:
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar used: types of devices that are not available, by stable id
     :ivar children: VFs and mdev rows, by the id of their GPU
+    :ivar moved: see exchange.moved
     """
 
     places: Mapping[str, str]
     used: Mapping[str, str | None]
     children: Mapping[int, Sequence[models.Device]]
+    moved: exchange.Moved
 
 
 def _insert(session: orm.Session, host: models.Host,
@@ -235,6 +238,7 @@ def _insert(session: orm.Session, host: models.Host,
         known.used))
     session.add(row)
     event_db.add(session, 'appeared', host.name, row)
+    exchange.check_moved(session, host, row, known.moved)
     host_db.changed(host)
     return row
 

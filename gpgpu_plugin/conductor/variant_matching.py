@@ -96,8 +96,9 @@ def _supported(variants: Sequence[rules.Variant], device: group_rules.Device,
     """
     if (place.variant is None or device.function is None
             or device.vgpus is not None
-            or next(variant.unsupported_ok for variant in variants
-                    if variant.name == place.variant)):
+            # That of a kept GPU, which its VFs share, may be deleted now.
+            or next((variant.unsupported_ok for variant in variants
+                     if variant.name == place.variant), True)):
         return place
     reason = unsupported.refusal(device.function, place.variant)
     return place if reason is None else Place(reason=reason)

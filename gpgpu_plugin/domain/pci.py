@@ -210,6 +210,19 @@ class PCIFunction:
                                 device_rules.DeviceUser.VF)
 
 
+_PLACEHOLDERS = ('N/A', 'NA', 'NONE', 'UNKNOWN')
+
+
+def _number(text: str | None) -> str | None:
+    """Return a serial number; None: it stands for none.
+
+    A card whose firmware is not ready shows zeros, or ones as if it was gone.
+    """
+    if text is None or text.upper() in _PLACEHOLDERS:
+        return None
+    return text if text.strip('0-. ') and text.strip('fF-. ') else None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
     """What tells a device from another one that takes its place.
@@ -229,8 +242,10 @@ class Identity:
     @classmethod
     def of(cls, function: PCIFunction) -> Identity:
         """Return the identity that one scan found."""
-        return cls(**{field.name: getattr(function, field.name)
-                      for field in dataclasses.fields(cls)})
+        found = cls(**{field.name: getattr(function, field.name)
+                       for field in dataclasses.fields(cls)})
+        return dataclasses.replace(
+            found, serial=_number(found.serial), dsn=_number(found.dsn))
 
     def swap_reason(self, now: Identity) -> str | None:
         """Return how a scan shows that another device is in the place.

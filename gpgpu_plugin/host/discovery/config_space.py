@@ -152,10 +152,12 @@ def vpd_resources(vpd: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def vpd_fields(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keywords and values of the fields of a resource."""
+    """Yield keywords and values of the fields that a resource has whole."""
     offset = 0
     while offset + 3 <= len(content):
         length = content[offset + 2]
+        if offset + 3 + length > len(content):
+            return
         yield (content[offset:offset + 2],
                content[offset + 3:offset + 3 + length])
         offset += 3 + length

@@ -46,7 +46,7 @@ def function(number, **facts):
         'address': f'0000:{number:02x}:00.0', 'vendor': '10de',
         'device': '2330', 'subsystem_vendor': '10de', 'subsystem': '16c1',
         'revision': 'a1', 'class_code': '030200', 'numa_node': number // 4,
-        'dsn': f'00-00-00-00-00-00-00-{number:02x}', 'nvswitches': 0,
+        'dsn': f'48-b0-2d-00-00-00-00-{number:02x}', 'nvswitches': 0,
         **facts})
 
 

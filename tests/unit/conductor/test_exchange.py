@@ -38,7 +38,7 @@ from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
 
 DSN = '00-00-00-00-00-00-00-01'
-OTHER = 'ff-ff-ff-ff-ff-ff-ff-ff'
+OTHER = 'ff-ff-ff-ff-ff-ff-ff-fe'
 
 
 class ExchangeCase(test_cleaning.CleaningCase):
@@ -69,6 +69,34 @@ class ExchangeCase(test_cleaning.CleaningCase):
         self.clean_all()
         self.assertEqual(('available', None), (
             self.device().state, self.device().reason))
+
+
+class MovedTest(ExchangeCase):
+    """A card that is in another slot now."""
+
+    def move(self, **facts):
+        """Report the GPU at another place; return the device there."""
+        moved = base.function(0, id='/devices/pci0000:77/01.0/00.0',
+                              address='0000:77:00.0', **facts)
+        hosts.store(self.db, base.scan((moved,)))
+        [device] = [device for device in device_admin.list_all(self.db)
+                    if device.address == moved.address]
+        return device
+
+    def test_gpu_that_was_not_clean_is_quarantined_in_its_new_place(self):
+        releases.release(self.db, base.uuids(self.boot()))
+        device = self.move()
+        self.assertEqual('quarantined', device.state)
+        self.assertIn('it was at', device.reason)
+        self.assertIn('where it is dirty', device.reason)
+
+    def test_gpu_that_was_clean_is_available_there(self):
+        self.assertEqual('available', self.move().state)
+
+    def test_other_gpu_is_available_there(self):
+        releases.release(self.db, base.uuids(self.boot()))
+        self.assertEqual('available', self.move(
+            dsn='01-02-03-04-05-06-07-08').state)
 
 
 class AssignedTest(ExchangeCase):

@@ -48,6 +48,12 @@ class PlanTest(base.BaseTestCase):
     def variants_of(self, *devices, **kwargs):
         return [place.variant for place in self.plan(*devices, **kwargs)]
 
+    def test_free_vf_of_a_kept_gpu_shares_a_variant_that_is_deleted(self):
+        gpu = make.gpu()
+        vf = dataclasses.replace(make.gpu('b'), parent_id=gpu.id)
+        kept = dataclasses.replace(gpu, state='assigned')
+        self.plan(kept, vf, variants=(), current={gpu.id: 'T4', vf.id: 'T4'})
+
     def test_gpu_is_in_the_group_of_its_variant(self):
         self.assertEqual([variant_matching.Place(variant='T4')],
                          self.plan(make.gpu()))
