@@ -22,7 +22,8 @@ display each, slot 13 with an NVMe of four VFs, and slot 16 (node 1) with a
 card of two functions that cannot be reset one by one: a bochs display and a
 sound controller. The kernel's sample drivers of mdevs (MDEVS) are built for it
 and can be loaded there. /out/scrub-guest has an image of the scrub guest with
-the same kernel, and KVM works there, for guests of the guest.
+the same kernel. With GPGPU_LAB_NESTED=1 KVM works there, for guests of the
+guest.
 
 Needs (Debian): qemu-system-x86 seabios busybox-static cpio e2fsprogs gcc kmod
 libc6-dev libelf1 make udev xz-utils zstd.
@@ -31,6 +32,7 @@ libc6-dev libelf1 make udev xz-utils zstd.
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 import re
 import shlex
@@ -53,9 +55,11 @@ DISPLAY_ROM = pathlib.Path('/usr/share/seabios/vgabios-bochs-display.bin')
 # Where the guest mounts something of its own (INIT, guest_init.bash).
 HIDDEN = ('/dev', '/out', '/proc', '/run', '/sys')
 SCRUB_GUEST = HERE.parents[1] / 'tools/scrub-guest/build'
+CPU = 'Nehalem'
 # KVM of the guest needs AMD's virtualization: QEMU emulates it, and not
 # Intel's. Emulated twice, a kernel takes minutes to boot.
-CPU = 'Nehalem,vendor=AuthenticAMD,family=23,model=1,stepping=2,+svm,+npt'
+NESTED_CPU = (f'{CPU},vendor=AuthenticAMD,family=23,model=1,stepping=2,+svm,'
+              f'+npt')
 # In the kernel's command line, so that tests know where they are.
 MARK = 'gpgpu_lab'
 # Of one boot; a busy machine took three times as long as a quiet one.
@@ -334,7 +338,8 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
     arguments = [
         'qemu-system-x86_64', '-nodefaults', '-no-user-config', '-display',
         'none', '-machine', 'q35,usb=off,vmport=off', '-accel',
-        'tcg,thread=multi,tb-size=512', '-cpu', CPU, '-smp',
+        'tcg,thread=multi,tb-size=512', '-cpu',
+        NESTED_CPU if os.environ.get('GPGPU_LAB_NESTED') else CPU, '-smp',
         '2,sockets=2', '-m', '2G',
         '-object', 'memory-backend-ram,id=m0,size=1024M',
         '-object', 'memory-backend-ram,id=m1,size=1024M',
