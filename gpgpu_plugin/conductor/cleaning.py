@@ -176,10 +176,11 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
             reason=None if verdict is ledger_rules.Verdict.PASSED
             else rules.shortened(detail))
         host_db.changed(host)
-        if _is_unsupported(loaded, now):
+        is_stored = driver_capacity.store(session, host, driver_capacities)
+        is_unsupported = _is_unsupported(loaded, now)
+        if is_unsupported:
             variant_matching.apply(session, [host])
-            return inventory.refresh(session, host)
-        if driver_capacity.store(session, host, driver_capacities):
+        if is_stored or is_unsupported:
             return inventory.refresh(session, host)
         return inventory.refresh(session, host, loaded.after([now]).groups)
     return db.write(work)
@@ -189,8 +190,8 @@ def _is_unsupported(loaded: capacity.LoadedHost,
                     device: device_db.DeviceRow) -> bool:
     """Return whether a device that is free now may have to leave its group.
 
-    While it was assigned, its variant may have stopped to accept what no
-    guest can use as a whole.
+    While it was assigned, its variant may have stopped accepting unsupported
+    hardware.
     """
     return device.state == _State.AVAILABLE and any(
         group.rows.id == device.group_id

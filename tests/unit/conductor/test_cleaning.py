@@ -13,6 +13,7 @@
 
 import dataclasses
 
+import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
@@ -408,6 +409,11 @@ class FinishedTest(CleaningCase):
 
 
 class DriverCapacityTest(vgpu_base.VGPUTestCase):
+
+    def test_drivers_report_of_an_unsupported_gpu_is_stored(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.domain.unsupported.reason', return_value='known'))
+        self.test_drivers_report_with_the_verdict_is_stored()
 
     def test_drivers_report_with_the_verdict_is_stored(self):
         releases.release(self.db, base.uuids(self.ask(Q4=1)))
