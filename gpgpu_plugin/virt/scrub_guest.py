@@ -128,8 +128,11 @@ class LibvirtGuests(guest_mod.Guests):
 
     def _xml(self, guest: guest_mod.Guest) -> str:
         domain = etree.Element('domain', type=self._virt_type)
-        _add(domain, 'name', _PREFIX + guest.functions[0])
-        _add(domain, 'uuid', str(uuid.uuid4()))
+        domain_uuid = str(uuid.uuid4())
+        # libvirt may still list an earlier guest of the card, which has ended.
+        _add(domain, 'name',
+             f'{_PREFIX}{guest.functions[0]}-{domain_uuid[:8]}')
+        _add(domain, 'uuid', domain_uuid)
         _add(domain, 'memory', str(guest.memory_mib), unit='MiB')
         _add(domain, 'vcpu', '1')
         system = _add(domain, 'os')

@@ -163,12 +163,22 @@ class DomainTest(GuestsCase):
     def test_domain_boots_the_image_once(self):
         domain = self.xml()
         self.assertEqual(
-            ('gpgpu-scrub-0000:3b:00.0', '256', '/k & l', '/initrd',
+            ('256', '/k & l', '/initrd',
              'console=ttyS0 quiet panic=-1 GPGPU_NONCE=1'),
             tuple(domain.findtext(path) for path in (
-                'name', 'memory', 'os/kernel', 'os/initrd', 'os/cmdline')))
+                'memory', 'os/kernel', 'os/initrd', 'os/cmdline')))
         for event in ('on_poweroff', 'on_reboot', 'on_crash'):
             self.assertEqual('destroy', domain.findtext(event))
+
+    def test_name_of_a_domain_is_never_that_of_an_earlier_one(self):
+        names = set()
+        for _ in range(5):
+            self.stream.recv.side_effect = [b'']
+            names.add(self.xml().findtext('name'))
+        self.assertEqual(5, len(names))
+        for name in names:
+            self.assertTrue(scrub_guest.is_scrub_guest(name))
+            self.assertIn('0000:3b:00.0', name)
 
     def test_domain_has_the_host_s_cpu_under_kvm_only(self):
         domain = self.xml()
