@@ -354,9 +354,7 @@ def restore(host: host_mod.Host,
     """
     for assignment in assigned:
         try:
-            host.backend.prepare(base.HostDevice.of(
-                assignment, restored=assignment.state
-                == device_rules.DeviceState.ASSIGNED))
+            host.backend.prepare(base.HostDevice.of(assignment))
             host.assignments.prepare([assignment])
         except exception.HostError:
             # Its guest does not start, and says why; the others do.

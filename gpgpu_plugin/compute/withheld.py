@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.vfio import baseline
 
 _NEXT = ('Wait until "gpgpu-manage device list --host {host}" shows it as '
          'available, or release it with "gpgpu-manage device release" if it '
@@ -72,7 +73,8 @@ def _lost(functions: dict[str, pci.PCIFunction], folder: pathlib.Path,
           books: list[pathlib.Path],
           lost: list[pathlib.Path]) -> tuple[str, str] | None:
     """Return why a card that had a guest may not be free."""
-    if not any(_has_baseline(folder, stable_id) for stable_id in functions):
+    baselines = baseline.Baselines.of_host(str(folder))
+    if not any(map(baselines.has, functions)):
         return None
     if lost:
         return _unknown(
@@ -86,11 +88,6 @@ def _lost(functions: dict[str, pci.PCIFunction], folder: pathlib.Path,
             f'assignments',
             'Start nova-compute, which writes it')
     return None
-
-
-def _has_baseline(folder: pathlib.Path, stable_id: str) -> bool:
-    name = stable_id.strip('/').replace('/', '_')
-    return (folder / 'cards' / f'{name}.json').exists()
 
 
 def _on(stable_id: str) -> str:

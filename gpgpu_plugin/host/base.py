@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from oslo_config import cfg
 
 from gpgpu_plugin.domain import cleaning as cleaning_rules
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
@@ -69,14 +70,15 @@ class HostDevice:
     memory_mib: int | None = None
 
     @classmethod
-    def of(cls, assignment: claim.Assignment, *,
-           restored: bool = False) -> HostDevice:
+    def of(cls, assignment: claim.Assignment) -> HostDevice:
         """Return the device of an assignment."""
         return cls(assignment_uuid=assignment.uuid,
                    stable_id=assignment.stable_id,
                    address=assignment.address,
                    vgpu_type=assignment.vgpu_type,
-                   placement_id=assignment.placement_id, restored=restored)
+                   placement_id=assignment.placement_id,
+                   restored=assignment.state
+                   == device_rules.DeviceState.ASSIGNED)
 
     @classmethod
     def to_clean(cls, task: claim.CleanTask) -> HostDevice:

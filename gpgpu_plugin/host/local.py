@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import uuid
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -103,8 +102,7 @@ class LocalHost(base.Host):
         return cls(base.Access(
             sysfs=sysfs, binder=binding.Binder.privileged(sysfs),
             is_designated=designation.Store().holds,
-            baselines=baseline.Baselines(
-                os.path.join(conf.gpgpu.state_path, 'cards')),
+            baselines=baseline.Baselines.of_host(conf.gpgpu.state_path),
             vfio=operations.PrivilegedVFIO(sysfs),
             cleaning_program=conf.gpgpu.cleaning_program,
             knobs_command=conf.gpgpu.knobs_command,

@@ -35,7 +35,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
@@ -307,7 +306,5 @@ def prepare(tracker: resource_tracker.ResourceTracker,
             assignments: Iterable[claim_obj.Assignment]) -> None:
     """Prepare devices for a guest; skip those that are ready."""
     for assignment in assignments:
-        tracker.backend.prepare(base.HostDevice.of(
-            assignment, restored=assignment.state
-            == device_rules.DeviceState.ASSIGNED))
+        tracker.backend.prepare(base.HostDevice.of(assignment))
         tracker.assignments.prepare([assignment])

@@ -142,8 +142,7 @@ def _driver_capacities(run: Spawn) -> report_obj.DriverCapacities:
 def _prepare(run: Spawn) -> None:
     for assignment in run.assignments:
         try:
-            run.tracker.backend.prepare(base.HostDevice.of(
-                assignment, restored=run.was_assigned))
+            run.tracker.backend.prepare(base.HostDevice.of(assignment))
         except exception.NoDriverCapacity:
             run.driver_capacities = _driver_capacities(run)
             raise

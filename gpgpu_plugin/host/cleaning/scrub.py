@@ -28,14 +28,11 @@ class ScrubStep(step.Step):
     """
 
     name = cleaning.SCRUB
-    # The host does no other GPU work meanwhile, and must not fall silent.
     limit = operations.SCRUB_SECONDS + 20.0
 
     def run(self, target: step.Target) -> cleaning.StepResult:
         if target.device.memory_mib is None:
-            return self.inapplicable(
-                'its size of memory is unknown; set it with "gpgpu-manage '
-                'variant set VARIANT --memory-mib MIB"')
+            return self.inapplicable(step.UNKNOWN_MEMORY)
         total = target.device.memory_mib * _MIB
         window = target.vfio.memory(target.address)
         facts: step.Facts = {'bytes_of_memory': total,

@@ -55,9 +55,7 @@ class ScrubGuestStep(step.Step):
 
     def run(self, target: step.Target) -> cleaning.StepResult:
         if target.device.memory_mib is None:
-            return self.inapplicable(
-                'its size of memory is unknown; set it with "gpgpu-manage '
-                'variant set VARIANT --memory-mib MIB"')
+            return self.inapplicable(step.UNKNOWN_MEMORY)
         total = target.device.memory_mib * _MIB
         image = _Image.of(target.access.scrub_guest)
         facts: step.Facts = dict(image.hashes)
@@ -125,7 +123,7 @@ class ScrubGuestStep(step.Step):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a scrub guest reports in one line of JSON.
+    """Report of a scrub guest, which is one line of JSON.
 
     :ivar nonce: that of its kernel's command line
     :ivar vendor: PCI id of the GPU that it had

@@ -27,6 +27,10 @@ from gpgpu_plugin.host.vfio import operations
 
 Facts = dict[str, str | int]
 
+UNKNOWN_MEMORY = ('its size of memory is unknown; set it with "gpgpu-manage '
+                  'variant set VARIANT --memory-mib MIB"')
+"""Reason of steps that have to write all memory."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:

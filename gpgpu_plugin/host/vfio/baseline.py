@@ -65,6 +65,18 @@ class Baselines:
     def __init__(self, folder: str) -> None:
         self._folder = pathlib.Path(folder)
 
+    @classmethod
+    def of_host(cls, state_path: str) -> Baselines:
+        """Return the baselines of a host.
+
+        :param state_path: ``[gpgpu] state_path``
+        """
+        return cls(f'{state_path}/cards')
+
+    def has(self, stable_id: str) -> bool:
+        """Return whether a function has a baseline, readable or not."""
+        return self._path(stable_id).exists()
+
     def record(self, stable_id: str, assignment: str,
                shape: Mapping[str, str],
                notes: Mapping[str, str | None] | None = None, *,

@@ -35,7 +35,7 @@ _IN_GUESTS = (device_rules.DeviceUser.VFIO, device_rules.DeviceUser.MDEV)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What is known about one function.
+    """Serial numbers of one function, and the state in which they were read.
 
     :ivar place: what differs if the kernel has found the function anew
     :ivar state: its driver and its user when it was read

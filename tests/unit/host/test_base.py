@@ -38,12 +38,15 @@ def task(**kwargs):
 class HostDeviceTest(base.BaseTestCase):
 
     def test_device_of_an_assignment_is_not_being_cleaned(self):
-        self.assertEqual(
-            host_base.HostDevice(
-                assignment_uuid='a1', stable_id='/devices/x',
-                address='0000:3b:00.0', vgpu_type='T4-4Q', placement_id=0),
-            host_base.HostDevice.of(
-                assignment(vgpu_type='T4-4Q', placement_id=0)))
+        # One that is active had it before, so that its guest may have, too.
+        for state, restored in (('provisioning', False), ('assigned', True)):
+            self.assertEqual(
+                host_base.HostDevice(
+                    assignment_uuid='a1', stable_id='/devices/x',
+                    address='0000:3b:00.0', vgpu_type='T4-4Q',
+                    placement_id=0, restored=restored),
+                host_base.HostDevice.of(assignment(
+                    vgpu_type='T4-4Q', placement_id=0, state=state)))
 
     def test_assignment_without_a_type_is_passthrough(self):
         self.assertTrue(host_base.HostDevice.of(assignment()).is_passthrough)
