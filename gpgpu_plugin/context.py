@@ -24,7 +24,7 @@ from oslo_context import context
 
 
 class CallerKind(enum.StrEnum):
-    """What calls gpgpu-conductor."""
+    """Kind of a caller of gpgpu-conductor."""
 
     HOST = 'host'
     SCHEDULER = 'scheduler'

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What all conductors know about keys of callers, for rpc.guard."""
+"""Keys of callers and executed calls in the database, for rpc.guard."""
 
 from __future__ import annotations
 

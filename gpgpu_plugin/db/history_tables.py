@@ -25,7 +25,7 @@ from gpgpu_plugin.db import column
 
 
 class Usage(column.Base):
-    """Who used a device and when, after its assignment was deleted.
+    """Usage of a device, kept after its assignment was deleted.
 
     It stands by itself, so that it outlives what it names.
     ``assignment_uuid``: the assignment. ``instance_uuid``, ``role``,

@@ -143,8 +143,8 @@ class Variant(Base):
     own. ``mix_policy``: which vGPUs may be on one GPU together.
     ``cleaning_policy``: what its GPUs must pass between two tenants, a name or
     steps. ``memory_mib``: MiB of memory of a GPU, NULL for unknown.
-    ``unsupported_ok``: whether GPUs that guests are known not to be able to
-    use are offered all the same.
+    ``unsupported_ok``: whether GPUs that no guest can use as a whole are
+    offered all the same.
     ``enabled_types``: JSON list of the vGPU types that new groups offer.
     ``status``: a domain.variant.Status, whether a change of it is being
     applied to hosts. ``reason``: why its last change was undone, NULL if it

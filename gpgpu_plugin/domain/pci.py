@@ -225,7 +225,7 @@ def _number(text: str | None) -> str | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What tells a device from another one that takes its place.
+    """Identity of a device, by which another one in its place is noticed.
 
     None: no scan could read it yet.
 

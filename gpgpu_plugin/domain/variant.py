@@ -61,8 +61,8 @@ class Variant:
         a name or steps, see domain.cleaning.check_policy
     :ivar memory_mib: MiB of memory of a whole GPU, all of which a scrub must
         verify; None: unknown
-    :ivar unsupported_ok: whether hardware that guests are known not to be
-        able to use is offered all the same (domain.unsupported)
+    :ivar unsupported_ok: whether hardware that no guest can use as a whole is
+        offered all the same (domain.unsupported)
     """
 
     name: str

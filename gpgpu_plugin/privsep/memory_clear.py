@@ -33,7 +33,7 @@ from gpgpu_plugin.privsep import vfio
 from gpgpu_plugin.privsep import vfio_device
 
 SECONDS = 30.0
-"""How long a GPU is waited for, as long as NVIDIA's tool does: 15 s until its
+"""Time limit for a GPU, that of NVIDIA's tool: 15 s until its
 registers answer, 10 s until it has booted, and 5 s until it is cleared."""
 
 _INTERVAL = 0.01

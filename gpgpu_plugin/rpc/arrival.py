@@ -86,7 +86,7 @@ def seconds() -> float:
 
 
 class Guard(typing.Protocol):
-    """What decides who may call a method; see rpc.guard."""
+    """Check of each call before its method sees it; see rpc.guard."""
 
     def check(self, ctxt: Mapping[str, object], method: str,
               arguments: Mapping[str, object],

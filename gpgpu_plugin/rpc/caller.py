@@ -34,7 +34,7 @@ _RULES = 'gpgpu_rules'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What one kind of caller may do with a method.
+    """Rule for the calls of a method by one kind of callers.
 
     :ivar owner: argument that must be the caller's name, such as ``host`` or
         ``origin.host``; None: the method needs none, or checks rows itself

@@ -44,7 +44,7 @@ _Arguments = typing.ParamSpec('_Arguments')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signing:
-    """How a client signs its calls.
+    """Signer of the calls of a client, and their topic.
 
     :ivar topic: to which it sends them
     """

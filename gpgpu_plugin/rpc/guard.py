@@ -39,7 +39,7 @@ way, may differ. The nonces of older calls need not be kept."""
 
 
 class Book(typing.Protocol):
-    """What all conductors know about keys and calls."""
+    """Keys and executed calls that all conductors share."""
 
     def is_valid(self, kind: str, name: str, number: int) -> bool:
         """Return whether a key was made and is not revoked."""
@@ -167,7 +167,7 @@ class Verifier:
 
 
 class Guard:
-    """What callers of one kind may do on their topic.
+    """Check of the calls that one kind of callers sends to its topic.
 
     :param contracts: whose methods the server has
     :param verifier: None: nothing is signed, since nobody else can send

@@ -154,7 +154,7 @@ class CallerKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What a signed call carries in its context.
+    """Signature of a call, which its context carries.
 
     :ivar sent_at: seconds since the epoch, by the caller's clock
     :ivar nonce: 128 random bits, so that no two calls are equal

@@ -46,8 +46,8 @@ _HOSTS_AT_ONCE = 32
 
 Ask = Callable[[str, Sequence[claim_obj.Assignment]],
                tuple[claim_obj.Usage, ...] | None]
-"""Asks a host, by name, about the assignments of its instances; None: it did
-not answer."""
+"""Function that asks a host, by name, about the assignments of its instances.
+It returns None if the host did not answer."""
 
 _Listed = tuple[datetime.datetime, claim_obj.Assignment]
 """An assignment, and when it was claimed."""

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whether variants offer hardware that guests are known not to use."""
+"""Add to variants whether they offer unsupported hardware."""
 
 import sqlalchemy as sa
 
