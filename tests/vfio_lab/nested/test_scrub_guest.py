@@ -80,8 +80,10 @@ class ScrubGuestCase(test_cleaning.CleaningCase):
                ) -> cleaning.StepResult:
         """Return that of the step, after which nobody has the card."""
         # It has ended, and libvirt may have to forget it.
-        self.assertTrue(patience.wait_until(
-            lambda: not self.connection.listAllDomains()))
+        self.assertTrue(
+            patience.wait_until(lambda: not self.connection.listAllDomains()),
+            [(domain.name(), domain.state(), domain.isPersistent())
+             for domain in self.connection.listAllDomains()])
         [found] = [function for function in lab.functions().values()
                    if function.id == self.gpu.id]
         if not verdict.passed:
