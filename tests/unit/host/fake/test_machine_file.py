@@ -51,7 +51,9 @@ class ReadTest(base.BaseTestCase):
         self.read('[' * 16 + ']' * 16)
         self.assertIn('line 1 has too many levels',
                       self.refused('[' * 17 + ']' * 17))
-        self.assertIn('too many levels', self.refused('[' * 200000))
+        # PyYAML 6.0.4 refuses 1,000 levels itself, in its own words.
+        self.assertRegex(self.refused('[' * 200000),
+                         'too many levels|maximum nesting depth')
 
     def test_levels_that_end_are_not_counted(self):
         self.read('\n'.join(f'a{number}: [[1], [2]]' for number in range(50)))
