@@ -65,7 +65,9 @@ def _entries(path: pathlib.Path) -> list[object]:
         content = yaml.safe_load(path.read_text(encoding='utf-8'))
     except FileNotFoundError:
         raise exception.NotFound(kind='file', name=path) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+    # RecursionError: of a thousand levels. ValueError: a value looks like a
+    # date and is none; UnicodeDecodeError is one, too.
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as exc:
         raise _invalid(path, f'a file of YAML text: {exc}') from None
     if not isinstance(content, dict) or not isinstance(
             content.get('variants'), list):

@@ -112,6 +112,8 @@ class ReadTest(base.BaseTestCase):
                 ('variants: 3', 'a mapping with a list "variants"'),
                 ('variants: {a: b}', 'a mapping with a list "variants"'),
                 ('variants: [', 'a file of YAML text'),
+                ('[' * 3000, 'a file of YAML text'),
+                ('variants: [2026-13-01]', 'a file of YAML text'),
                 ('variants: [3]', 'entry 1'),
                 ('variants: [{name: A, vendor: "10de"}]', '`device`'),
                 ('variants: [{name: A, vendor: 1002, device: "74a1"}]',
