@@ -20,10 +20,10 @@ one before it succeeded. Two NUMA nodes with a PCIe host bridge each; below
 them root ports that are slots 11, 12 (node 0), 14, 15 (node 1) with a bochs
 display each, slot 13 with an NVMe of four VFs, and slot 16 (node 1) with a
 card of two functions that cannot be reset one by one: a bochs display and a
-sound controller. The kernel's sample drivers of mdevs (MDEVS) are built for it
-and can be loaded there. /out/scrub-guest has an image of the scrub guest with
-the same kernel. With GPGPU_LAB_NESTED=1 KVM works there, for guests of the
-guest.
+sound controller. /out/scrub-guest has an image of the scrub guest with the
+same kernel. With GPGPU_LAB_MDEVS=1 the kernel's sample drivers of mdevs
+(MDEVS) are built for it and can be loaded there. With GPGPU_LAB_NESTED=1 KVM
+works there, for guests of the guest.
 
 Needs (Debian): qemu-system-x86 seabios busybox-static cpio e2fsprogs gcc kmod
 libc6-dev libelf1 make udev xz-utils zstd.
@@ -110,7 +110,7 @@ def _unpack(package: str, folder: pathlib.Path, *fields: str) -> str:
 
 
 def kernel(folder: pathlib.Path) -> tuple[pathlib.Path, str]:
-    """Unpack Debian's kernel, with the sample drivers of mdevs.
+    """Unpack Debian's kernel, and build what it lacks.
 
     :returns: its image, its version
     """
@@ -120,16 +120,22 @@ def kernel(folder: pathlib.Path) -> tuple[pathlib.Path, str]:
     release = _unpack(package, folder, 'Version')
     [image] = (folder / 'boot').glob('vmlinuz-*')
     version = image.name.removeprefix('vmlinuz-')
+    if os.environ.get('GPGPU_LAB_MDEVS'):
+        _add_mdevs(folder, version, release)
+    _run('depmod', '-b', folder, version)
+    return image, version
+
+
+def _add_mdevs(folder: pathlib.Path, version: str, release: str) -> None:
+    """Build MDEVS into an unpacked kernel; the arguments are as of _mdevs."""
     began = time.monotonic()
+    extra = folder / 'lib/modules' / version / 'extra'
+    extra.mkdir()
     with tempfile.TemporaryDirectory(dir='/var/tmp') as build:
-        extra = folder / 'lib/modules' / version / 'extra'
-        extra.mkdir()
         for module in _mdevs(pathlib.Path(build), version, release):
             shutil.copy(module, extra)
     sys.stdout.write(f'{", ".join(MDEVS)} for {version}: '
                      f'{time.monotonic() - began:.0f} s\n')
-    _run('depmod', '-b', folder, version)
-    return image, version
 
 
 def _mdevs(folder: pathlib.Path, version: str,
