@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 
 from cliff import command
 from cliff import lister
@@ -23,6 +24,11 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.objects import admin
+
+_LEFT = ('instance_uuid', 'role', 'variant', 'vgpu_type', 'address', 'state',
+         'since', 'used', 'uuid')
 
 
 class HostList(reach.Command, lister.Lister):
@@ -38,7 +44,8 @@ class HostList(reach.Command, lister.Lister):
             self.api.host_list(
                 gpgpu_context.admin(), limit=parsed_args.limit,
                 marker=parsed_args.marker),
-            ('host', 'node', 'node_uuid', 'devices', 'reported_at'))
+            ('host', 'node', 'node_uuid', 'devices', 'draining',
+             'reported_at'))
 
 
 class HostShow(reach.Command, show.ShowOne):
@@ -52,6 +59,52 @@ class HostShow(reach.Command, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.host_show(
             gpgpu_context.admin(), parsed_args.host))
+
+
+class HostDrain(reach.Command, lister.Lister):
+    """Withdraw a host's devices and list the assignments that are left."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('host', help='name of the nova-compute service')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        host = parsed_args.host
+        self.api.host_drain(gpgpu_context.admin(), host, draining=True)
+        left = self.api.assignment_list(gpgpu_context.admin(), host=host)
+        # Afterwards: devices of assignments that just ended are unclean.
+        shown = self.api.host_show(gpgpu_context.admin(), host)
+        self.note(_progress(shown, left))
+        return columns.rows(left, _LEFT)
+
+
+def _progress(host: admin.HostInfo,
+              left: Collection[admin.AssignmentInfo]) -> str:
+    """Return how far a host is from being empty, as one sentence."""
+    unclean = sum(host.devices.get(state, 0) for state in (
+        device_rules.DeviceState.DIRTY, device_rules.DeviceState.CLEANING))
+    instances = len({assignment.instance_uuid for assignment in left})
+    waits = ([f'{len(left)} assignments of {instances} instances']
+             if left else [])
+    if unclean:
+        waits.append(f'{unclean} devices that are not clean yet')
+    return f'host {host.host} is draining; ' + (
+        f'left: {", ".join(waits)}' if waits
+        else 'no instance has a device of it, and each was cleaned')
+
+
+class HostUndrain(reach.Command, show.ShowOne):
+    """Offer the devices of a host again."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('host', help='name of the nova-compute service')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.host_drain(
+            gpgpu_context.admin(), parsed_args.host, draining=False))
 
 
 class HostTakeover(reach.Command, command.Command):

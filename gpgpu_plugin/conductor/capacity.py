@@ -47,8 +47,14 @@ class LoadedGroup:
                 ) -> request.Refusal | None:
         """Return why nobody can claim a type of the group, None if they can.
 
-        While its variant is changed or deleted, nothing of it is claimed.
+        While its host is drained, or its variant is changed or deleted,
+        nothing of it is claimed.
         """
+        if self.rows.draining:
+            return request.Refusal(
+                reason=request.Reason.HOST_DRAINING,
+                detail='the host is being drained; "gpgpu-manage host '
+                       'undrain" offers its GPUs again')
         variant, status = self.rows.variant, self.rows.variant_status
         name = self.value.resource_class(offered.vgpu_type)
         if not status.is_claimable:
@@ -105,6 +111,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
     return group_rules.GroupCapacity(
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),
+        draining=rows.draining,
         types=tuple(
             group_rules.OfferedType(
                 vgpu_type=row.vgpu_type, enabled=row.enabled,

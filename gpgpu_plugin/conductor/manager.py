@@ -330,6 +330,12 @@ class ConductorManager(conductor_contract.Conductor):
         # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
 
+    def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
+                   ) -> admin.HostInfo:
+        changed = host_admin.drain(self._db, host, draining=draining)
+        self._refresh(ctxt, [host])
+        return changed
+
     def host_takeover(self, ctxt: _Context, *, host: str) -> None:
         sessions.allow_takeover(self._db, host)
 

@@ -39,6 +39,7 @@ class GroupRows:
     """Rows of one group; domain.group.GroupCapacity describes their meaning.
 
     :ivar id: of the group
+    :ivar draining: no instance gets a device of the group's host
     :ivar variant_status: whether a change of the variant is being applied
     :ivar types: by id
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group and may have
@@ -47,6 +48,7 @@ class GroupRows:
     """
 
     id: int
+    draining: bool
     provider_uuid: str
     allocation_policy: str
     variant: variant_rules.Variant
@@ -88,20 +90,22 @@ class HostRows:
             if assignment.uuid not in ended])
 
 
+_HOSTS = models.Base.metadata.tables['hosts']
 _GROUPS = models.Base.metadata.tables['host_gpu_groups']
 _VARIANTS = models.Base.metadata.tables['variants']
 _TYPES = models.Base.metadata.tables['vgpu_types']
 _OF_HOSTS = (
-    sa.select(_GROUPS.c.host_id, _GROUPS.c.id, _GROUPS.c.provider_uuid,
-              _GROUPS.c.allocation_policy, _VARIANTS.c.status,
+    sa.select(_GROUPS.c.host_id, _GROUPS.c.id, _HOSTS.c.draining,
+              _GROUPS.c.provider_uuid, _GROUPS.c.allocation_policy,
+              _VARIANTS.c.status,
               *variant_db.COLUMNS,
               *vgpu_type_db.COLUMNS)
-    .select_from(_GROUPS
+    .select_from(_GROUPS.join(_HOSTS, _GROUPS.c.host_id == _HOSTS.c.id)
                  .join(_VARIANTS, _GROUPS.c.variant_id == _VARIANTS.c.id)
                  .outerjoin(_TYPES, _TYPES.c.gpu_group_id == _GROUPS.c.id))
     .where(_GROUPS.c.host_id.in_(sa.bindparam('host_ids', expanding=True)))
     .order_by(_GROUPS.c.id, _TYPES.c.id))
-_OF_VARIANT = 5
+_OF_VARIANT = 6
 _OF_TYPE = _OF_VARIANT + len(variant_db.COLUMNS)
 
 
@@ -241,10 +245,10 @@ def _groups(session: orm.Session,
         rows[row[1]].append(row)
     groups: dict[int, list[GroupRows]] = collections.defaultdict(list)
     for of_group in rows.values():
-        host_id, group_id, provider_uuid, policy, status = of_group[0][
-            :_OF_VARIANT]
+        host_id, group_id, draining, provider_uuid, policy, status = of_group[
+            0][:_OF_VARIANT]
         groups[host_id].append(GroupRows(
-            id=group_id, provider_uuid=provider_uuid,
+            id=group_id, draining=draining, provider_uuid=provider_uuid,
             allocation_policy=policy,
             variant_status=variant_rules.Status(status),
             variant=variant_db.value(*of_group[0][_OF_VARIANT:_OF_TYPE]),

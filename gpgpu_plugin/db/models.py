@@ -81,6 +81,7 @@ class Host(Base):
     since the epoch when it last called. ``takeover``: the operator allows the
     next start, whichever machine it is on. ``restored``: the host knows more
     than the database, and offers nothing until it has reported it.
+    ``draining``: the operator lets no instance get a device of it.
     ``report_number``: the last scan of the session that was stored, 0 before
     the first. ``report_digest``: of the last scan without news, NULL before
     the first. ``report_generation``: the generation at which it has none.
@@ -118,6 +119,8 @@ class Host(Base):
     takeover: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
     restored: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
+    draining: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
     report_number: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')

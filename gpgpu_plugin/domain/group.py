@@ -139,6 +139,7 @@ class AssignedDevice:
 class GroupCapacity:
     """A GPU group: one variant on one host.
 
+    :ivar draining: no instance gets a device of the host
     :ivar devices: its GPUs, and their VFs and mdev rows
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group, such as
         those that Nova assigns, and that may have a vGPU
@@ -149,6 +150,7 @@ class GroupCapacity:
     provider_uuid: str
     allocation_policy: request.AllocationPolicy
     types: tuple[OfferedType, ...]
+    draining: bool = False
     devices: tuple[Device, ...] = ()
     foreign_vgpus: tuple[Device, ...] = ()
     assignments: tuple[AssignedDevice, ...] = ()
@@ -184,8 +186,11 @@ class GroupCapacity:
 
     # -- what a claim may take ----------------------------------------------
 
+    def _is_claimable(self, device: Device) -> bool:
+        return device.is_claimable and not self.draining
+
     def _is_whole(self, gpu: Device) -> bool:
-        if not gpu.is_claimable or gpu.function is None:
+        if not self._is_claimable(gpu) or gpu.function is None:
             return False
         if any(child.kind == device_rules.DeviceKind.PCI
                or child.state != _AVAILABLE
@@ -213,7 +218,7 @@ class GroupCapacity:
             gpu.foreign_vgpus)
         function = gpu.function
         return capacity.GPUCapacity(
-            id=gpu.id, offered=gpu.is_claimable,
+            id=gpu.id, offered=self._is_claimable(gpu),
             passthrough=self._is_whole(gpu), types=gpu.types,
             mix_policy=capacity.VGPUMixPolicy(self.variant.mix_policy),
             vgpus=tuple(vgpus),
@@ -238,7 +243,7 @@ class GroupCapacity:
         has_plain_vfs = any(map(vgpu_type_mod.is_of_plain_vfs, gpu.types))
         return sorted(
             (child for child in self.children[gpu.id]
-             if child.function is not None and child.is_claimable
+             if child.function is not None and self._is_claimable(child)
              and child.vgpu_type is None
              # Else the vendor's driver, which makes vGPUs, is not there.
              and (has_plain_vfs or child.vgpus is not None)),

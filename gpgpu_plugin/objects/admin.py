@@ -52,6 +52,7 @@ class HostInfo:
     :ivar heard_at: when it last called, ISO 8601, UTC
     :ivar restored: the host has to report what it has, since the database was
         restored from a backup
+    :ivar draining: no instance gets a device of it
     """
 
     host: str
@@ -64,6 +65,7 @@ class HostInfo:
     session: int = 0
     heard_at: str | None = None
     restored: bool = False
+    draining: bool = False
 
     @property
     def marker(self) -> str:

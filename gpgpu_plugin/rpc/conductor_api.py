@@ -337,6 +337,11 @@ class ConductorAPI(_Conductor):
             self._timeout + longer, _Conductor.host_delete, ctxt, host=host,
             force=force)
 
+    def host_drain(self, ctxt: _Context, host: str, *,
+                   draining: bool) -> admin.HostInfo:
+        return self._call(
+            _Conductor.host_drain, ctxt, host=host, draining=draining)
+
     def host_takeover(self, ctxt: _Context, host: str) -> None:
         self._call(_Conductor.host_takeover, ctxt, host=host)
 

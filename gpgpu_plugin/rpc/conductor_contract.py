@@ -399,6 +399,16 @@ class Conductor(typing.Protocol):
         """
 
     @caller.operators(once=True)
+    def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
+                   ) -> admin.HostInfo:
+        """Withdraw the devices of a host, or offer them again.
+
+        Instances keep their devices. Idempotent.
+
+        :raises NotFound: the host never reported
+        """
+
+    @caller.operators(once=True)
     def host_takeover(self, ctxt: _Context, *, host: str) -> None:
         """Let the next start of nova-compute, anywhere, speak for a host.
 

@@ -138,7 +138,8 @@ class ForgeryTest(base.ConductorTestCase):
             'name': 'H100', 'only_enabled': False,
             'vgpu_type': 'passthrough', 'enabled': False, 'force': True,
             'allocation_policy': 'pack', 'instance': None,
-            'actor': 'root@control', 'reason': 'none', 'state': None,
+            'draining': True, 'actor': 'root@control', 'reason': 'none',
+            'state': None,
             'used_by': None,
             'device': self.task.device_uuid, 'ping_uuid': 'p1',
             'question': 'q1', 'usages': ()}
@@ -349,7 +350,7 @@ class ForgeryTest(base.ConductorTestCase):
                     executed.append(method)
         for method in ('report', 'activate', 'release', 'confirm_migration',
                        'clean_finished', 'variant_set', 'vgpu_type_set',
-                       'device_set', 'host_takeover'):
+                       'device_set', 'host_drain', 'host_takeover'):
             self.assertIn(method, executed)
 
     # -- the broker by hand -------------------------------------------------

@@ -23,6 +23,7 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -74,7 +75,27 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
         heard_at=None if host.heard_at is None else
         datetime.datetime.fromtimestamp(
             host.heard_at, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ'),
-        restored=host.restored)
+        restored=host.restored, draining=host.draining)
+
+
+def drain(db: api.Database, name: str, *,
+          draining: bool) -> objects.HostInfo:
+    """Withdraw a host's devices, or offer them again (Conductor.host_drain).
+
+    :raises NotFound: the host never reported
+    """
+    def work(session: orm.Session) -> objects.HostInfo:
+        host = host_db.lock(session, name)
+        if host is None:
+            raise exception.NotFound(kind='host', name=name)
+        if host.draining != draining:
+            host.draining = draining
+            event_db.add(
+                session, 'drain' if draining else 'undrain', host.name)
+            host_db.changed(host)
+            inventory.refresh(session, host)
+        return _infos(session, [host])[0]
+    return db.write(work)
 
 
 def check_not_running(db: api.Database, name: str,

@@ -29,6 +29,7 @@ class Reason(enum.StrEnum):
     NOT_ENOUGH_AVAILABLE = 'not_enough_available'
     TYPE_DISABLED = 'type_disabled'
     VARIANT_CHANGING = 'variant_changing'
+    HOST_DRAINING = 'host_draining'
     TYPE_CONFLICT = 'type_conflict'
     DRIVER_HAS_NO_ROOM = 'driver_has_no_room'
     TOPOLOGY_SAME_NUMA = 'topology_same_numa'

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of ``host``."""
 
+import json
 import threading
 import uuid
 
@@ -18,6 +19,7 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager as compute_manager
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.domain import machine as rules
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import hosts
@@ -41,6 +43,33 @@ class HostTest(base.CommandTestCase):
         shown = self.json('host', 'show', 'h1')
         self.assertEqual((1, False), (shown['Session'], shown['Restored']))
         self.assertRegex(shown['Heard At'], r'^\d{4}-.*Z$')
+
+    def test_drain_lists_what_is_left_until_the_host_is_empty(self):
+        [assignment] = self.claim()
+        result = self.manage('host', 'drain', 'h1', '-f', 'json')
+        self.assertEqual(0, result.code, result.err)
+        [left] = json.loads(result.out)
+        self.assertEqual(
+            (base.INSTANCE, assignment.uuid, 'assigned'),
+            (left['Instance UUID'], left['UUID'], left['State']))
+        self.assertIn('left: 1 assignments of 1 instances', result.err)
+        releases.release(self.conductor.db, [assignment.uuid])
+        self.assertIn('left: 1 devices that are not clean yet',
+                      self.manage('host', 'drain', 'h1').err)
+        self.assertEqual([True], [
+            row['Draining'] for row in self.json('host', 'list')])
+
+    def test_undrain_offers_the_devices_again(self):
+        self.assertIn('no instance has a device of it',
+                      self.manage('host', 'drain', 'h1').err)
+        self.assertRaises(exception.ClaimDenied, self.claim)
+        self.assertFalse(self.json('host', 'undrain', 'h1')['Draining'])
+        self.claim()
+
+    def test_drain_of_an_unknown_host_is_refused(self):
+        for verb in ('drain', 'undrain'):
+            self.assertIn('host h9 does not exist',
+                          self.refused('host', verb, 'h9'))
 
     def test_takeover_lets_another_machine_begin(self):
         identity = rules.MachineIdentity(machine_id='other')

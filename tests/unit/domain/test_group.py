@@ -45,6 +45,20 @@ class AvailableTest(base.BaseTestCase):
             self.assertEqual(
                 {WHOLE: 0, '4Q': 0, '16Q': 0}, self.available(found), fields)
 
+    def test_draining_host_offers_nothing_and_has_its_states(self):
+        for gpu, vf in ((make.gpu(mechanism='mdev'), None),
+                        (make.gpu(mechanism='vf'), 0)):
+            devices = [gpu] if vf is None else [gpu, make.vf(gpu, vf)]
+            offered = make.t4s(*devices)
+            found = dataclasses.replace(offered, draining=True)
+            self.assertNotEqual({0}, set(self.available(offered).values()))
+            self.assertEqual({0}, set(self.available(found).values()))
+            self.assertEqual(
+                offered.shown_states(), found.shown_states())
+            self.assertEqual(
+                [offered.max_instances(one) for one in offered.types],
+                [found.max_instances(one) for one in found.types])
+
     def test_gpu_whose_vgpu_types_are_unreadable_is_not_offered_whole(self):
         found = make.t4s(make.gpu(
             function={'unreadable': ('vGPU types',)}))

@@ -18,10 +18,14 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import scheduling
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -110,6 +114,55 @@ class HostTest(base.ConductorTestCase):
             for device in device_admin.list_all(self.db, variant='H100'):
                 device_admin.set_(self.db, device.uuid, enabled=False)
             host_admin.delete(self.db, host)
+
+    def test_draining_host_gives_no_device_and_takes_none(self):
+        kept = self.boot(2, 'kept')
+        before = self.inventory()
+        self.assertEqual((8, 0), self.offered(before))
+        host_admin.drain(self.db, 'h1', draining=True)
+        withdrawn = self.inventory()
+        self.assertEqual((8, 6), self.offered(withdrawn))
+        self.assertGreater(withdrawn.generation, before.generation)
+        denied = self.assertRaises(
+            exception.ClaimDenied, self.claim, 1, 'other')
+        self.assertEqual('host_draining', denied.reason)
+        self.assertIn('gpgpu-manage host undrain', str(denied))
+        # What the instance has is repeated, activated and released as ever.
+        self.assertEqual(base.uuids(kept), base.uuids(self.boot(2, 'kept')))
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+        releases.release(self.db, base.uuids(kept))
+        self.clean_all()
+        self.assertEqual((8, 8), self.offered(self.inventory()))
+        host_admin.drain(self.db, 'h1', draining=False)
+        self.assertEqual((8, 0), self.offered(self.inventory()))
+        self.claim(8, 'other')
+
+    def test_schedulers_see_nothing_free_on_a_draining_host(self):
+        host_admin.drain(self.db, 'h1', draining=True)
+        [masks] = scheduling.unpack(scheduler_feed.SchedulerFeed(
+            self.db).changes_since(0).packed)
+        [group] = masks.groups
+        self.assertEqual([0], [offered.free for offered in group.types])
+
+    def test_report_leaves_a_host_draining(self):
+        host_admin.drain(self.db, 'h1', draining=True)
+        reported = hosts.store(self.db, base.scan(base.EIGHT))
+        self.assertEqual((8, 8), self.offered(reported))
+        self.assertTrue(host_admin.show(self.db, 'h1').draining)
+
+    def test_drain_of_a_draining_host_changes_nothing(self):
+        for draining in (True, False):
+            first = host_admin.drain(self.db, 'h1', draining=draining)
+            self.assertEqual(first, host_admin.drain(
+                self.db, 'h1', draining=draining))
+
+    def test_unknown_host_cannot_be_drained(self):
+        self.assertRaises(exception.NotFound, host_admin.drain, self.db, 'h9',
+                          draining=True)
+
+    def inventory(self):
+        with self.db.reader() as session:
+            return inventory.of_host(session, host_db.get(session, 'h1'))
 
     def test_host_that_does_not_answer_may_be_deleted(self):
         host_admin.check_not_running(self.db, 'h1', lambda: False)

@@ -1,0 +1,54 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A host that is drained, through Nova's REST API."""
+
+from __future__ import annotations
+
+from tests.fixtures import cloud
+
+
+class HostDrainTest(cloud.GpuCloud):
+    """Two HGX servers with eight H100 each."""
+
+    machines = {'gpu1': 'hgx-h100-8', 'gpu2': 'hgx-h100-8'}
+
+    def test_servers_leave_a_draining_host_and_none_comes(self) -> None:
+        flavor = self.flavor(H100=4)
+        left = self.boot(flavor)
+        drained = left['OS-EXT-SRV-ATTR:host']
+        [other] = {'gpu1', 'gpu2'} - {drained}
+        self.manage('host', 'drain', drained)
+        self.wait_inventory(8, 4, host=drained)
+        # A reboot keeps what the server has.
+        self.api.post_server_action(left['id'], {'reboot': {'type': 'HARD'}})
+        self.wait_status(left['id'], 'ACTIVE')
+        self.assertEqual(4, len(self.devices_of(left)))
+        servers = [self.boot(flavor) for _ in range(2)]
+        self.assertEqual([other] * 2, [
+            server['OS-EXT-SRV-ATTR:host'] for server in servers])
+        self.boot(flavor, 'ERROR')
+
+        self.delete(servers[0])
+        self.wait_states(host=other, assigned=4, available=4)
+        self.wait_inventory(8, 0, host=other)
+        self.api.post_server_action(left['id'], {'migrate': None})
+        self.wait_status(left['id'], 'VERIFY_RESIZE')
+        self.api.post_server_action(left['id'], {'confirmResize': None})
+        moved = self.wait_status(left['id'], 'ACTIVE')
+        self.assertEqual(other, moved['OS-EXT-SRV-ATTR:host'])
+        self.wait_states(host=drained, available=8)
+        self.wait_inventory(8, 8, host=drained)
+
+        self.manage('host', 'undrain', drained)
+        self.wait_inventory(8, 0, host=drained)
+        self.assertEqual(
+            drained, self.boot(flavor)['OS-EXT-SRV-ATTR:host'])
