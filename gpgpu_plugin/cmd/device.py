@@ -22,6 +22,7 @@ from cliff import show
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import device_name
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 
@@ -60,8 +61,12 @@ class _OneDevice(reach.Command, show.ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('device', help='UUID of the device')
+        device_name.add_argument(parser)
         return parser
+
+    def uuid(self, parsed_args: argparse.Namespace) -> str:
+        """Return the UUID of the device."""
+        return device_name.uuid_of(self.api, parsed_args.device)
 
 
 class DeviceShow(_OneDevice):
@@ -69,7 +74,7 @@ class DeviceShow(_OneDevice):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.device_show(
-            gpgpu_context.admin(), parsed_args.device))
+            gpgpu_context.admin(), self.uuid(parsed_args)))
 
 
 class DeviceSet(_OneDevice):
@@ -88,7 +93,7 @@ class DeviceSet(_OneDevice):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.device_set(
-            gpgpu_context.admin(), parsed_args.device,
+            gpgpu_context.admin(), self.uuid(parsed_args),
             enabled=parsed_args.enabled))
 
 
@@ -97,7 +102,7 @@ class DeviceRelease(_OneDevice):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.device_release(
-            gpgpu_context.admin(), parsed_args.device,
+            gpgpu_context.admin(), self.uuid(parsed_args),
             actor=reach.actor()))
 
 

@@ -26,6 +26,7 @@ from cliff import lister
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import device_name
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import ledger
@@ -63,8 +64,8 @@ class DeviceHistory(reach.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            'device', help='UUID of the device, which may be deleted')
+        device_name.add_argument(
+            parser, '; one that was deleted has only its UUID')
         parser.add_argument(
             '--reason', action='store_true',
             help='show the reason for each verdict')
@@ -88,18 +89,17 @@ class DeviceHistory(reach.Command, lister.Lister):
                 field='--limit or --marker', value=part,
                 expected='neither with --verify or --export, which need the '
                          'whole history')
+        device = device_name.uuid_of(self.api, parsed_args.device)
         # Before the records: it may be behind them, but not ahead.
-        head = self.api.device_ledger_head(
-            gpgpu_context.admin(), parsed_args.device)
+        head = self.api.device_ledger_head(gpgpu_context.admin(), device)
         records = self.api.device_history(
-            gpgpu_context.admin(), parsed_args.device,
+            gpgpu_context.admin(), device,
             limit=parsed_args.limit, marker=parsed_args.marker)
         # And after them: nobody wrote what is beyond it.
-        later = self.api.device_ledger_head(
-            gpgpu_context.admin(), parsed_args.device)
+        later = self.api.device_ledger_head(gpgpu_context.admin(), device)
         if parsed_args.export:
             self._print(sanitization.export(
-                head, records, self._present(parsed_args.device), later))
+                head, records, self._present(device), later))
         elif parsed_args.json:
             self._print([{**found.fields, 'hash': found.hash}
                          for found in records])

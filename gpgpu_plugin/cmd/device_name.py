@@ -1,0 +1,75 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Names of devices on the command line: a UUID, or a host and an address."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.rpc import conductor_api
+
+
+def add_argument(parser: argparse.ArgumentParser, more: str = '') -> None:
+    """Add the argument that names one device.
+
+    :param more: for the help, what else the device may be
+    """
+    parser.add_argument(
+        'device', nargs='+', metavar='DEVICE',
+        help=f'UUID of the device, or the name of its host and its PCI '
+             f'address there{more}')
+
+
+def uuid_of(api: conductor_api.ConductorAPI, words: Sequence[str]) -> str:
+    """Return the UUID of the device that an argument names.
+
+    :raises Invalid: it is neither a UUID nor a host and a PCI address
+    :raises NotFound: the host reported no device at this address
+    :raises Conflict: it reported several, none of which is there now
+    """
+    if len(words) == 1:
+        return words[0]
+    if len(words) != 2:
+        raise exception.Invalid(
+            field='device', value=' '.join(words),
+            expected='a UUID, or a host and a PCI address')
+    host, address = words[0], _address(words[1])
+    found = [device for device in api.device_list(
+                 gpgpu_context.admin(), host=host)
+             if device.kind == device_rules.DeviceKind.PCI
+             and device.address == address]
+    return _only(found, f'{address} on host {host}').uuid
+
+
+def _address(text: str) -> str:
+    """Return a PCI address; lspci leaves out domain 0000."""
+    return str(pci.PCIAddress.parse(
+        text if text.count(':') > 1 else f'0000:{text}'))
+
+
+def _only(found: Sequence[admin.DeviceInfo], name: str) -> admin.DeviceInfo:
+    """Return the device that is there, or else the one that was."""
+    devices = [device for device in found if device.present] or found
+    if not devices:
+        raise exception.NotFound(kind='device', name=name)
+    if len(devices) > 1:
+        raise exception.Conflict(
+            kind='device', name=name,
+            reason='these devices were there, name one by its UUID: '
+                   + ', '.join(device.uuid for device in devices))
+    return devices[0]
