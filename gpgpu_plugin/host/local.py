@@ -172,7 +172,7 @@ class LocalHost(base.Host):
     def changed(self) -> bool:
         return (self._watch is None or self._failed
                 or self._in_cleaning.is_outdated()
-                or self._watch.changed())
+                or self._watch.changed(self._in_cleaning.ids()))
 
     def driver_capacity(self, devices: Iterable[base.HostDevice],
                   ) -> dict[str, driver_capacity.DriverCapacity]:

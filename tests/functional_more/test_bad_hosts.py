@@ -141,6 +141,42 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
             'the device does not answer', quarantined=1, available=3)
         self.assertIn('does not answer', self._reason())
 
+    def test_gpu_that_died_leaves_the_offer_until_it_comes_back(self) -> None:
+        first = min(device['address'] for device in self.devices(
+            '--host', 'gpu1', '--variant', 'L40S'))
+        config = (self.sysfs('gpu1') / 'bus/pci/devices' / first / 'config')
+        alive = config.read_bytes()
+        config.write_bytes(b'\xff' * len(alive))
+        self.run_once('gpu1')
+        self.wait_for(lambda: self._offered() == 3, 'offered')
+        server = self.boot(self.flavor(L40S=4))
+        self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
+        dead = self.listing('device', 'show', 'gpu1', first)
+        self.assertEqual('unmanaged', dead['shown_state'])
+        self.assertIn('does not answer', dead['reason'])
+
+        config.write_bytes(alive)
+        self.run_once('gpu1')
+        self.wait_for(lambda: self._offered() == 4, 'offered')
+        self._first_host_works()
+
+    def test_gpu_that_died_stays_with_its_server(self) -> None:
+        server = self.boot(self.flavor(L40S=4), host='gpu1')
+        first = min(device['address'] for device in self.devices(
+            '--host', 'gpu1', '--variant', 'L40S'))
+        (self.sysfs('gpu1') / 'bus/pci/devices' / first / 'config'
+         ).write_bytes(b'\xff' * 4096)
+        self.run_once('gpu1')
+        self.assertEqual(4, len(self.devices_of(server)))
+        dead = self.listing('device', 'show', 'gpu1', first)
+        self.assertEqual('assigned', dead['shown_state'])
+        self.assertIn('does not answer', dead['reason'])
+        self.delete(server)
+        self.wait_for(lambda: self._offered() == 3, 'offered')
+        self.wait_for(lambda: self.listing(
+            'device', 'show', 'gpu1', first)['shown_state'] == 'quarantined',
+            'quarantined')
+
     def test_build_that_fails_on_all_hosts_is_in_error(self) -> None:
         for host in self.machines:
             self.driver(host).gpu_tracker.backend.kernel.faults[

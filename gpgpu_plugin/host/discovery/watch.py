@@ -14,8 +14,8 @@
 It is called often, so it is cheap: it compares listings, and small files that
 it keeps open. It notices functions and parents of mdevs that came or went,
 functions that were replaced, drivers that were bound or unbound, a changed
-number of VFs, a driver that creates vGPUs after it created none, and a
-replaced modules.alias.
+number of VFs, a driver that creates vGPUs after it created none, GPUs that
+died or came back, and a replaced modules.alias.
 Of files in sysfs, modification times are not used, since sysfs does not
 maintain them reliably.
 """
@@ -24,8 +24,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vfio_drivers
@@ -50,7 +53,11 @@ class Watch:
             drivers, f'{sysfs.root}/{vgpu_sysfs.PARENTS}',
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
         self._files: dict[int, bytes] = {}
+        self._configs: dict[int, pci.PCIFunction] = {}
         for function in scan.functions:
+            # A VF lives and dies with its PF.
+            if pci.can_be_gpu(function.class_code) and function.pf is None:
+                self._open_config(function)
             if function.sriov_totalvfs is not None:
                 self._open(f'{sysfs.devices}/{function.address}'
                            '/sriov_numvfs')
@@ -80,6 +87,12 @@ class Watch:
         for name in self._sysfs.names(types):
             self._open(f'{types}/{name}/{vgpu_sysfs.AVAILABLE}')
 
+    def _open_config(self, function: pci.PCIFunction) -> None:
+        with contextlib.suppress(OSError):
+            fd = os.open(f'{self._sysfs.devices}/{function.address}/config',
+                         os.O_RDONLY | os.O_CLOEXEC)
+            self._configs[fd] = function
+
     def _open(self, path: str) -> None:
         # A file that cannot be opened is not watched; the listings are.
         with contextlib.suppress(OSError):
@@ -91,11 +104,21 @@ class Watch:
                 [sorted(self._sysfs.names(folder))
                  for folder in self._folders])
 
-    def changed(self) -> bool:
-        """Return whether the host differs from the scan."""
+    def changed(self, in_cleaning: Collection[str] = ()) -> bool:
+        """Return whether the host differs from the scan.
+
+        :param in_cleaning: stable ids of functions that may be in a reset,
+            and do not answer then
+        """
         try:
             if any(os.pread(fd, _MAX, 0) != before
                    for fd, before in self._files.items()):
+                return True
+            # Compared with the scan, since it may have died after that.
+            if any(config_space.is_dead(os.pread(fd, config_space.HEADER, 0))
+                   != (function.fault is not None)
+                   for fd, function in self._configs.items()
+                   if function.id not in in_cleaning):
                 return True
         except OSError:
             # The function of the open file is gone.
@@ -112,6 +135,7 @@ class Watch:
 
     def close(self) -> None:
         """Close the files that were kept open."""
-        for fd in self._files:
+        for fd in (*self._files, *self._configs):
             os.close(fd)
         self._files.clear()
+        self._configs.clear()

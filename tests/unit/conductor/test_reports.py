@@ -58,6 +58,18 @@ class ReportTest(base.ConductorTestCase):
         [device] = device_admin.list_all(self.db, state='unmanaged')
         self.assertEqual('reads all ones', device.reason)
 
+    def test_broken_gpu_that_is_assigned_stays_so_with_the_reason(self):
+        [assigned] = self.boot(1).assignments
+        broken = [dataclasses.replace(function, fault='reads all ones')
+                  if function.id == assigned.stable_id else function
+                  for function in base.EIGHT]
+        hosts.store(self.db, base.scan(broken))
+        [device] = device_admin.list_all(self.db, state='assigned')
+        self.assertEqual('reads all ones', device.reason)
+        hosts.store(self.db, base.scan(base.EIGHT))
+        [device] = device_admin.list_all(self.db, state='assigned')
+        self.assertIsNone(device.reason)
+
     def managed_elsewhere(self, **facts):
         """Report the first GPU as Nova's, then again with these facts."""
         hosts.store(self.db, base.scan((

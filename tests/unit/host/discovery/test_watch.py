@@ -83,6 +83,37 @@ class WatchTest(base.BaseTestCase):
         self.assertTrue(before.changed())
         self.assertFalse(self.watch().changed())
 
+    def test_gpu_that_dies_or_comes_back_is_noticed(self):
+        config = pathlib.Path(
+            self.root, 'bus/pci/devices', self.gpu.address, 'config')
+        alive = config.read_bytes()
+        before = self.watch()
+        config.write_bytes(b'\xff' * len(alive))
+        self.assertTrue(before.changed())
+        self.assertFalse(before.changed([self.gpu.id]))
+        before = self.watch()
+        self.assertFalse(before.changed())
+        config.write_bytes(alive)
+        self.assertTrue(before.changed())
+        self.assertFalse(self.watch().changed())
+
+    def test_gpu_that_dies_between_scan_and_watch_is_noticed(self):
+        tree = sysfs.Sysfs(self.root)
+        found = scanner.scan(tree)
+        pathlib.Path(self.root, 'bus/pci/devices', self.gpu.address,
+                     'config').write_bytes(b'\xff' * 64)
+        made = watch.Watch(tree, found)
+        self.addCleanup(made.close)
+        self.assertTrue(made.changed())
+
+    def test_config_of_vfs_is_not_watched(self):
+        self.write('sriov_numvfs', '2')
+        before = self.watch()
+        for link in pathlib.Path(self.root, 'bus/pci/devices').iterdir():
+            if (link / 'physfn').exists():
+                (link / 'config').write_bytes(b'\xff' * 64)
+        self.assertFalse(before.changed())
+
     def test_removed_function_is_noticed(self):
         before = self.watch()
         self.write('remove', '1')
