@@ -9,53 +9,80 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``gpgpu-manage flavor set``, the only command that calls Nova."""
+"""``gpgpu-manage flavor set`` and ``unset``, which alone call Nova."""
 
 from __future__ import annotations
 
 import argparse
 
 import openstack
+from cliff import show
 from keystoneauth1 import exceptions as keystone_exceptions
 from openstack import exceptions as sdk_exceptions
 from openstack.compute.v2 import _proxy as proxy
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import flavor
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
 
 # The first microversion that lets Nova check extra specs.
 MICROVERSION = '2.86'
 
 
-class FlavorSet(flavor.Flavor):
-    """Make a flavor of Nova request these GPUs and no others."""
+class _Change(reach.Command, show.ShowOne):
+    """Base of a command that changes a flavor of Nova."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('flavor', help='name or ID of the flavor')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        specs, classes = self.specs(parsed_args)
+    def change(self, name: str, specs: dict[str, str],
+               classes: set[str]) -> dict[str, str]:
+        """Make a flavor request exactly these GPUs; see ``apply``.
+
+        :raises Conflict: Nova cannot be reached, or refuses the change
+        """
         try:
             connect = self.manage.connect or openstack.connect
             compute = connect(cloud=self.app.options.os_cloud).compute
-            apply(compute, parsed_args.flavor, specs, set(classes.values()))
+            return apply(compute, name, specs, classes)
         except (sdk_exceptions.SDKException,
                 keystone_exceptions.ClientException) as exc:
             raise exception.Conflict(
-                kind='flavor', name=parsed_args.flavor,
-                reason=str(exc)) from exc
+                kind='flavor', name=name, reason=str(exc)) from exc
+
+
+class FlavorSet(_Change, flavor.Flavor):
+    """Make a flavor of Nova request these GPUs and no others."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        specs, classes = self.specs(parsed_args)
+        self.change(parsed_args.flavor, specs, set(classes.values()))
         return tuple(specs), tuple(specs.values())
 
 
+class FlavorUnset(_Change):
+    """Make a flavor of Nova request no GPUs; print what was removed."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        classes = {variant.resource_class for variant
+                   in self.api.variant_list(gpgpu_context.admin())}
+        removed = self.change(parsed_args.flavor, {}, classes)
+        if not removed:
+            self.note(f'flavor {parsed_args.flavor} requests no GPUs')
+        return tuple(removed), tuple(removed.values())
+
+
 def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
-          classes: set[str]) -> None:
+          classes: set[str]) -> dict[str, str]:
     """Make a flavor request exactly these GPUs; other keys stay.
 
     :param classes: resource classes of all variants
+    :returns: the extra specs that were removed
     :raises Conflict: the flavor still requests other GPUs, too
     """
     flavor = compute.find_flavor(
@@ -66,8 +93,10 @@ def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
         sdk_exceptions.raise_from_response(compute.post(
             f'/flavors/{flavor.id}/os-extra_specs',
             json={'extra_specs': specs}, microversion=MICROVERSION))
-    left = [key for key in sorted(before.keys() - specs.keys())
-            if _is_ours(key, classes)]
+    removed = {key: before[key]
+               for key in sorted(before.keys() - specs.keys())
+               if _is_ours(key, classes)}
+    left = list(removed)
     while left:
         try:
             compute.delete_flavor_extra_specs_property(flavor, left[0])
@@ -75,10 +104,11 @@ def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
                 keystone_exceptions.ClientException) as exc:
             raise exception.Conflict(
                 kind='flavor', name=name,
-                reason=f'the new extra specs are set, but '
-                       f'{", ".join(left)} could not be removed: {exc}; '
+                reason=f'all else is done, but {", ".join(left)} could not '
+                       f'be removed: {exc}; '
                        f'run the command again') from exc
         del left[0]
+    return removed
 
 
 def _is_ours(key: str, classes: set[str]) -> bool:

@@ -92,11 +92,28 @@ class FlavorSetTest(base.CommandTestCase):
                                 'resources:CUSTOM_GPU_B': '1'})
         self.nova.undeletable = 'resources:CUSTOM_GPU_B'
         err = self.refused('--gpu', 'H100=2')
-        self.assertIn('resources:CUSTOM_GPU_B could not be removed: ', err)
+        self.assertIn('but resources:CUSTOM_GPU_B could not be removed: ',
+                      err)
         self.assertIn('run the command again', err)
         self.nova.undeletable = None
         self.set('--gpu', 'H100=2')
         self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
+
+    def test_unset_removes_gpus_and_rules_alone(self):
+        rest = {'hw:cpu_policy': 'dedicated', 'resources:VGPU': '1'}
+        ours = {'gpgpu:topology': 'same_switch', 'resources:PGPU': '1',
+                'resources:CUSTOM_GPU_GONE': '3'}
+        self.nova.specs.update({**rest, **ours})
+        shown = self.json('flavor', 'unset', 'gpu', connect=self.nova.connect)
+        self.assertEqual((ours, rest), (shown, self.nova.specs))
+        again = self.manage('flavor', 'unset', 'gpu',
+                            connect=self.nova.connect)
+        self.assertEqual((0, rest), (again.code, self.nova.specs))
+        self.assertIn('flavor gpu requests no GPUs', again.err)
+
+    def test_unset_of_an_unknown_flavor_is_refused(self):
+        self.assertIn('flavor none: ', super().refused(
+            'flavor', 'unset', 'none', connect=self.nova.connect))
 
     def test_set_connects_to_the_named_cloud(self):
         self.manage('--os-cloud', 'west', 'flavor', 'set', 'gpu', '--gpu',
