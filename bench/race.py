@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
 import multiprocessing.synchronize
@@ -39,6 +38,7 @@ from sqlalchemy import orm
 from bench import claimer
 from bench import crowd
 from bench import outcome
+from bench import processes as processes_mod
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
@@ -279,7 +279,7 @@ def _run_here(setting: Setting,
 
 
 def _run_processes(setting: Setting) -> tuple[float, list[outcome.Answer]]:
-    context = multiprocessing.get_context('spawn')
+    context = processes_mod.context()
     end, stop = context.Pipe(duplex=False)
     ready = [context.Event() for _ in range(setting.conductors)]
     barrier = context.Barrier(setting.processes + 1)

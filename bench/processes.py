@@ -1,0 +1,35 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Processes of a race, which begin with all modules loaded."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.context
+from multiprocessing import util
+
+# Where that process listens, for as long as this one lives. A test would have
+# it made in a folder of its own, which goes with the test.
+util.get_temp_dir()
+
+_LOADED = ['bench.placement_peer', 'bench.race']
+
+
+def context() -> multiprocessing.context.ForkServerContext:
+    """Return a context whose processes are forks of one that loaded modules.
+
+    A race has ten processes, and each would take longer to load them than to
+    claim. That process has no threads and no connections.
+    """
+    made = multiprocessing.get_context('forkserver')
+    made.set_forkserver_preload(_LOADED)
+    return made
