@@ -30,7 +30,8 @@ _NUMBERS = 2 ** 31 - 1
 """Largest number of a key, as large as an INTEGER of all databases can be."""
 
 
-def _of(kind: str, name: str) -> sa.ColumnElement[bool]:
+def _of(kind: str, name: str | orm.InstrumentedAttribute[str],
+        ) -> sa.ColumnElement[bool]:
     return sa.and_(_Key.kind == kind, _Key.name == name)
 
 
@@ -76,6 +77,22 @@ def all_keys(session: orm.Session) -> Sequence[_Key]:
     """Return all keys, by caller and in the order in which they were made."""
     return session.scalars(
         sa.select(_Key).order_by(_Key.kind, _Key.name, _Key.id)).all()
+
+
+def has_valid(session: orm.Session, kind: str) -> bool:
+    """Return whether some caller of a kind has a valid key."""
+    return session.scalar(sa.select(_Key.id).where(
+        _Key.kind == kind, _Key.revoked_at.is_(None)).limit(1)) is not None
+
+
+def hosts_without_key(session: orm.Session) -> list[str]:
+    """Return the names of live hosts that have no valid key, by name."""
+    valid = sa.select(_Key.id).where(
+        _of('host', models.Host.name), _Key.revoked_at.is_(None))
+    return list(session.scalars(
+        sa.select(models.Host.name)
+        .where(models.Host.deleted == 0, ~valid.exists())
+        .order_by(models.Host.name)))
 
 
 def use(session: orm.Session, nonce: str, until: float,

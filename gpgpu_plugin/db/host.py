@@ -201,3 +201,28 @@ def heard(session: orm.Session, host_id: int, at: float) -> None:
             sa.update(models.Host).where(models.Host.id == free)
             .values(heard_at=at)
             .execution_options(synchronize_session=False))
+
+
+def count(session: orm.Session) -> int:
+    """Return the number of live hosts."""
+    return session.scalars(
+        sa.select(sa.func.count()).select_from(models.Host)
+        .where(models.Host.deleted == 0)).one()
+
+
+def silent(session: orm.Session, since: float) -> list[str]:
+    """Return the names of live hosts that made no call since a time."""
+    return _names(session, sa.func.coalesce(models.Host.heard_at, 0) < since)
+
+
+def restored(session: orm.Session) -> list[str]:
+    """Return the names of live hosts that must report after a restore."""
+    return _names(session, models.Host.restored.is_(True))
+
+
+def _names(session: orm.Session,
+           condition: sa.ColumnElement[bool]) -> list[str]:
+    return list(session.scalars(
+        sa.select(models.Host.name)
+        .where(models.Host.deleted == 0, condition)
+        .order_by(models.Host.name)))

@@ -47,6 +47,11 @@ def version(engine: sa.Engine) -> str | None:
             connection).get_current_revision()
 
 
+def tables(engine: sa.Engine) -> list[str]:
+    """Return the names of all tables, whoever created them."""
+    return sorted(sa.inspect(engine).get_table_names())
+
+
 def is_current(engine: sa.Engine) -> bool:
     """Return whether the schema is the one that this code needs."""
     return version(engine) == revisions()[-1]

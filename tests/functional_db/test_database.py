@@ -44,6 +44,8 @@ from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import database
 from tests.fixtures import hosts
 from tests.fixtures import services
+from tests.unit.cmd.upgrade import test_database as upgrade_database
+from tests.unit.cmd.upgrade import test_keys as upgrade_keys
 from tests.unit.conductor import base
 from tests.unit.conductor import test_adoption
 from tests.unit.conductor import test_claims
@@ -440,7 +442,9 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
         FirstReport, FirstTypes, PurgeBesideLock, BesideClaims,
-        RepeatedBesideLocks, test_repeated_reports.RepeatedTest))
+        RepeatedBesideLocks, test_repeated_reports.RepeatedTest,
+        upgrade_database.SchemaTest, upgrade_database.ComputesTest,
+        upgrade_keys.OfCallersTest))
 del BesideClaims, BusyHost, FirstReport, FirstTypes, LateCommit
 del PurgeBesideLock, RepeatedBesideLocks, _mixin
 

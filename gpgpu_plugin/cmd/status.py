@@ -1,0 +1,233 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""gpgpu-status: checks before and after an upgrade, by oslo.upgradecheck.
+
+It runs where gpgpu-conductor runs, as root: it uses the database, and the
+keys on that machine. The checks are in cmd.upgrade. This module has what they
+share: configuration, the database, and the exit code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from oslo_config import cfg
+from oslo_upgradecheck import upgradecheck
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd.upgrade import conductors
+from gpgpu_plugin.cmd.upgrade import database
+from gpgpu_plugin.cmd.upgrade import keys
+from gpgpu_plugin.cmd.upgrade import nova
+from gpgpu_plugin.cmd.upgrade import nova_devices
+from gpgpu_plugin.cmd.upgrade import placement
+from gpgpu_plugin.cmd.upgrade import result
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import limits
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.rpc import ping
+
+_WRONG_CONFIGURATION = 255
+"""Exit code, that of oslo.upgradecheck for an error of the program."""
+
+_CLI_OPTS = [
+    cfg.MultiStrOpt(
+        'nova-config-file', default=[base.NOVA_CONFIG_FILE], metavar='FILE',
+        help='nova.conf of nova-scheduler or nova-compute, repeatable. '
+             'Several are read as one configuration.'),
+    cfg.StrOpt(
+        'os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
+        help='Cloud in clouds.yaml, with which Placement is checked if '
+             'nova.conf has no credentials.'),
+]
+
+
+class _NotCheckedError(Exception):
+    """Something that a check needs is not there; another check says why."""
+
+
+def _checked(check: Callable[[UpgradeChecks], result.Result],
+             ) -> Callable[[UpgradeChecks], result.Result]:
+    """Return a check whose errors are its result, so that others follow."""
+    @functools.wraps(check)
+    def wrapped(checks: UpgradeChecks) -> result.Result:
+        try:
+            return check(checks)
+        except _NotCheckedError as exc:
+            return result.warning(f'not checked: {exc}')
+        # Whatever is wrong is one line for the operator, as in cmd.manage.
+        except Exception as exc:  # noqa: BLE001
+            return result.failure(reach.message(exc))
+    return wrapped
+
+
+class UpgradeChecks(upgradecheck.UpgradeCommands):
+    """The checks, each with a name.
+
+    :param conf: configuration of gpgpu-conductor, with the options of
+        ``register_opts``
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+
+    @functools.cached_property
+    def _any_database(self) -> api.Database:
+        """Return the database, whatever its schema is.
+
+        :raises ConfigInvalid: it is an SQLite file that does not exist
+        """
+        if api.is_missing_file(self._conf):
+            raise exception.ConfigInvalid(
+                option='[database] connection',
+                reason=f'the SQLite file does not exist: set the option in '
+                       f'{base.CONFIG_FILE}, or run "gpgpu-manage db sync"')
+        # Not ten times, ten seconds apart, as a service that starts does.
+        self._conf.set_override('max_retries', 0, 'database')
+        return api.Database(
+            self._conf, limit=limits.Limits(self._conf.gpgpu.rpc_timeout))
+
+    @functools.cached_property
+    def _database(self) -> api.Database:
+        """Return the database.
+
+        :raises _NotCheckedError: it cannot be read by this code
+        """
+        try:
+            migration.check_current(self._any_database.engine)
+        except Exception as exc:
+            raise _NotCheckedError('see "Database schema"') from exc
+        return self._any_database
+
+    @functools.cached_property
+    def _nova_conf(self) -> cfg.ConfigOpts:
+        """Return the configuration of Nova.
+
+        :raises _NotCheckedError: its file cannot be read
+        """
+        try:
+            return nova.read(self._conf.nova_config_file)
+        except cfg.Error as exc:
+            raise _NotCheckedError(
+                f'{configuration.message(exc)}; name nova.conf with '
+                f'--nova-config-file') from exc
+
+    @_checked
+    def _schema(self) -> result.Result:
+        try:
+            return database.schema(self._any_database.engine)
+        except exception.ConfigInvalid:
+            raise
+        except Exception as exc:  # noqa: BLE001
+            return database.unavailable(
+                self._conf.database.connection, reach.message(exc))
+
+    @_checked
+    def _conductors(self) -> result.Result:
+        return conductors.alive(ping.ping(
+            self._conf, reach.transport(self._conf)))
+
+    @_checked
+    def _computes(self) -> result.Result:
+        with self._database.reader() as session:
+            return database.computes(
+                session, self._conf.gpgpu.session_timeout)
+
+    @_checked
+    def _keys(self) -> result.Result:
+        with self._database.reader() as session:
+            return keys.here(self._conf, session)
+
+    @_checked
+    def _keys_of_callers(self) -> result.Result:
+        with self._database.reader() as session:
+            return keys.of_callers(self._conf, session)
+
+    @_checked
+    def _filters(self) -> result.Result:
+        return nova.filters(self._nova_conf)
+
+    @_checked
+    def _compute_driver(self) -> result.Result:
+        return nova.compute_driver(self._nova_conf)
+
+    @_checked
+    def _same_options(self) -> result.Result:
+        return nova.same_options(self._nova_conf, self._conf)
+
+    @_checked
+    def _collisions(self) -> result.Result:
+        nova_conf = self._nova_conf
+        with self._database.reader() as session:
+            return nova_devices.collisions(nova_conf, [
+                variant_db.to_domain(row)
+                for row in variant_db.all(session)])
+
+    @_checked
+    def _placement(self) -> result.Result:
+        try:
+            nova_conf = self._nova_conf
+        except _NotCheckedError:
+            nova_conf = None
+        return placement.reachable(nova_conf, self._conf.os_cloud)
+
+    _upgrade_checks = (
+        ('Database schema', _schema),
+        ('Conductors', _conductors),
+        ('Compute hosts', _computes),
+        ('Keys on this machine', _keys),
+        ('Keys of hosts and schedulers', _keys_of_callers),
+        ('Filters of nova-scheduler', _filters),
+        ('Driver of nova-compute', _compute_driver),
+        ('[gpgpu] of nova.conf', _same_options),
+        ('Devices that Nova assigns', _collisions),
+        ('Placement', _placement))
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register what the checks read."""
+    conf_gpgpu.register_opts(conf)
+    api.register_opts(conf)
+    conf.register_cli_opts(_CLI_OPTS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program.
+
+    :returns: exit code: that of the worst result (0 success, 1 warning, 2
+        failure), or 255 if the configuration cannot be read
+    """
+    conf = cfg.ConfigOpts()
+    register_opts(conf)
+    try:
+        return int(upgradecheck.main(
+            conf, 'gpgpu', UpgradeChecks(conf),
+            list(sys.argv[1:] if argv is None else argv),
+            default_config_files=[
+                path for path in (base.CONFIG_FILE,)
+                if os.path.exists(path)]))
+    except cfg.Error as exc:
+        sys.stderr.write(f'gpgpu-status: {configuration.message(exc)}\n')
+        return _WRONG_CONFIGURATION
+
+
+if __name__ == '__main__':
+    sys.exit(main())

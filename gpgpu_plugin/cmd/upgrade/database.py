@@ -1,0 +1,97 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Checks of the schema, and of the hosts that the database knows."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.cmd.upgrade import result
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import migration
+
+_REVISION = re.compile(r'\d{4}')
+
+_SYNC = 'run "gpgpu-manage db sync"'
+
+
+def unavailable(url: str, reason: str) -> result.Result:
+    """Return that the database cannot be used.
+
+    :param url: with a password, which is not shown
+    """
+    return result.failure(
+        f'{sa.make_url(url).render_as_string()} cannot be used: {reason}. '
+        f'Correct [database] connection, or start the database')
+
+
+def schema(engine: sa.Engine) -> result.Result:
+    """Check that the database has the schema of this code."""
+    found, known = migration.version(engine), migration.revisions()
+    if found == known[-1]:
+        return result.success(f'revision {found}')
+    if found is None:
+        return _without_revision(migration.tables(engine))
+    if found in known:
+        return result.failure(
+            f'the schema is at revision {found}, and this gpgpu_plugin needs '
+            f'{known[-1]}: {_SYNC}')
+    if _REVISION.fullmatch(found) and found > known[-1]:
+        return result.failure(
+            f'the schema is at revision {found}, and this gpgpu_plugin knows '
+            f'none after {known[-1]}: a newer one has upgraded it. Upgrade '
+            f'gpgpu_plugin here; there is no downgrade')
+    return result.failure(
+        f'the schema is at revision {found}, which is not one of '
+        f'gpgpu_plugin: [database] connection names the database of another '
+        f'service. Correct the option')
+
+
+def _without_revision(tables: list[str]) -> result.Result:
+    if not tables:
+        return result.failure(f'the database is empty: {_SYNC}')
+    return result.failure(
+        f'the database has no revision of gpgpu_plugin, but the tables '
+        f'{result.names(tables)}: [database] connection names the database '
+        f'of another service. Correct the option')
+
+
+def computes(session: orm.Session, timeout: float) -> result.Result:
+    """Check that each host has called recently.
+
+    :param timeout: seconds without a call after which a host is silent
+    """
+    since = host_db.now(session) - timeout
+    silent = host_db.silent(session, since)
+    restored = host_db.restored(session)
+    found = []
+    if silent:
+        found.append(result.warning(
+            f'nova-compute made no call since {_utc(since)} on '
+            f'{result.names(silent)}: start it there, or, if a host is gone, '
+            f'run "gpgpu-manage host delete HOST"'))
+    if restored:
+        found.append(result.warning(
+            f'the database was restored, and these hosts have not reported '
+            f'what they have since, so that they offer nothing: '
+            f'{result.names(restored)}. Start nova-compute there'))
+    return result.join(
+        found, f'{host_db.count(session)} hosts, and all of them call')
+
+
+def _utc(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(
+        seconds, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')

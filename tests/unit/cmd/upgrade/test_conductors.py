@@ -1,0 +1,39 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the check of conductors."""
+
+from gpgpu_plugin import version
+from gpgpu_plugin.cmd.upgrade import conductors
+from gpgpu_plugin.rpc import ping
+from tests.unit.cmd.upgrade import base
+
+
+def answer(host, found=version.VERSION):
+    return ping.PingAnswer(
+        host=host, pid=7, version=found, rpc_version='1.0', started_at=0)
+
+
+class AliveTest(base.ResultTestCase):
+
+    def test_conductors_of_this_version_pass(self):
+        self.assertIn('2 answered', self.success(conductors.alive(
+            [answer('c1'), answer('c2')])))
+
+    def test_no_conductor_is_a_warning(self):
+        self.assertIn('no gpgpu-conductor answered',
+                      self.warning(conductors.alive([])))
+
+    def test_conductor_of_another_version_is_named(self):
+        text = self.warning(conductors.alive(
+            [answer('c1'), answer('c2', '0.0.9')]))
+        self.assertIn('c2 (PID 7) has 0.0.9: restart', text)
+        self.assertNotIn('c1', text)

@@ -1,0 +1,114 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the checks of the schema and of hosts.
+
+tests/functional_db runs them on PostgreSQL and MariaDB.
+"""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.cmd.upgrade import database
+from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import models
+from tests.fixtures import database as database_fixture
+from tests.unit.cmd.upgrade import base
+from tests.unit.conductor import base as conductor_base
+
+
+class SchemaTest(base.ResultMixin, conductor_base.ConductorTestCase):
+
+    functions = ()
+    variant = False
+
+    def check(self):
+        return database.schema(self.db.engine)
+
+    def set_revision(self, revision):
+        with self.db.engine.begin() as connection:
+            connection.execute(
+                sa.text('UPDATE alembic_version SET version_num = :revision'),
+                {'revision': revision})
+
+    def test_newest_schema_passes(self):
+        self.assertEqual(f'revision {migration.revisions()[-1]}',
+                         self.success(self.check()))
+
+    def test_older_schema_fails(self):
+        before = migration.revisions()[-2]
+        self.set_revision(before)
+        text = self.failure(self.check())
+        self.assertIn(f'is at revision {before}', text)
+        self.assertIn('run "gpgpu-manage db sync"', text)
+
+    def test_newer_schema_fails_and_names_no_sync(self):
+        self.set_revision('9999')
+        text = self.failure(self.check())
+        self.assertIn('a newer one has upgraded it', text)
+        self.assertNotIn('db sync', text)
+
+    def test_schema_of_another_service_fails(self):
+        self.set_revision('b7f2d1a9c3e8')
+        text = self.failure(self.check())
+        self.assertIn('the database of another service', text)
+        self.assertNotIn('db sync', text)
+
+    def test_empty_database_fails(self):
+        database_fixture.empty(self.db.engine)
+        self.assertEqual(
+            'the database is empty: run "gpgpu-manage db sync"',
+            self.failure(self.check()))
+
+    def test_tables_without_a_revision_fail(self):
+        database_fixture.empty(self.db.engine)
+        with self.db.engine.begin() as connection:
+            connection.exec_driver_sql('CREATE TABLE volumes (id INTEGER)')
+        # The fixture drops the tables that it knows.
+        text = self.failure(self.check())
+        self.assertIn('the tables volumes: [database] connection names the '
+                      'database of another service', text)
+
+
+class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
+
+    def check(self, timeout=900):
+        with self.db.reader() as session:
+            return database.computes(session, timeout)
+
+    def set_host(self, **values):
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).values(**values))
+
+    def test_host_that_called_passes(self):
+        self.assertEqual('1 hosts, and all of them call',
+                         self.success(self.check()))
+
+    def test_silent_host_is_named(self):
+        self.report_second_host()
+        self.set_host(heard_at=1000.0)
+        text = self.warning(self.check())
+        self.assertIn(' on h1, h2: start it there', text)
+        self.assertIn('gpgpu-manage host delete HOST', text)
+
+    def test_host_that_never_called_is_silent(self):
+        self.set_host(heard_at=None)
+        self.assertIn(' on h1: ', self.warning(self.check()))
+
+    def test_deleted_host_is_neither_counted_nor_silent(self):
+        self.set_host(heard_at=None, deleted=sa.literal_column('id'))
+        self.assertEqual('0 hosts, and all of them call',
+                         self.success(self.check()))
+
+    def test_host_that_must_report_after_a_restore_is_named(self):
+        sessions.mark_restored(self.db)
+        self.assertIn('offer nothing: h1. Start nova-compute there',
+                      self.warning(self.check()))

@@ -1,0 +1,37 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of results and how they are joined."""
+
+from gpgpu_plugin.cmd.upgrade import result
+from tests.unit.cmd.upgrade import base
+
+
+class JoinTest(base.ResultTestCase):
+
+    def test_no_finding_is_a_success(self):
+        self.assertEqual('fine', self.success(result.join([], 'fine')))
+
+    def test_worst_finding_is_the_result_and_comes_first(self):
+        self.assertEqual('bad. odd. strange', self.failure(result.join([
+            result.warning('odd'), result.failure('bad'),
+            result.warning('strange')], 'fine')))
+
+
+class NamesTest(base.ResultTestCase):
+
+    def test_names_of_a_large_cloud_are_counted(self):
+        self.assertEqual('a, b', result.names(['a', 'b']))
+        hosts = [f'h{number}' for number in range(10)]
+        self.assertEqual('h0, h1, h2, h3, h4, h5, h6, h7',
+                         result.names(hosts[:8]))
+        self.assertEqual('h0, h1, h2, h3, h4, h5, h6, h7 and 2 more',
+                         result.names(hosts))
