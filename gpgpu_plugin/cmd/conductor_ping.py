@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import socket
 
 from cliff import lister
 
@@ -40,11 +41,17 @@ class ConductorPing(reach.Command, lister.Lister):
         parser.add_argument('--wait', type=_seconds, default=2.0,
                             metavar='SECONDS',
                             help='seconds to wait for answers (default: 2)')
+        parser.add_argument('--this-host', action='store_true',
+                            help='list those of this machine or container '
+                                 'alone, as a health check of it')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         answers = ping.ping(self.rpc_conf, self.transport,
                             wait=parsed_args.wait)
+        if parsed_args.this_host:
+            answers = tuple(answer for answer in answers
+                            if answer.host == socket.gethostname())
         if not answers:
             raise exception.ConductorUnavailable(
                 method='ping', timeout=parsed_args.wait)

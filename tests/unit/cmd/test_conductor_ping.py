@@ -12,6 +12,7 @@
 """Tests of ``conductor ping``."""
 
 import os
+import socket
 import threading
 import types
 
@@ -45,6 +46,17 @@ class ConductorPingTest(base.CommandTestCase):
             (os.getpid(), version.VERSION, conductor_contract.VERSION),
             (row['PID'], row['Version'], row['RPC Version']))
         self.assertRegex(row['Started At'], r'^20\d\d-.+\+00:00$')
+
+    def test_conductor_of_another_host_is_left_out_on_request(self):
+        for host, code in ((socket.gethostname(), 0), ('elsewhere', 1)):
+            self.useFixture(fixtures.MonkeyPatch(
+                'gpgpu_plugin.rpc.ping.ping',
+                lambda *_, host=host, **__: (ping.PingAnswer(
+                    host=host, pid=1, version='1', rpc_version='1',
+                    started_at=0),)))
+            self.assertEqual(0, self.manage('conductor', 'ping').code)
+            self.assertEqual(code, self.manage(
+                'conductor', 'ping', '--this-host').code, host)
 
     def test_ping_without_a_conductor_is_an_error(self):
         self.conductor.stop()
