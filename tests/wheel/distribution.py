@@ -33,20 +33,25 @@ def build(python: str, folder: pathlib.Path) -> pathlib.Path:
     :param folder: an empty one
     :returns: the wheel
     """
-    tracked = subprocess.run(
-        ['git', '-C', str(TOP), 'ls-files', '-z'], check=True, text=True,
-        capture_output=True).stdout.rstrip('\0').split('\0')
+    tracked = tracked_files()
     builder = _builder(python, folder / 'builder')
-    tree = _copy(tracked, folder / 'tree')
+    tree = copy(tracked, folder / 'tree')
     # Each from a copy of its own: what one leaves is not put into the next.
     claims.run([builder, '-c', SDIST, str(folder)],
-               cwd=_copy(tracked, folder / 'tree-of-sdist'))
+               cwd=copy(tracked, folder / 'tree-of-sdist'))
     [sdist] = folder.glob('*.tar.gz')
     of_tree = _wheel(builder, tree, folder / 'wheel')
     of_sdist = _wheel(builder, sdist, folder / 'wheel-of-sdist')
     _check_sdist(sdist, set(tracked))
     _check_same(of_tree, of_sdist)
     return of_tree
+
+
+def tracked_files() -> list[str]:
+    """Return the paths of the files that git tracks."""
+    return subprocess.run(
+        ['git', '-C', str(TOP), 'ls-files', '-z'], check=True, text=True,
+        capture_output=True).stdout.rstrip('\0').split('\0')
 
 
 def _builder(python: str, folder: pathlib.Path) -> str:
@@ -61,7 +66,8 @@ def _builder(python: str, folder: pathlib.Path) -> str:
     return builder
 
 
-def _copy(tracked: list[str], folder: pathlib.Path) -> pathlib.Path:
+def copy(tracked: list[str], folder: pathlib.Path) -> pathlib.Path:
+    """Copy files of the repository into a folder, and return the folder."""
     for name in tracked:
         # A file that was removed and not yet committed is none.
         if (TOP / name).exists():
