@@ -92,8 +92,9 @@ class Fresh:
         said = self.program('gpgpu-manage', '--version').strip()
         claims.check(said == f'gpgpu-manage {self._version}',
                      f'gpgpu-manage --version says {said!r}')
-        said = self.program('gpgpu-conductor', '--help')
-        claims.check(said.startswith('usage: gpgpu-conductor'), said)
+        for name in ('gpgpu-conductor', 'gpgpu-status'):
+            said = self.program(name, '--help')
+            claims.check(said.startswith(f'usage: {name}'), said)
         said = self.program('gpgpu-manage', '--help')
         claims.check('Could not' not in said and '  pci list ' in said, said)
         said = self.program('gpgpu-manage', 'pci', 'list')
@@ -102,8 +103,9 @@ class Fresh:
                             '--machine', 'hgx-h100-8')
         gpus = said.count('10de 2330 ')
         claims.check(gpus == 8, f'{gpus} GPUs in hgx-h100-8:\n{said}')
-        self.proved.append('gpgpu-manage --version, --help and pci list, and '
-                           'gpgpu-conductor --help run')
+        self.proved.append('gpgpu-manage --version, --help and pci list, '
+                           'gpgpu-conductor --help and gpgpu-status --help '
+                           'run')
 
     def _without_services(self) -> None:
         self._no_configuration()
