@@ -9,12 +9,20 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Replacement of small files that survives a power failure."""
+"""Files that survive a power failure."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import pathlib
+import typing
+import uuid
+from collections.abc import Iterator
+
+_CANNOT_SYNC = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})
+"""Errors of fsync for what has no disk, such as a pipe."""
 
 
 def replace(path: pathlib.Path, text: str) -> None:
@@ -33,7 +41,51 @@ def replace(path: pathlib.Path, text: str) -> None:
         # Otherwise the new name may reach the disk before the text.
         os.fsync(file.fileno())
     os.replace(new, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def new(path: pathlib.Path) -> Iterator[typing.IO[str]]:
+    """Return the context in which a new file is written.
+
+    It gets its name when it is complete and on disk. If the block fails,
+    there is no file.
+
+    :raises FileExistsError: a file has this name, and stays as it is
+    :raises OSError: the file cannot be written
+    """
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    unfinished = path.with_name(f'.{path.name}.{uuid.uuid4().hex}')
+    try:
+        with unfinished.open('x', encoding='utf-8', newline='') as file:
+            yield file
+            sync(file)
+        # Unlike a rename, it replaces no file that was made meanwhile.
+        path.hardlink_to(unfinished)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def sync(file: typing.IO[str]) -> None:
+    """Return when what was written to a file is on disk.
+
+    For a pipe or a terminal it returns when the text is written.
+
+    :raises OSError: it cannot be written
+    """
+    file.flush()
+    try:
+        os.fsync(file.fileno())
+    except OSError as exc:
+        # io.UnsupportedOperation has no number: a file in memory.
+        if exc.errno is not None and exc.errno not in _CANNOT_SYNC:
+            raise
+
+
+def _sync_folder(path: pathlib.Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
     finally:

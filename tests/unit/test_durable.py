@@ -11,12 +11,14 @@
 #    under the License.
 """Tests of files that must survive a power failure."""
 
+import io
 import os
 import pathlib
 
 import fixtures
 from oslotest import base
 
+from gpgpu_plugin import durable
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.vfio import baseline
@@ -66,6 +68,50 @@ class DurableTest(base.BaseTestCase):
         book = assignments.HostAssignments(f'{self.folder}/state.json')
         book.add_pending(['a'])
         self.check(f'{self.folder}/state.json')
+
+    def test_new_file_gets_its_name_when_it_is_on_disk(self):
+        path = pathlib.Path(self.folder) / 'sub' / 'new.csv'
+        path.parent.mkdir()
+        with durable.new(path) as file:
+            file.write('text')
+            self.assertFalse(path.exists())
+        self.assertEqual('text', path.read_text())
+        (first, unfinished, written), folder = self.events
+        self.assertEqual(('fsync', path.parent, 'text'),
+                         (first, unfinished.parent, written))
+        self.assertNotEqual(path, unfinished)
+        self.assertEqual(('fsync', path.parent, False), folder)
+        self.assertEqual([path.name], os.listdir(path.parent))
+
+    def test_file_that_exists_is_not_replaced(self):
+        path = pathlib.Path(self.folder) / 'new.csv'
+
+        def write():
+            with durable.new(path) as file:
+                file.write('mine')
+                # Another process, meanwhile.
+                path.write_text('other')
+        for _ in range(2):
+            self.assertRaises(FileExistsError, write)
+            self.assertEqual('other', path.read_text())
+            self.assertEqual([path.name], os.listdir(self.folder))
+
+    def test_file_whose_writer_fails_does_not_exist(self):
+        def write():
+            with durable.new(pathlib.Path(self.folder) / 'new.csv') as file:
+                file.write('text')
+                raise ValueError
+        self.assertRaises(ValueError, write)
+        self.assertEqual([], os.listdir(self.folder))
+
+    def test_what_has_no_disk_is_only_written(self):
+        reading, writing = os.pipe()
+        with open(reading, encoding='utf-8') as result:
+            with open(writing, 'w', encoding='utf-8') as file:
+                file.write('text')
+                durable.sync(file)
+            self.assertEqual('text', result.read())
+        durable.sync(io.StringIO())
 
     def test_designations(self):
         self.useFixture(fixtures.MockPatchObject(
