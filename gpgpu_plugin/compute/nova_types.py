@@ -247,6 +247,7 @@ class Flavor(typing.Protocol):
     """A flavor, as it was when the instance was built or resized."""
 
     id: int
+    name: str
     extra_specs: Mapping[str, str]
 
 

@@ -37,6 +37,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
@@ -93,6 +94,7 @@ class _Adoption:
         self._host = host
         self._listed = {assignment.uuid for assignment in book}
         self._unknown = unknown
+        self._adopted: list[models.Assignment] = []
         self._devices = {
             device.stable_id: device
             for device in device_db.of_hosts(session, [host.id])}
@@ -101,6 +103,13 @@ class _Adoption:
         """Adopt all that the database does not know."""
         for assignment in self._unknown:
             self._adopt(assignment, self._device(assignment))
+        self._session.flush()
+        used = [row.uuid for row in self._adopted
+                if assignment_db.is_used(row)]
+        if used:
+            # The book may be out of date: usage elsewhere goes on.
+            usage_db.begin(self._session, used, event_db.now(),
+                           ends_elsewhere=False)
 
     def _device(self, assignment: objects.Assignment) -> models.Device:
         """Return the row of a device, also of one that is absent.
@@ -140,6 +149,7 @@ class _Adoption:
         device.clean_token = None
         row = self._row(assignment, device)
         self._session.add(row)
+        self._adopted.append(row)
         event_db.add(self._session, 'adopt', self._host.name, device, row)
         LOG.warning('Adopted assignment %s of instance %s on %s (device %s), '
                     'which the database did not know', row.uuid,

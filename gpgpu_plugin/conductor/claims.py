@@ -44,6 +44,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_rules
@@ -312,7 +313,8 @@ def _assign(session: orm.Session, host: models.Host,
         device_db.swap(session, changes)
         assignment_db.insert(
             session, assigned, project_id=request.project_id,
-            user_id=request.user_id, claimed_at=event_db.now())
+            user_id=request.user_id, flavor=request.flavor,
+            claimed_at=event_db.now())
         event_db.add_all(session, 'claim', host.name,
                          [(row.device, row) for row in assigned])
     return assigned
@@ -369,13 +371,20 @@ def activate(db: api.Database, uuids: Sequence[str],
 def _activate(session: orm.Session, host: models.Host,
               rows: Sequence[assignment_db.AssignmentRow],
               ) -> list[device_db.DeviceRow]:
-    """End the leases of claims; return their devices afterwards."""
+    """End the leases of claims; return their devices afterwards.
+
+    The usage of a migration's destination begins with its confirmation.
+    """
     if not rows:
         return []
     changes = [(row.device, device_db.after(row.device, _Event.ACTIVATE))
                for row in rows]
     device_db.swap(session, changes)
     assignment_db.end_lease(session, rows)
+    used = [row.uuid for row in rows
+            if row.role == objects.ClaimRole.INSTANCE]
+    if used:
+        usage_db.begin(session, used, event_db.now())
     event_db.add_all(session, 'activate', host.name,
                      [(row.device, row) for row in rows])
     host_db.changed(host)

@@ -27,6 +27,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import session as session_obj
@@ -60,6 +61,8 @@ def confirm(
         outdated = _outdated(active, claimed)
         destination = [assignment for assignment in claimed
                        if assignment not in outdated]
+        # First, since it ends what the instance used before at the same time.
+        _begin_usage(session, destination)
         for assignment in (
                 *outdated, *_replaced(active, destination, confirmation)):
             releases.release_active(
@@ -154,6 +157,14 @@ def _replaced(active: Sequence[models.Assignment],
             assignment.uuid in confirmation.source_assignments
             or (assignment.host_id in hosts
                 and assignment.role == objects.ClaimRole.INSTANCE))]
+
+
+def _begin_usage(session: orm.Session,
+                 destination: Sequence[models.Assignment]) -> None:
+    used = [assignment.uuid for assignment in destination
+            if assignment.lease_expires_at is None]
+    if used:
+        usage_db.begin(session, used, event_db.now())
 
 
 def _become_instance(session: orm.Session, hosts: Mapping[int, models.Host],

@@ -27,6 +27,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
 from gpgpu_plugin.db import usage
+from gpgpu_plugin.objects import claim as claim_obj
 
 _ORDER = (models.Host.name, models.Assignment.id)
 
@@ -135,7 +136,7 @@ def active(session: orm.Session,
 
 def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
            project_id: str | None, user_id: str | None,
-           claimed_at: datetime.datetime) -> None:
+           flavor: str | None, claimed_at: datetime.datetime) -> None:
     """Store new assignments, in one statement.
 
     Unlike by ``session.add``, they are stored at once.
@@ -143,14 +144,30 @@ def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
     session.execute(_INSERT, [
         {name: getattr(row, name) for name in _NAMES} | {
             'device_id': row.device.id, 'active': 1, 'claimed_at': claimed_at,
-            'project_id': project_id, 'user_id': user_id}
+            'project_id': project_id, 'user_id': user_id, 'flavor': flavor}
         for row in rows])
 
 
 def end(session: orm.Session, rows: Collection[AssignmentRow],
         at: datetime.datetime) -> None:
-    """Record that assignments have ended, in one statement."""
+    """Record that assignments, and the usage of their devices, have ended.
+
+    That is one statement, and one for those whose devices a guest had.
+    """
     session.execute(_END, {'uuids': [row.uuid for row in rows], 'at': at})
+    used = [row.uuid for row in rows if is_used(row)]
+    if used:
+        usage.end(session, used, at)
+
+
+def is_used(row: AnyAssignment) -> bool:
+    """Return whether a guest has the device of an assignment for good.
+
+    The devices of a migration's destination are not the guest's until Nova
+    confirms it.
+    """
+    return (row.lease_expires_at is None
+            and row.role == claim_obj.ClaimRole.INSTANCE)
 
 
 def end_lease(session: orm.Session, rows: Collection[AssignmentRow]) -> None:

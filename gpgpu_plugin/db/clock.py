@@ -9,10 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The clock of the database, which all conductors share.
+"""The clock of the database, which all conductors share, and stored times.
 
-It is the time at which a statement begins, or a later one within the same
-statement. SQLite has milliseconds, the servers microseconds.
+The clock is the time at which a statement begins, or a later one within the
+same statement. SQLite has milliseconds, the servers microseconds.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ class now(functions.FunctionElement[float]):
     """The seconds since the epoch."""
 
     type = sa.Double()
+    inherit_cache = True
+
+
+class seconds(functions.FunctionElement[int]):
+    """The whole seconds from the epoch to a stored time, which is in UTC."""
+
+    type = sa.BigInteger()
     inherit_cache = True
 
 
@@ -48,3 +55,25 @@ def _mysql(*_arguments: object, **_options: typing.Any) -> str:
 @compiler.compiles(now, 'sqlite')
 def _sqlite(*_arguments: object, **_options: typing.Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiler.compiles(seconds, 'postgresql')
+def _postgresql_seconds(element: seconds, compiled: typing.Any,
+                        **options: typing.Any) -> str:
+    time = compiled.process(element.clauses, **options)
+    return f'CAST(floor(extract(epoch FROM {time})) AS BIGINT)'
+
+
+@compiler.compiles(seconds, 'mysql')
+@compiler.compiles(seconds, 'mariadb')
+def _mysql_seconds(element: seconds, compiled: typing.Any,
+                   **options: typing.Any) -> str:
+    time = compiled.process(element.clauses, **options)
+    return f"TIMESTAMPDIFF(SECOND, '1970-01-01', {time})"
+
+
+@compiler.compiles(seconds, 'sqlite')
+def _sqlite_seconds(element: seconds, compiled: typing.Any,
+                    **options: typing.Any) -> str:
+    time = compiled.process(element.clauses, **options)
+    return f"CAST(strftime('%s', {time}) AS INTEGER)"

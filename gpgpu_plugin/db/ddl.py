@@ -70,6 +70,23 @@ def _check_column(table: str, column: sa.Column[typing.Any],
             f'it is {found["type"]}, nullable={found["nullable"]}')
 
 
+def make_nullable(table: str, column: sa.Column[typing.Any]) -> None:
+    """Let a column be NULL, also by default, unless it may be already.
+
+    SQLite copies the table for it.
+
+    :raises Conflict: the column has another type
+    """
+    [found] = [found for found in sa.inspect(op.get_bind()).get_columns(table)
+               if found['name'] == column.name]
+    if found['nullable']:
+        _check_column(table, column, found)
+        return
+    with op.batch_alter_table(table) as batch:
+        batch.alter_column(column.name, existing_type=column.type,
+                           nullable=True, server_default=None)
+
+
 def create_index(name: str, table: str, columns: list[str]) -> None:
     """Create an index of a table.
 

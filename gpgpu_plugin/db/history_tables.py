@@ -25,37 +25,50 @@ from gpgpu_plugin.db import column
 
 
 class Usage(column.Base):
-    """Usage of a device, kept after its assignment was deleted.
+    """Usage of a device by an instance, from its beginning.
 
-    It stands by itself, so that it outlives what it names.
+    It stands by itself, so that it outlives what it names: host, device,
+    variant, flavor and assignment.
     ``assignment_uuid``: the assignment. ``instance_uuid``, ``role``,
     ``project_id``, ``user_id``: who used the device, as in ``assignments``.
-    ``host``, ``variant``, ``vgpu_type``, ``resource_class``: what was used;
-    a variant that was deleted first is NULL. ``began_at``, ``ended_at``: when
-    (UTC).
+    ``flavor``: its name at the time of the claim; NULL: unknown. ``host``,
+    ``device_uuid``, ``address``, ``serial``, ``variant``, ``vgpu_type``,
+    ``resource_class``: what was used, as it was in the beginning. The serial
+    number of a vGPU is that of its GPU; NULL: unknown. ``began_at``,
+    ``ended_at``: when (UTC, whole seconds); NULL: it goes on.
+    ``exported_at``: when ``usage export`` wrote it; NULL: not yet.
 
     Unique key: the usage of an assignment is kept once, and the UUID remains
-    known. Index ``project_id``, ``ended_at``: the usage of a project in a
-    period.
+    known. Indexes: the usage of a project, of a host and of all in a period;
+    the usage of an instance, which ends elsewhere when it moves; what is to
+    be exported, in the order of the end.
     """
 
     __tablename__ = 'usages'
     __table_args__ = (sa.UniqueConstraint('assignment_uuid'),
-                      sa.Index(None, 'project_id', 'ended_at'))
+                      sa.Index(None, 'project_id', 'ended_at'),
+                      sa.Index(None, 'host', 'ended_at'),
+                      sa.Index(None, 'ended_at'),
+                      sa.Index(None, 'instance_uuid'),
+                      sa.Index(None, 'exported_at', 'ended_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     assignment_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     instance_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
     project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    flavor: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     host: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    device_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    address: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
+    serial: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     variant: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     resource_class: orm.Mapped[str] = orm.mapped_column(column.NAME)
     began_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
         server_default=column.UNKNOWN_TIME)
-    ended_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=column.UNKNOWN_TIME)
+    ended_at: orm.Mapped[datetime.datetime | None]
+    exported_at: orm.Mapped[datetime.datetime | None]
 
 
 class Event(column.Base):

@@ -374,6 +374,8 @@ class Assignment(Base):
     devices, another one is refused. ``allocated``: an allocation in Placement
     covers it. ``project_id``, ``user_id``, ``claimed_at``, ``ended_at``: who
     used the device and when (UTC), after Nova has forgotten the instance.
+    ``flavor``: name of the flavor that was claimed for, NULL if the host did
+    not say.
     ``lease_expires_at``: seconds since the epoch until which a claim that
     nobody activated lasts. ``host_generation``: the generation of the host
     before the claim, which orders the claims on it; 0: unknown.
@@ -413,6 +415,7 @@ class Assignment(Base):
         default=False, server_default='0')
     project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    flavor: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     claimed_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
         server_default=column.UNKNOWN_TIME)
     lease_expires_at: orm.Mapped[float | None] = orm.mapped_column(

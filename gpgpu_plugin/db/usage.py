@@ -9,41 +9,155 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of ``usages``, which are made of assignments before these go."""
+"""Rows of ``usages``, from the beginning to the end of each usage.
+
+A usage begins when a guest runs with a device: when a claim is activated or,
+for a migration, when Nova confirms it. It ends with the assignment, or when
+the instance begins to use devices elsewhere, whatever comes first. Claims that
+no guest used, and devices of a migration that was reverted, have none.
+"""
 
 from __future__ import annotations
+
+import datetime
+import json
+import typing
+from collections.abc import Collection
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import claim as claim_obj
 
-_COPIED = ('instance_uuid', 'role', 'project_id', 'user_id', 'vgpu_type',
-           'resource_class', 'ended_at')
+TABLE = models.Base.metadata.tables['usages']
 
-_COLUMNS = ('assignment_uuid', 'began_at', 'host', 'variant', *_COPIED)
+_ASSIGNMENTS = models.Base.metadata.tables['assignments']
+_HOSTS = models.Base.metadata.tables['hosts']
+_DEVICES = models.Base.metadata.tables['devices']
+_GPUS = _DEVICES.alias('gpus')
+_GROUPS = models.Base.metadata.tables['host_gpu_groups']
+_VARIANTS = models.Base.metadata.tables['variants']
+_ON_INSTANCE = TABLE.alias('on_instance')
+
+IS_USED = sa.and_(_ASSIGNMENTS.c.lease_expires_at.is_(None),
+                  _ASSIGNMENTS.c.role == str(claim_obj.ClaimRole.INSTANCE))
+"""Condition that a guest has or had the device of an assignment."""
+
+_COPIED = (
+    _ASSIGNMENTS.c.uuid.label('assignment_uuid'),
+    *(_ASSIGNMENTS.c[name] for name in (
+        'instance_uuid', 'project_id', 'user_id', 'flavor', 'vgpu_type',
+        'resource_class')),
+    _HOSTS.c.name.label('host'), _DEVICES.c.uuid.label('device_uuid'),
+    _DEVICES.c.address, _VARIANTS.c.name.label('variant'))
+_NAMES = tuple(column.name for column in _COPIED)
+_SOURCE = (
+    _ASSIGNMENTS
+    .join(_HOSTS, _ASSIGNMENTS.c.host_id == _HOSTS.c.id)
+    .join(_DEVICES, _ASSIGNMENTS.c.device_id == _DEVICES.c.id)
+    .outerjoin(_GPUS, _DEVICES.c.parent_id == _GPUS.c.id)
+    .outerjoin(_GROUPS, _DEVICES.c.group_id == _GROUPS.c.id)
+    .outerjoin(_VARIANTS, _GROUPS.c.variant_id == _VARIANTS.c.id))
+_USED = sa.select(
+    *_COPIED, _DEVICES.c.pci_function.label('function'),
+    _GPUS.c.pci_function.label('function_of_gpu'))
+
+_BEGINNING = (
+    _USED.add_columns(_ON_INSTANCE.c.assignment_uuid.label('elsewhere'))
+    .select_from(_SOURCE.outerjoin(_ON_INSTANCE, sa.and_(
+        _ON_INSTANCE.c.instance_uuid == _ASSIGNMENTS.c.instance_uuid,
+        _ON_INSTANCE.c.ended_at.is_(None))))
+    .where(_ASSIGNMENTS.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+    .order_by(_ASSIGNMENTS.c.id))
+_ENDED = (
+    _USED.add_columns(_ASSIGNMENTS.c.claimed_at, _ASSIGNMENTS.c.ended_at,
+                      TABLE.c.id.label('known'))
+    .select_from(_SOURCE.outerjoin(
+        TABLE, TABLE.c.assignment_uuid == _ASSIGNMENTS.c.uuid))
+    .where(_ASSIGNMENTS.c.active.is_(None),
+           _ASSIGNMENTS.c.ended_at.is_not(None), IS_USED,
+           TABLE.c.ended_at.is_(None)))
+_INSERT = sa.insert(TABLE).inline()
+# By the unique key alone: MariaDB locks all rows of the index that it reads.
+_END = (sa.update(TABLE)
+        .where(TABLE.c.assignment_uuid.in_(
+            sa.bindparam('uuids', expanding=True)))
+        .values(ended_at=sa.func.coalesce(
+            TABLE.c.ended_at, sa.bindparam('at', type_=sa.DateTime()))))
+
+
+def begin(session: orm.Session, uuids: Collection[str],
+          at: datetime.datetime, *, ends_elsewhere: bool = True) -> None:
+    """Record that guests begin to use the devices of assignments.
+
+    :param uuids: of assignments without a usage
+    :param ends_elsewhere: the guests use nothing else from now on, such as
+        the devices on a host that an instance was evacuated from, which
+        stay assigned until that host is back
+    """
+    # Not INSERT ... SELECT, for which MariaDB locks each row that it reads,
+    # those of variants too. An UPDATE that finds no row locks a gap.
+    rows = session.execute(_BEGINNING, {'uuids': list(uuids)}).mappings().all()
+    elsewhere = {row['elsewhere'] for row in rows} - {None, *uuids}
+    if ends_elsewhere and elsewhere:
+        _end(session, elsewhere, at)
+    found = {row['assignment_uuid']: _values(row, at, None) for row in rows}
+    if found:
+        session.execute(_INSERT, list(found.values()))
+
+
+def end(session: orm.Session, uuids: Collection[str],
+        at: datetime.datetime) -> None:
+    """Record that the usage of assignments ends, unless it ended before."""
+    if _end(session, uuids, at) < len(uuids):
+        # A conductor of the previous version activated them.
+        keep(session, _ASSIGNMENTS.c.uuid.in_(list(uuids)))
 
 
 def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
-    """Store the usage of ended assignments.
+    """Complete the usage of ended assignments.
+
+    A conductor of the previous version neither begins nor ends it.
 
     :param which: condition on ``assignments``
     """
-    found = (
-        sa.select(
-            models.Assignment.uuid, models.Assignment.claimed_at,
-            models.Host.name, models.Variant.name,
-            *(getattr(models.Assignment, name) for name in _COPIED))
-        .join(models.Host, models.Assignment.host_id == models.Host.id)
-        .join(models.Device, models.Assignment.device_id == models.Device.id)
-        .outerjoin(models.Group, models.Device.group_id == models.Group.id)
-        .outerjoin(models.Variant,
-                   models.Group.variant_id == models.Variant.id)
-        .where(models.Assignment.active.is_(None),
-               models.Assignment.ended_at.is_not(None), which))
-    # Not INSERT ... SELECT, for which MariaDB locks each row that it reads,
-    # those of the hosts too.
-    rows = [dict(zip(_COLUMNS, row, strict=True))
-            for row in session.execute(found)]
-    if rows:
-        session.execute(sa.insert(models.Usage), rows)
+    rows = session.execute(_ENDED.where(which)).mappings().all()
+    new = [_values(row, row['claimed_at'], row['ended_at']) for row in rows
+           if row['known'] is None]
+    if new:
+        session.execute(_INSERT, new)
+    for row in rows:
+        if row['known'] is not None:
+            _end(session, [row['assignment_uuid']], row['ended_at'])
+
+
+def _end(session: orm.Session, uuids: Collection[str],
+         at: datetime.datetime) -> int:
+    """Return the number of usages that have ended now."""
+    result = typing.cast('sa.CursorResult[object]', session.execute(
+        _END, {'uuids': sorted(uuids), 'at': _whole(at)}))
+    return result.rowcount
+
+
+def _values(row: sa.RowMapping, began_at: datetime.datetime,
+            ended_at: datetime.datetime | None) -> dict[str, object]:
+    return {name: row[name] for name in _NAMES} | {
+        'role': str(claim_obj.ClaimRole.INSTANCE),
+        'serial': (_serial(row['function'])
+                   or _serial(row['function_of_gpu'])),
+        'began_at': _whole(began_at),
+        'ended_at': None if ended_at is None else _whole(ended_at)}
+
+
+def _serial(function: str | None) -> str | None:
+    serial: str | None = json.loads(function or '{}').get('serial')
+    return serial
+
+
+def _whole(at: datetime.datetime) -> datetime.datetime:
+    """Return a time in whole seconds, which all databases keep.
+
+    What ends and what begins at one time have no gap between them.
+    """
+    return at.replace(microsecond=0)

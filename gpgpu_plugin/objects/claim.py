@@ -46,6 +46,7 @@ class ClaimRequest:
         None for the role ``instance``
     :ivar source_host: from which the migration is; it may end this claim and
         confirm the migration. None: only ``host`` may
+    :ivar flavor: name of the flavor that the devices are for
     :ivar allocated: units of the instance's Placement allocation by provider
         UUID and resource class, on any provider; the conductor uses only those
         of its own providers
@@ -65,6 +66,7 @@ class ClaimRequest:
     source_host: str | None = None
     project_id: str | None = None
     user_id: str | None = None
+    flavor: str | None = None
     request: request_mod.Request
     allocated: dict[str, dict[str, int]] = dataclasses.field(
         default_factory=dict)

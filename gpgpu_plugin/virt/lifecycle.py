@@ -166,7 +166,8 @@ class LifecycleMixin(service.ServiceMixin):
         run = steps.Spawn(
             tracker=self.gpu_tracker, claimed=fit.follow,
             request=fit.extend(self._gpu_claim_request(
-                instance, request, allocations, instance.numa_topology)),
+                instance, instance.flavor, request, allocations,
+                instance.numa_topology)),
             spawn=nova_spawn,
             destroy=functools.partial(
                 super().destroy, context, instance,
@@ -240,7 +241,8 @@ class LifecycleMixin(service.ServiceMixin):
         return virt_exception.Build.EVACUATION
 
     def _gpu_claim_request(
-            self, instance: nova_types.Instance, request: request_mod.Request,
+            self, instance: nova_types.Instance, flavor: nova_types.Flavor,
+            request: request_mod.Request,
             allocations: nova_types.Allocations | None,
             topology: nova_types.NUMATopology | None,
             migration: nova_types.Migration | None = None,
@@ -258,6 +260,7 @@ class LifecycleMixin(service.ServiceMixin):
             source_host=(None if migration is None
                          else migration.source_compute),
             project_id=instance.project_id, user_id=instance.user_id,
+            flavor=flavor.name,
             numa_nodes=None if topology is None else tuple(
                 sorted({cell.id for cell in topology.cells})),
             request=request, allocated={

@@ -212,7 +212,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             assert instance.migration_context is not None
             return claim(
                 self.gpu_tracker, self._gpu_claim_request(
-                    instance, request, allocations,
+                    instance, flavor, request, allocations,
                     instance.migration_context.new_numa_topology, migration),
                 numa.MoveFit(
                     virtapi=self.virtapi, instance=instance, flavor=flavor,

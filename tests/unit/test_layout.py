@@ -55,6 +55,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0013_caller_keys.py': _MIGRATION,
     'db/migrations/versions/v0014_identities_of_devices.py': _MIGRATION,
     'db/migrations/versions/v0015_unsupported_variants.py': _MIGRATION,
+    'db/migrations/versions/v0016_running_usages.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',

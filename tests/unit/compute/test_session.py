@@ -59,6 +59,8 @@ class SessionCase(base.ComputeTestCase):
                     models.Assignment.uuid.in_(uuids))):
                 row.device.state = 'available'
                 session.delete(row)
+            session.execute(sa.delete(models.Usage).where(
+                models.Usage.assignment_uuid.in_(uuids)))
 
 
 class SecondComputeTest(SessionCase):

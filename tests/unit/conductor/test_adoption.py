@@ -13,6 +13,8 @@
 
 import dataclasses
 
+import sqlalchemy as sa
+
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
@@ -55,6 +57,8 @@ class AdoptionMixin:
                     models.Assignment.uuid.in_(base.uuids(claim))):
                 row.device.state = 'available'
                 session.delete(row)
+            session.execute(sa.delete(models.Usage).where(
+                models.Usage.assignment_uuid.in_(base.uuids(claim))))
 
 
 class AdoptionTest(AdoptionMixin, base.ConductorTestCase):

@@ -104,9 +104,11 @@ class StatementsTest(base.ConductorTestCase):
             # Lock, load (2), devices, assignments, events, host, capacities.
             uuids = base.uuids(self.count(
                 8, self.claim, number, instance=f'i{number}'))
-            # The host; lock, load (2), devices, assignments, events, host.
-            self.count(8, claims.activate, self.db, uuids)
-            self.count(8, releases.release, self.db, uuids)
+            # The host; lock, load (2), devices, assignments, their usage
+            # (2), events, host.
+            self.count(10, claims.activate, self.db, uuids)
+            # The same, with one for the usage.
+            self.count(9, releases.release, self.db, uuids)
         [task] = cleaning.tasks(self.db, 'h1')[:1]
         # The host; lock, load (2), device, event, host, the end of its chain
         # (2), and in the end the capacities.

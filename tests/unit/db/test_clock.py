@@ -11,11 +11,13 @@
 #    under the License.
 """Tests of the database's clock on SQLite."""
 
+import datetime
 import time
 
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import models
 from tests.unit.db import base
 
 
@@ -32,3 +34,11 @@ class ClockTest(base.DatabaseTestCase):
             first = session.scalar(sa.select(clock.now()))
             while session.scalar(sa.select(clock.now())) == first:
                 pass
+
+    def test_seconds_of_a_stored_time_are_whole(self):
+        at = datetime.datetime(2026, 10, 31, 1, 2, 3, 987654)
+        self.add(models.Event(at=at, kind='x'))
+        with self.db.reader() as session:
+            self.assertEqual(
+                int(at.replace(tzinfo=datetime.UTC).timestamp()),
+                session.scalar(sa.select(clock.seconds(models.Event.at))))

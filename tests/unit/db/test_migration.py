@@ -12,6 +12,7 @@
 """Tests that migrations create the models' schema, on SQLite."""
 
 import contextlib
+import datetime
 import itertools
 import pathlib
 import subprocess
@@ -338,6 +339,31 @@ class MigrationMixin:
                     models.Device.uuid, models.Device.state,
                     models.Device.clean_token, models.Device.cleaned_steps)
                 .order_by(models.Device.uuid).all())
+
+    def test_usage_of_revision_15_stays_and_may_begin_before_it_ends(self):
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0015')
+        with self.db.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "INSERT INTO usages (assignment_uuid, instance_uuid, role, "
+                "project_id, host, vgpu_type, resource_class, began_at, "
+                "ended_at) VALUES ('a1', 'i1', 'instance', 'p1', 'h1', "
+                "'passthrough', 'C', '2026-10-01 10:00:00', "
+                "'2026-10-01 11:00:00')")
+        migration.sync(self.db.engine)
+        with self.db.writer() as session:
+            session.add(models.Usage(
+                assignment_uuid='a2', instance_uuid='i1', role='instance',
+                host='h1', vgpu_type='passthrough', resource_class='C'))
+        with self.db.reader() as session:
+            self.assertEqual(
+                [('a1', 'p1', datetime.datetime(2026, 10, 1, 11), None, None),
+                 ('a2', None, None, None, None)],
+                session.query(
+                    models.Usage.assignment_uuid, models.Usage.project_id,
+                    models.Usage.ended_at, models.Usage.exported_at,
+                    models.Usage.flavor)
+                .order_by(models.Usage.assignment_uuid).all())
 
     def test_revision_of_another_service_is_refused(self):
         with self.db.engine.begin() as connection:

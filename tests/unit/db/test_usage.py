@@ -9,54 +9,254 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of the usage that outlives assignments."""
+"""Tests of when usage begins and ends, and of what it outlives."""
 
+import datetime
+
+import fixtures
 import sqlalchemy as sa
 
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage
+from gpgpu_plugin.objects import claim as claim_obj
 from tests.unit.conductor import base
+from tests.unit.conductor import test_adoption
+from tests.unit.conductor import vgpu_base
+
+START = datetime.datetime(2026, 11, 1)
+TENANT = {'project_id': 'p1', 'user_id': 'u1', 'flavor': 'gpu.large'}
 
 
-class UsageTest(base.ConductorTestCase):
+class UsageMixin:
+    """A clock of which each reading is 1.5 seconds later."""
 
-    def used(self):
+    def setUp(self):
+        self.readings = 0
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.event.now', self.now))
+
+    def now(self):
+        self.readings += 1
+        return START + datetime.timedelta(seconds=1.5 * self.readings)
+
+    def used(self, **where):
         with self.db.reader() as session:
-            return [dict(row) for row in session.execute(
-                sa.select(models.Usage.__table__)).mappings()]
+            rows = [dict(row) for row in session.execute(
+                sa.select(models.Usage.__table__)
+                .order_by(models.Usage.id)).mappings()]
+        return [row for row in rows
+                if all(row[name] == value for name, value in where.items())]
 
-    def keep(self):
-        with self.db.writer() as session:
-            usage.keep(session, sa.true())
+    def running(self, **where):
+        return [row['assignment_uuid']
+                for row in self.used(ended_at=None, **where)]
 
-    def test_usage_says_who_had_which_device_and_when(self):
-        [assignment] = self.boot(1).assignments
-        releases.release(self.db, [assignment.uuid])
-        with self.db.reader() as session:
-            row = session.scalars(sa.select(models.Assignment)).one()
-        self.keep()
+    def lifetimes(self):
+        """Return host, beginning and end of each usage."""
+        return [(row['host'], row['began_at'], row['ended_at'])
+                for row in self.used()]
+
+
+class UsageTest(UsageMixin, base.ConductorTestCase):
+
+    functions = (base.replace(0, serial='1321020'), *base.EIGHT[1:])
+
+    def move(self, count=1, host='h2', migration='m1'):
+        granted = self.claim_destination(count, migration, host=host)
+        claims.activate(self.db, base.uuids(granted))
+        return base.uuids(granted)
+
+    def confirm(self, source, migration='m1'):
+        confirmation.confirm(self.db, claim_obj.MigrationConfirmation(
+            instance_uuid='i1', migration_uuid=migration,
+            source_assignments=tuple(source)))
+
+    def test_usage_says_who_has_which_device_since_when(self):
+        granted = claims.claim(self.db, base.dataclasses.replace(
+            self.request(1), **TENANT), lease=60)
+        [assignment] = granted.assignments
+        self.assertEqual([], self.used())
+        claims.activate(self.db, [assignment.uuid])
         [found] = self.used()
         self.assertEqual({
             'id': found['id'], 'assignment_uuid': assignment.uuid,
-            'instance_uuid': 'i1', 'role': 'instance',
-            'project_id': row.project_id, 'user_id': row.user_id,
-            'host': 'h1', 'variant': 'H100', 'vgpu_type': 'passthrough',
+            'instance_uuid': 'i1', 'role': 'instance', **TENANT,
+            'host': 'h1', 'device_uuid': assignment.device_uuid,
+            'address': assignment.address, 'serial': '1321020',
+            'variant': 'H100', 'vgpu_type': 'passthrough',
             'resource_class': 'CUSTOM_GPU_H100',
-            'began_at': row.claimed_at, 'ended_at': row.ended_at}, found)
+            'began_at': found['began_at'], 'ended_at': None,
+            'exported_at': None}, found)
+        self.assertGreater(found['began_at'], START)
+        releases.release(self.db, [assignment.uuid])
+        [ended] = self.used()
+        self.assertGreater(ended['ended_at'], ended['began_at'])
+        self.assertEqual({**found, 'ended_at': ended['ended_at']}, ended)
 
-    def test_active_assignment_is_no_usage_yet(self):
-        self.boot(1)
-        self.keep()
+    def test_times_are_whole_seconds(self):
+        releases.release(self.db, base.uuids(self.boot(1)))
+        [(_, began, ended)] = self.lifetimes()
+        self.assertEqual((0, 0), (began.microsecond, ended.microsecond))
+
+    def test_claim_that_no_guest_used_is_no_usage(self):
+        for touched in (True, False):
+            releases.abort(self.db, base.uuids(self.claim(1)),
+                           touched=touched, fault=None)
+        releases.release(self.db, base.uuids(self.claim(1)))
+        with self.db.writer() as session:
+            usage.keep(session, sa.true())
         self.assertEqual([], self.used())
 
-    def test_usage_survives_host_and_variant(self):
+    def test_activation_that_is_repeated_begins_nothing(self):
+        uuids = base.uuids(self.boot(2))
+        before = self.used()
+        claims.activate(self.db, uuids)
+        self.assertEqual(before, self.used())
+
+    def test_release_that_is_repeated_ends_nothing(self):
+        uuids = base.uuids(self.boot(2))
+        releases.release(self.db, uuids)
+        before = self.used()
+        releases.release(self.db, uuids)
+        self.assertEqual(before, self.used())
+
+    def test_confirmed_migration_has_neither_gap_nor_overlap(self):
+        self.report_second_host()
+        source = base.uuids(self.boot(2))
+        moved = self.move(2)
+        self.assertEqual(source, self.running())
+        self.confirm(source)
+        self.assertEqual(moved, self.running(host='h2', role='instance'))
+        self.assertEqual(moved, self.running())
+        (_, _, left), _, (_, arrived, _), _ = self.lifetimes()
+        self.assertEqual(left, arrived)
+
+    def test_confirmed_resize_on_the_same_host_has_no_gap(self):
+        source = base.uuids(self.boot(2))
+        moved = self.move(3, host='h1')
+        self.confirm(source)
+        self.assertEqual(moved, self.running())
+        self.assertEqual(
+            {row['ended_at'] for row in self.used()} - {None},
+            {row['began_at'] for row in self.used(ended_at=None)})
+
+    def test_reverted_migration_is_usage_of_the_source_alone(self):
+        self.report_second_host()
+        source = base.uuids(self.boot(1))
+        before = self.used()
+        releases.release(self.db, self.move())
+        self.assertEqual(before, self.used())
+        releases.release(self.db, source)
+        self.assertEqual(1, len(self.used()))
+
+    def test_resize_to_a_flavor_without_gpus_ends_usage(self):
+        self.confirm(base.uuids(self.boot(2)))
+        self.assertEqual([], self.running())
+        self.assertEqual(2, len(self.used()))
+
+    def test_evacuation_ends_usage_of_the_host_that_is_down(self):
+        self.report_second_host()
+        left = base.uuids(self.boot(2))
+        here = base.uuids(self.boot(2, host='h2'))
+        self.assertEqual(here, self.running())
+        (_, _, ended), _, (_, began, _), _ = before = self.lifetimes()
+        self.assertEqual(ended, began)
+        # The host is back.
+        releases.release(self.db, left)
+        self.assertEqual(before, self.lifetimes())
+
+    def test_usage_of_others_goes_on(self):
+        self.report_second_host()
+        other = base.uuids(self.boot(2, 'i2'))
+        here = base.uuids(self.boot(2, host='h2'))
+        self.assertEqual([*other, *here], self.running())
+
+    def test_usage_survives_host_device_and_variant(self):
         releases.release(self.db, base.uuids(self.boot(2)))
+        before = self.used()
         variant_admin.delete(self.db, 'H100')
         host_admin.delete(self.db, 'h1', force=True)
+        self.assertEqual((), device_admin.list_all(self.db))
+        self.assertEqual(before, self.used())
+        self.assertEqual([('h1', 'H100')] * 2, [
+            (row['host'], row['variant']) for row in before])
+
+    # -- a conductor of the previous version runs too -----------------------
+
+    def change(self, statement):
+        with self.db.writer() as session:
+            session.execute(statement)
+
+    def test_usage_that_the_previous_version_did_not_begin_ends(self):
+        [first, second] = base.uuids(self.boot(2))
+        self.change(sa.delete(models.Usage).where(
+            models.Usage.assignment_uuid == first))
+        with self.db.reader() as session:
+            claimed = session.scalars(
+                sa.select(models.Assignment.claimed_at)).first()
+        releases.release(self.db, [first, second])
+        [found] = self.used(assignment_uuid=first)
+        self.assertEqual(claimed.replace(microsecond=0), found['began_at'])
         self.assertEqual(
-            [('h1', None, 'CUSTOM_GPU_H100')] * 2,
-            [(row['host'], row['variant'], row['resource_class'])
-             for row in self.used()])
+            self.used(assignment_uuid=second)[0]['ended_at'],
+            found['ended_at'])
+
+    def test_usage_that_the_previous_version_did_not_end_is_completed(self):
+        releases.release(self.db, base.uuids(self.boot(1)))
+        before = self.used()
+        self.change(sa.update(models.Usage).values(ended_at=None))
+        host_admin.delete(self.db, 'h1', force=True)
+        self.assertEqual(before, self.used())
+
+
+class VGPUUsageTest(UsageMixin, vgpu_base.VGPUTestCase):
+
+    functions = (vgpu_base.t4(0, serial='0420'),)
+
+    def test_vgpu_has_address_and_serial_number_of_its_gpu(self):
+        self.ask('i1', Q4=2)
+        claims.activate(self.db, [
+            row.uuid for row in claims.of_instance(self.db, 'i1')])
+        rows = self.used()
+        self.assertEqual(
+            [('0000:00:00.0', '0420', 'T4', 'T4-4Q')] * 2,
+            [(row['address'], row['serial'], row['variant'],
+              row['vgpu_type']) for row in rows])
+        self.assertEqual(2, len({row['device_uuid'] for row in rows}))
+
+
+class AdoptedUsageTest(UsageMixin, test_adoption.AdoptionMixin,
+                       base.ConductorTestCase):
+
+    def test_usage_of_an_adopted_assignment_begins_with_the_adoption(self):
+        granted = self.boot(2)
+        self.forget(granted)
+        self.restored(self.book(granted))
+        self.assertEqual(base.uuids(granted), self.running(
+            flavor=None, project_id=None, variant='H100'))
+
+    def test_adopted_destination_is_usage_after_its_confirmation(self):
+        granted = self.claim_destination(1, 'm1', source='h1')
+        claims.activate(self.db, base.uuids(granted))
+        self.forget(granted)
+        origin = self.restored(self.book(granted))
+        self.assertEqual([], self.used())
+        confirmation.confirm(self.db, claim_obj.MigrationConfirmation(
+            instance_uuid='i1', migration_uuid='m1'), origin)
+        self.assertEqual(base.uuids(granted), self.running())
+
+    def test_book_that_is_out_of_date_ends_no_usage_elsewhere(self):
+        left = self.boot(1)
+        self.report_second_host()
+        here = self.boot(1, host='h2')
+        self.forget(left)
+        self.restored(self.book(left))
+        self.assertEqual({*base.uuids(left), *base.uuids(here)},
+                         set(self.running()))

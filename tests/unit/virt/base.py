@@ -37,7 +37,8 @@ class DriverTestCase(base.ComputeTestCase):
 
     def make_instance(self, gpus=2, **kwargs):
         flavor = types.SimpleNamespace(
-            id=1, vcpus=1, memory_mb=1, root_gb=1, extra_specs={
+            id=1, name='gpu.large', vcpus=1, memory_mb=1, root_gb=1,
+            extra_specs={
                 'resources:CUSTOM_GPU_H100': str(gpus)} if gpus else {})
         return types.SimpleNamespace(**{
             'uuid': 'i1', 'name': 'guest', 'project_id': 'p', 'user_id': 'u',

@@ -238,10 +238,11 @@ class LifecycleTest(base.DriverTestCase):
             self.spawn(1, uuid=f'i-{nodes}', numa_topology=topology)
             request = claim.call_args.args[2]
             self.assertEqual(
-                (nodes, 'h1', claim_obj.ClaimRole.INSTANCE, None, 'p', 'u'),
+                (nodes, 'h1', claim_obj.ClaimRole.INSTANCE, None, 'p', 'u',
+                 'gpu.large'),
                 (request.numa_nodes, request.host, request.role,
                  request.migration_uuid, request.project_id,
-                 request.user_id))
+                 request.user_id, request.flavor))
 
     def test_rebuild_in_place_keeps_the_devices_without_a_call(self):
         instance = self.spawn(2)
