@@ -49,6 +49,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
@@ -61,6 +62,7 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import arrival
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
@@ -398,3 +400,22 @@ class ConductorManager(conductor_contract.Conductor):
     def device_ledger_head(self, ctxt: _Context, *,
                            device: str) -> ledger.Head:
         return ledger_admin.head(self._db, device)
+
+    def usage_list(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
+                   limit: int, marker: str | None,
+                   ) -> tuple[usage_obj.UsageInfo, ...]:
+        return usage_admin.list_all(self._db, query, limit, marker)
+
+    def usage_summary(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
+                      by: Sequence[str], limit: int, marker: str | None,
+                      ) -> tuple[usage_obj.UsageSum, ...]:
+        return usage_admin.summary(self._db, query, by, limit, marker)
+
+    def usage_unexported(self, ctxt: _Context, *, limit: int,
+                         marker: str | None,
+                         ) -> tuple[usage_obj.UsageInfo, ...]:
+        return usage_admin.unexported(self._db, limit, marker)
+
+    def usage_mark_exported(self, ctxt: _Context, *, usages: Sequence[str],
+                            ) -> int:
+        return usage_admin.mark_exported(self._db, usages)

@@ -34,6 +34,7 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import caller as caller_mod
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
@@ -409,3 +410,30 @@ class ConductorAPI(_Conductor):
 
     def device_ledger_head(self, ctxt: _Context, device: str) -> ledger.Head:
         return self._call(_Conductor.device_ledger_head, ctxt, device=device)
+
+    def usage_list(self, ctxt: _Context, query: usage_obj.UsageQuery,
+                   limit: int | None = None, marker: str | None = None,
+                   ) -> tuple[usage_obj.UsageInfo, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.usage_list, ctxt, query=query, limit=limit,
+            marker=marker), limit, marker)
+
+    def usage_summary(self, ctxt: _Context, query: usage_obj.UsageQuery,
+                      by: Sequence[str], limit: int | None = None,
+                      marker: str | None = None,
+                      ) -> tuple[usage_obj.UsageSum, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.usage_summary, ctxt, query=query, by=by, limit=limit,
+            marker=marker), limit, marker)
+
+    def usage_unexported(self, ctxt: _Context, limit: int | None = None,
+                         marker: str | None = None,
+                         ) -> tuple[usage_obj.UsageInfo, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.usage_unexported, ctxt, limit=limit, marker=marker),
+            limit, marker)
+
+    def usage_mark_exported(self, ctxt: _Context,
+                            usages: Sequence[str]) -> int:
+        return self._call(
+            _Conductor.usage_mark_exported, ctxt, usages=usages)

@@ -30,6 +30,7 @@ from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import caller
 
 VERSION = '3.0'
@@ -525,4 +526,52 @@ class Conductor(typing.Protocol):
         """Return what the ledger of a device must end with.
 
         :raises NotFound: no device has or had this UUID
+        """
+
+    @caller.operators()
+    def usage_list(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
+                   limit: int, marker: str | None,
+                   ) -> tuple[usage_obj.UsageInfo, ...]:
+        """Return a page of usage in the order in which it was recorded.
+
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the usage before the first one
+        :raises NotFound: no such marker
+        :raises Invalid: the period ends before it begins
+        """
+
+    @caller.operators()
+    def usage_summary(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
+                      by: Sequence[str], limit: int, marker: str | None,
+                      ) -> tuple[usage_obj.UsageSum, ...]:
+        """Return a page of sums of usage, sorted by their values.
+
+        :param by: objects.usage.UsageKey of which each sum has the values
+        :param limit: as for vgpu_type_list
+        :param marker: JSON of the values of the sum before the first one
+        :raises Invalid: no such key or marker, or as for usage_list
+        """
+
+    @caller.operators()
+    def usage_unexported(self, ctxt: _Context, *, limit: int,
+                         marker: str | None,
+                         ) -> tuple[usage_obj.UsageInfo, ...]:
+        """Return a page of ended usage that is not marked as exported.
+
+        It is in the order of its end. A usage whose end is committed late is
+        in no page after the marker, but in those of the next export.
+
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the usage before the first one
+        :raises NotFound: no such marker
+        """
+
+    @caller.operators(once=True)
+    def usage_mark_exported(self, ctxt: _Context, *, usages: Sequence[str],
+                            ) -> int:
+        """Mark ended usage as exported, so that ``db purge`` may delete it.
+
+        :param usages: UUIDs of what was written, not the last one alone:
+            others may have ended before it since they were listed
+        :returns: number of those that were not marked before
         """

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
 import shutil
@@ -27,6 +28,8 @@ from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import usage as usage_admin
+from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.virt import steps
 from tests.fixtures import database
 from tests.fixtures import known_machine
@@ -110,6 +113,13 @@ class RestoreMixin:
                 found.setdefault(device.used_by, set()).add(device.stable_id)
         return found
 
+    def running(self):
+        """Return the number of GPUs of each server that counts as usage."""
+        return dict(collections.Counter(
+            usage.instance_uuid for usage in usage_admin.list_all(
+                self.db, usage_obj.UsageQuery())
+            if usage.ended_at is None))
+
     def iterate(self):
         """Let each host ask for its digest, as it does periodically."""
         self.seconds += 3600
@@ -122,6 +132,7 @@ class RestoreMixin:
         machine = self.machines['h1']
         self.assertEqual(machine.guests, self.users())
         self.assertEqual({'before', 'after'}, set(machine.guests))
+        self.assertEqual({'before': 1, 'after': 1}, self.running())
         self.assertEqual({'assigned': 2, 'available': 2}, self.states())
         # The one that was dirty was cleaned.
         self.assertEqual(machine.used, set(machine.dirty))
@@ -134,6 +145,7 @@ class RestoreMixin:
             self.delete(instance)
         self.trackers['h1'].run_once()
         self.assertEqual({'available': 4}, self.states())
+        self.assertEqual({}, self.running())
 
     def test_marked_restore_gives_no_gpu_away(self):
         self.restore()

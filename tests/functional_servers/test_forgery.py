@@ -34,6 +34,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
@@ -142,7 +143,10 @@ class ForgeryTest(base.ConductorTestCase):
             'state': None,
             'used_by': None,
             'device': self.task.device_uuid, 'ping_uuid': 'p1',
-            'question': 'q1', 'usages': ()}
+            'question': 'q1',
+            'query': usage_obj.UsageQuery(), 'by': ['project'],
+            'usages': (self.assigned if method == 'usage_mark_exported'
+                       else ())}
         if method == 'changes_since':
             values['known'] = []
         names = METHODS[method].__annotations__.keys() - {'ctxt', 'return'}

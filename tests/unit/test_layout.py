@@ -55,7 +55,8 @@ ELSEWHERE = {
     'db/migrations/versions/v0013_caller_keys.py': _MIGRATION,
     'db/migrations/versions/v0014_identities_of_devices.py': _MIGRATION,
     'db/migrations/versions/v0015_unsupported_variants.py': _MIGRATION,
-    'db/migrations/versions/v0016_running_usages.py': _MIGRATION,
+    'db/migrations/versions/v0016_draining_hosts.py': _MIGRATION,
+    'db/migrations/versions/v0017_running_usages.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',
@@ -63,6 +64,7 @@ ELSEWHERE = {
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,
     'objects/scheduling.py': _VALUES,
+    'objects/usage.py': _VALUES,
     'rpc/conductor_contract.py':
         'rpc/test_contract.py and rpc/test_conductor_api.py hold both ends '
         'to it',

@@ -27,7 +27,7 @@ WITHOUT = {
     'variant_show',
     'vgpu_type_list', 'host_list', 'host_show', 'group_list',
     'assignment_list', 'device_list', 'device_show', 'device_history',
-    'device_ledger_head',
+    'device_ledger_head', 'usage_list', 'usage_summary', 'usage_unexported',
     # It changes a row that nothing else locks.
     'answer'}
 

@@ -1,0 +1,33 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Dates in options of commands."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+
+
+def date(text: str) -> datetime.datetime:
+    """Return a date in UTC without a zone, for argparse.
+
+    :raises ArgumentTypeError: it is not a date of ISO 8601
+    """
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is not a date such as 2026-10-31 or '
+            f'2026-10-31T12:00') from None
+    if found.tzinfo is not None:
+        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
+    return found.replace(microsecond=0)

@@ -1,0 +1,96 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage usage export``: usage for a billing system, as CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import pathlib
+import typing
+from collections.abc import Sequence
+
+from cliff import command
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import durable
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import usage as objects
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(objects.UsageInfo))
+
+
+class UsageExport(reach.Command, command.Command):
+    """Write ended usage that was not exported before, as CSV."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--to', type=pathlib.Path, metavar='FILE',
+            help='file to write, which must not exist (default: standard '
+                 'output). What it has is marked as exported after it is on '
+                 'disk: after a crash, a usage may be exported again with '
+                 'the same UUID')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        uuids = (self._to_stdout() if parsed_args.to is None
+                 else self._to_file(parsed_args.to))
+        marked = self._mark(uuids)
+        self.note(f'exported {len(uuids)} usages')
+        if marked < len(uuids):
+            self.note(f'{len(uuids) - marked} of them were exported by '
+                      f'another run meanwhile; drop one of two rows with the '
+                      f'same UUID')
+
+    def _to_stdout(self) -> list[str]:
+        uuids = self._write(self.app.stdout)
+        durable.sync(self.app.stdout)
+        return uuids
+
+    def _to_file(self, path: pathlib.Path) -> list[str]:
+        """Write a file; return the UUIDs of the usages in it.
+
+        :raises Conflict: it exists
+        """
+        try:
+            with durable.new(path) as file:
+                return self._write(file)
+        except FileExistsError:
+            raise exception.Conflict(
+                kind='file', name=path,
+                reason='it exists, and nobody may have read it yet; give '
+                       'another name') from None
+
+    def _write(self, file: typing.IO[str]) -> list[str]:
+        """Write one page after the other; return the UUIDs in them."""
+        writer = csv.DictWriter(file, _FIELDS, lineterminator='\n')
+        writer.writeheader()
+        uuids: list[str] = []
+        while True:
+            page = self.api.usage_unexported(
+                gpgpu_context.admin(), limit=admin.PAGE_SIZE,
+                marker=uuids[-1] if uuids else None)
+            writer.writerows(map(dataclasses.asdict, page))
+            uuids += [usage.uuid for usage in page]
+            if len(page) < admin.PAGE_SIZE:
+                return uuids
+
+    def _mark(self, uuids: Sequence[str]) -> int:
+        """Mark usages as exported; return how many were not yet."""
+        return sum(
+            self.api.usage_mark_exported(
+                gpgpu_context.admin(), uuids[first:first + admin.PAGE_SIZE])
+            for first in range(0, len(uuids), admin.PAGE_SIZE))

@@ -1,0 +1,37 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of dates in options."""
+
+import argparse
+import datetime
+
+from oslotest import base
+
+from gpgpu_plugin.cmd import dates
+
+
+class DateTest(base.BaseTestCase):
+
+    def test_date_is_in_utc_and_whole_seconds(self):
+        for text, expected in (
+                ('2026-10-31', (2026, 10, 31)),
+                ('2026-10-31T12:00', (2026, 10, 31, 12)),
+                ('2026-10-31T12:00:05.7', (2026, 10, 31, 12, 0, 5)),
+                ('2026-10-31T12:00:00Z', (2026, 10, 31, 12)),
+                ('2026-10-31T01:00+02:00', (2026, 10, 30, 23))):
+            self.assertEqual(datetime.datetime(*expected), dates.date(text))
+
+    def test_other_text_is_refused_with_an_example(self):
+        for text in ('yesterday', '31.10.2026', '', '2026-02-30'):
+            exc = self.assertRaises(
+                argparse.ArgumentTypeError, dates.date, text)
+            self.assertIn('such as 2026-10-31 or', str(exc))

@@ -1,0 +1,82 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of what operators may ask about usage."""
+
+import datetime
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import usage as usage_admin
+from gpgpu_plugin.objects import usage as objects
+from tests.unit.conductor import base
+
+ALL = objects.UsageQuery()
+DAY = datetime.datetime(2026, 11, 1)
+
+
+class UsageTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.running = base.uuids(self.boot(1, 'i1'))
+        self.ended = base.uuids(self.boot(2, 'i2'))
+        releases.release(self.db, self.ended)
+
+    def summary(self, by=('instance',), **options):
+        return usage_admin.summary(self.db, ALL, by, **options)
+
+    def test_list_and_sums_have_running_and_ended_usage(self):
+        self.assertEqual(
+            [*self.running, *self.ended],
+            [row.uuid for row in usage_admin.list_all(self.db, ALL)])
+        self.assertEqual(
+            [(('i1',), 1), (('i2',), 2)],
+            [(row.values, row.usages) for row in self.summary()])
+
+    def test_key_that_is_repeated_counts_once(self):
+        self.assertEqual(self.summary(), self.summary(['instance'] * 2))
+
+    def test_export_has_what_has_ended_once(self):
+        found = [row.uuid for row in usage_admin.unexported(self.db)]
+        self.assertEqual(set(self.ended), set(found))
+        self.assertEqual(2, usage_admin.mark_exported(
+            self.db, [*found, *self.running]))
+        self.assertEqual((), usage_admin.unexported(self.db))
+
+    def test_pages(self):
+        [first, *rest] = usage_admin.list_all(self.db, ALL)
+        self.assertEqual((first,), usage_admin.list_all(self.db, ALL, 1))
+        self.assertEqual(tuple(rest), usage_admin.list_all(
+            self.db, ALL, 9, first.marker))
+        [first, *rest] = self.summary()
+        self.assertEqual((first,), self.summary(limit=1))
+        self.assertEqual(tuple(rest), self.summary(marker=first.marker))
+
+    def refused(self, what, call, *args, **kwargs):
+        exc = self.assertRaises(exception.Invalid, call, *args, **kwargs)
+        self.assertIn(what, str(exc))
+
+    def test_period_that_ends_before_it_begins_is_refused(self):
+        for until in (DAY, DAY - datetime.timedelta(days=1)):
+            query = objects.UsageQuery(since=DAY, until=until)
+            for call, args in ((usage_admin.list_all, ()),
+                               (usage_admin.summary, (['host'],))):
+                self.refused('ends after it begins', call, self.db, query,
+                             *args)
+
+    def test_unknown_key_is_refused(self):
+        for by in ([], ['host', 'colour']):
+            self.refused('project, user', self.summary, by)
+
+    def test_marker_of_another_sum_is_refused(self):
+        for marker in ('x', '["a", "b"]', '{}', '[1]'):
+            self.refused('["VALUE"]', self.summary, marker=marker)
