@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 
 from cliff import command
 from cliff import show
 
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import database
+from gpgpu_plugin.cmd import dates
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
@@ -50,14 +50,14 @@ class DBRestored(database.Command, command.Command):
 
 
 class DBPurge(database.Command, command.Command):
-    """Delete old events and ended assignments; their usage is kept."""
+    """Delete old events, ended assignments, and usage that was exported."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            '--before', required=True, type=_date, metavar='DATE',
-            help='delete events that were recorded, and assignments that '
-                 'ended, before this date in UTC, such as '
+            '--before', required=True, type=dates.date, metavar='DATE',
+            help='delete events that were recorded, and assignments and '
+                 'usage that ended, before this date in UTC, such as '
                  '2026-10-31 or 2026-10-31T12:00')
         parser.add_argument(
             '--max-rows', type=paging.number, metavar='NUMBER',
@@ -74,22 +74,13 @@ class DBPurge(database.Command, command.Command):
         finally:
             lock.release()
         self.app.stdout.write(
-            f'deleted {purged.events} events and {purged.assignments} ended '
-            f'assignments\n')
+            f'deleted {purged.events} events, {purged.assignments} ended '
+            f'assignments and {purged.usages} usages\n')
+        if purged.unexported:
+            self.note(f'{purged.unexported} usages stay, since they were not '
+                      f'exported: see gpgpu-manage usage export')
         if not purged.complete:
             self.note('there may be more: run the command again')
-
-
-def _date(text: str) -> datetime.datetime:
-    try:
-        found = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} is not a date such as 2026-10-31 or '
-            f'2026-10-31T12:00') from None
-    if found.tzinfo is not None:
-        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
-    return found
 
 
 class DBVersion(database.Command, show.ShowOne):

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Deletion of what is only history: old events and ended assignments.
+"""Deletion of what is only history: events, ended assignments, their usage.
 
 It runs beside conductors, in transactions that are short and independent of
 each other: after an interruption the next run goes on.
@@ -26,6 +26,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage
 
@@ -37,31 +38,38 @@ CHUNK = 1000
 class Purged:
     """Numbers of rows that were deleted.
 
+    :ivar unexported: number of usages that stay since they were not exported
     :ivar complete: nothing is left to delete; False: ``max_rows`` was reached
     """
 
     events: int
     assignments: int
+    usages: int
+    unexported: int
     complete: bool
 
 
 def purge(db: api.Database, before: datetime.datetime,
           max_rows: int | None = None) -> Purged:
-    """Delete events and ended assignments that are older than a date.
+    """Delete events, ended assignments and usage that are older than a date.
 
-    The usage of each assignment is kept, and its UUID stays known: a host
-    that was away for long may still have it in its book. The last assignment
-    of each device stays, since a cleaning refers to it. The ledger of
-    cleanings stays whole.
+    Usage stays until it was exported. The UUIDs of assignments stay known to
+    hosts that were away since then, and may still have them in their books.
+    The last assignment of each device stays, since a cleaning refers to it.
+    The ledger of cleanings stays whole.
 
     :param before: UTC, without a zone
     :param max_rows: number of rows to delete at most; None: all
     """
-    events = _repeat(db, _purge_events, before, max_rows)
-    left = None if max_rows is None else max_rows - events
-    assignments = _repeat(db, _purge_assignments, before, left)
-    return Purged(events=events, assignments=assignments,
-                  complete=left is None or assignments < left)
+    left = max_rows
+    numbers = []
+    for chunk in (_purge_events, _purge_assignments, _purge_usages):
+        numbers.append(_repeat(db, chunk, before, left))
+        left = None if left is None else left - numbers[-1]
+    events, assignments, usages = numbers
+    return Purged(events=events, assignments=assignments, usages=usages,
+                  unexported=_unexported(db, before),
+                  complete=left is None or left > 0)
 
 
 class _Chunk(typing.Protocol):
@@ -104,6 +112,9 @@ def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
         sa.select(models.Assignment.id)
         .where(models.Assignment.active.is_(None),
                models.Assignment.ended_at < before,
+               sa.or_(usage.IS_USED, _host_knows_end(
+                   models.Host.id == models.Assignment.host_id,
+                   models.Assignment.ended_at)),
                sa.exists().where(
                    later.device_id == models.Assignment.device_id,
                    later.id > models.Assignment.id))
@@ -113,3 +124,42 @@ def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
         sa.delete(models.Assignment).where(models.Assignment.id.in_(ids))
         .execution_options(synchronize_session=False))
     return len(ids)
+
+
+def _purge_usages(session: orm.Session, *, before: datetime.datetime,
+                  size: int) -> int:
+    # Without its usage, an assignment would get another one that is exported.
+    ids = session.scalars(
+        sa.select(models.Usage.id)
+        .where(models.Usage.ended_at < before,
+               models.Usage.exported_at.is_not(None),
+               _host_knows_end(models.Host.name == models.Usage.host,
+                               models.Usage.ended_at),
+               ~sa.exists().where(
+                   models.Assignment.uuid == models.Usage.assignment_uuid))
+        .order_by(models.Usage.ended_at).limit(size)).all()
+    session.execute(
+        sa.delete(models.Usage).where(models.Usage.id.in_(ids))
+        .execution_options(synchronize_session=False))
+    return len(ids)
+
+
+def _host_knows_end(is_host: sa.ColumnElement[bool],
+                    ended_at: orm.InstrumentedAttribute[typing.Any],
+                    ) -> sa.ColumnElement[bool]:
+    """Return the condition that the host called since an assignment ended.
+
+    It does not have the assignment in its book any more. A host that was
+    deleted, or that never began a session, has none.
+    """
+    return ~sa.exists().where(
+        is_host, models.Host.deleted == 0,
+        models.Host.heard_at < clock.seconds(ended_at))
+
+
+def _unexported(db: api.Database, before: datetime.datetime) -> int:
+    with db.reader() as session:
+        return session.scalars(
+            sa.select(sa.func.count()).select_from(models.Usage)
+            .where(models.Usage.ended_at < before,
+                   models.Usage.exported_at.is_(None))).one()

@@ -73,6 +73,7 @@ from tests.unit.db import test_device_list
 from tests.unit.db import test_ledger as rows
 from tests.unit.db import test_purge
 from tests.unit.db import test_usage
+from tests.unit.db import test_usage_list
 
 
 class PostgreSQLMixin:
@@ -313,8 +314,8 @@ class PurgeBesideLock(base.ConductorTestCase):
 
     def test_host_that_is_locked_does_not_delay_the_purge(self):
         for _ in range(2):
-            releases.abort(self.db, base.uuids(self.claim(8)),
-                           touched=False, fault=None)
+            releases.release(self.db, base.uuids(self.boot(8)))
+            self.clean_all()
         with self.db.writer() as session:
             host_db.lock(session, 'h1')
             purged = purge.purge(self.db, datetime.datetime.max)
@@ -426,6 +427,9 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_assignment.UniqueKeyTest, test_device_list.ShownStateTest,
         test_device_list.PageTest, test_pages.PagesTest,
         test_purge.PurgeTest, test_usage.UsageTest,
+        test_usage.VGPUUsageTest, test_usage.AdoptedUsageTest,
+        test_usage_list.ListTest, test_usage_list.SumTest,
+        test_usage_list.ExportTest, test_usage_list.PartitionTest,
         test_cleaning.TasksTest, test_cleaning.StartedTest,
         test_cleaning.AttemptTest, test_cleaning.FinishedTest,
         test_cleaning.OperatorReleaseTest, test_recleaning.CleanAgainTest,

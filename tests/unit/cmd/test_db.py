@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of ``db sync`` and ``db version``."""
 
+import datetime
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from oslotest import base
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import models
 from tests.fixtures import hosts
 from tests.unit.cmd import base as cmd_base
 
@@ -72,8 +74,23 @@ class DBTest(base.BaseTestCase):
         self.manage('db', 'sync')
         result = self.manage('db', 'purge', '--before', '2026-10-31')
         self.assertEqual(
-            (0, 'deleted 0 events and 0 ended assignments\n', ''),
+            (0, 'deleted 0 events, 0 ended assignments and 0 usages\n', ''),
             (result.code, result.out, result.err))
+
+    def test_purge_says_what_it_kept(self):
+        self.manage('db', 'sync')
+        database = api.Database(
+            cfg.ConfigOpts(), f'sqlite:///{self.folder}/gpgpu.sqlite')
+        self.addCleanup(database.engine.dispose)
+        with database.writer() as session:
+            session.add(models.Usage(
+                assignment_uuid='a', instance_uuid='i', role='instance',
+                host='h', vgpu_type='passthrough', resource_class='C',
+                ended_at=datetime.datetime(2026, 10, 30)))
+        result = self.manage('db', 'purge', '--before', '2026-10-31')
+        self.assertEqual(0, result.code)
+        self.assertIn('1 usages stay, since they were not exported',
+                      result.err)
 
     def test_purge_refuses_a_wrong_date_and_number(self):
         for arguments, said in (

@@ -21,9 +21,11 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import purge
+from gpgpu_plugin.db import usage_list
 from tests.fixtures import database
 from tests.unit.conductor import base
 
@@ -117,6 +119,66 @@ class PurgeTest(base.ConductorTestCase):
         for chunk in ' '.join(found).split('COMMIT'):
             self.assertLessEqual(chunk.count('DELETE'), 1)
         self.assertEqual(3, self.count(models.Usage))
+
+    def export(self, *uuids):
+        with self.db.writer() as session:
+            usage_list.mark_exported(session, uuids, self.now)
+
+    def hear(self, seconds):
+        """Let the host have called some seconds after now."""
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).values(
+                heard_at=clock.now() + seconds))
+
+    def test_usage_is_kept_until_it_was_exported(self):
+        self.hear(60)
+        self.export(self.uuids[0])
+        purged = self.purge()
+        self.assertEqual((2, 1, 2), (
+            purged.assignments, purged.usages, purged.unexported))
+        self.assertEqual(set(self.uuids[1:]), self.kept())
+        self.export(*self.uuids)
+        purged = self.purge()
+        self.assertEqual((1, 0), (purged.usages, purged.unexported))
+        # That of the last assignment of the device.
+        self.assertEqual({self.uuids[2]}, self.kept())
+
+    def test_exported_usage_is_not_made_again(self):
+        self.hear(60)
+        self.export(*self.uuids)
+        self.purge()
+        self.uuids.append(self.life(3))
+        self.purge()
+        self.purge()
+        self.assertEqual({self.uuids[3]}, self.kept())
+
+    def test_running_usage_stays(self):
+        [uuid] = base.uuids(self.boot(1, 'i9'))
+        self.export(uuid)
+        self.purge()
+        self.assertIn(uuid, self.kept())
+
+    def test_usage_after_the_date_is_neither_deleted_nor_counted(self):
+        self.hear(60)
+        self.export(self.uuids[0])
+        purged = self.purge(days=5)
+        self.assertEqual((0, 0), (purged.usages, purged.unexported))
+
+    def test_assignments_stay_known_to_a_host_that_is_away(self):
+        """Its book may have them."""
+        self.uuids += base.uuids(self.claim(1, 'i8'))
+        releases.release(self.db, self.uuids[3:])
+        self.clean_all()
+        self.life(9)
+        self.export(*self.uuids)
+        self.hear(-60)
+        self.purge()
+        with self.db.reader() as session:
+            self.assertEqual(set(self.uuids), assignment_db.known(
+                session, self.uuids))
+        self.hear(60)
+        self.purge()
+        self.assertEqual(set(), self.kept() & set(self.uuids))
 
     def test_interrupted_purge_goes_on(self):
         """Each usage is kept once, wherever a run ended."""
