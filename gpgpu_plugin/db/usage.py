@@ -79,12 +79,14 @@ _ENDED = (
            _ASSIGNMENTS.c.ended_at.is_not(None), IS_USED,
            TABLE.c.ended_at.is_(None)))
 _INSERT = sa.insert(TABLE).inline()
+_AT = sa.bindparam('at', type_=sa.DateTime())
 # By the unique key alone: MariaDB locks all rows of the index that it reads.
+# The clock of the conductor that began it may be ahead.
 _END = (sa.update(TABLE)
         .where(TABLE.c.assignment_uuid.in_(
             sa.bindparam('uuids', expanding=True)))
-        .values(ended_at=sa.func.coalesce(
-            TABLE.c.ended_at, sa.bindparam('at', type_=sa.DateTime()))))
+        .values(ended_at=sa.func.coalesce(TABLE.c.ended_at, sa.case(
+            (TABLE.c.began_at > _AT, TABLE.c.began_at), else_=_AT))))
 
 
 def begin(session: orm.Session, uuids: Collection[str],
@@ -134,7 +136,7 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
 
 def _end(session: orm.Session, uuids: Collection[str],
          at: datetime.datetime) -> int:
-    """Return the number of usages that have ended now."""
+    """Return the number of usages, each of which has an end now."""
     result = typing.cast('sa.CursorResult[object]', session.execute(
         _END, {'uuids': sorted(uuids), 'at': _whole(at)}))
     return result.rowcount

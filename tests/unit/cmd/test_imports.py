@@ -45,6 +45,8 @@ IMPORTS = {
     'key': RPC | {'alembic', 'oslo_db', 'sqlalchemy'},
     'ledger': RPC,
     'pci': set(),
+    'usage': RPC,
+    'usage_export': RPC,
     'variant': RPC,
     'vgpu_type': RPC,
 }

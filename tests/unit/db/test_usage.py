@@ -105,6 +105,14 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         [(_, began, ended)] = self.lifetimes()
         self.assertEqual((0, 0), (began.microsecond, ended.microsecond))
 
+    def test_usage_does_not_end_before_it_begins(self):
+        """The clock of the conductor that ends it is behind."""
+        uuids = base.uuids(self.boot(1))
+        self.readings -= 100
+        releases.release(self.db, uuids)
+        [(_, began, ended)] = self.lifetimes()
+        self.assertEqual(began, ended)
+
     def test_claim_that_no_guest_used_is_no_usage(self):
         for touched in (True, False):
             releases.abort(self.db, base.uuids(self.claim(1)),
