@@ -32,7 +32,7 @@ from gpgpu_plugin.domain import device as device_rules
 _State = device_rules.DeviceState
 # Row, and the names and UUIDs of ListedDevice in its order.
 _Select: typing.TypeAlias = (
-    'sa.Select[models.Device, str, str, str, str, str]')
+    'sa.Select[models.Device, str, str, str, str | None, str, str]')
 _ORDER = (models.Host.name, models.Device.stable_id)
 
 
@@ -41,6 +41,7 @@ class ListedDevice:
     """A device, with what operators see beside its row.
 
     :ivar used_by: UUID of the instance that it is assigned to
+    :ivar project_id: project of that instance
     :ivar parent: UUID of the parent of a VF or an mdev row
     """
 
@@ -48,6 +49,7 @@ class ListedDevice:
     host: str
     variant: str | None
     used_by: str | None
+    project_id: str | None
     parent: str | None
     shown_state: str
 
@@ -135,8 +137,8 @@ def _query() -> _Select:
     parent = orm.aliased(models.Device)
     return (
         sa.select(models.Device, models.Host.name, models.Variant.name,
-                  models.Assignment.instance_uuid, parent.uuid,
-                  _shown_state())
+                  models.Assignment.instance_uuid,
+                  models.Assignment.project_id, parent.uuid, _shown_state())
         .join(models.Host, models.Device.host_id == models.Host.id)
         .outerjoin(models.Group, models.Device.group_id == models.Group.id)
         .outerjoin(models.Variant,
@@ -150,8 +152,8 @@ def _query() -> _Select:
 def _listed(session: orm.Session, query: _Select) -> list[ListedDevice]:
     return [
         ListedDevice(row=row, host=host, variant=variant, used_by=used_by,
-                     parent=parent, shown_state=shown)
-        for row, host, variant, used_by, parent, shown
+                     project_id=project, parent=parent, shown_state=shown)
+        for row, host, variant, used_by, project, parent, shown
         in session.execute(query)]
 
 

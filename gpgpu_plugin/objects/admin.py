@@ -134,6 +134,7 @@ class DeviceInfo:
         them applies to a device that is not assigned, else the state; an
         assigned device that is missing is shown as ``assigned``
     :ivar used_by: UUID of the instance that it is assigned to
+    :ivar project_id: project of that instance; None if nobody named it
     :ivar kind: ``pci`` or ``mdev``
     :ivar parent: UUID of the parent GPU of an mdev row or a VF
     :ivar vgpu_type: type of the vGPU that exists there or may be created
@@ -149,6 +150,7 @@ class DeviceInfo:
     enabled: bool
     present: bool
     used_by: str | None = None
+    project_id: str | None = None
     vendor: str | None = None
     device: str | None = None
     subsystem_vendor: str | None = None

@@ -66,8 +66,8 @@ def _info(device: device_list.ListedDevice) -> objects.DeviceInfo:
         address=row.address, state=row.state, variant=device.variant,
         shown_state=device.shown_state, enabled=row.enabled, kind=row.kind,
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
-        used_by=device.used_by, reason=_reason(row) or function.fault,
-        generation=row.generation,
+        used_by=device.used_by, project_id=device.project_id,
+        reason=_reason(row) or function.fault, generation=row.generation,
         **{name: getattr(function, name) for name in _OF_FUNCTION})
 
 

@@ -11,7 +11,11 @@
 #    under the License.
 """Tests of how operators list and change devices."""
 
+import collections
+import dataclasses
+
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from tests.unit.conductor import base
@@ -33,6 +37,14 @@ class DeviceTest(base.ConductorTestCase):
         self.assertIn('available', str(exc))
         self.assertRaises(
             exception.NotFound, device_admin.list_all, self.db, host='h9')
+
+    def test_project_is_that_of_the_instance(self):
+        claims.claim(self.db, dataclasses.replace(
+            self.request(2), project_id='p1'), lease=60)
+        self.assertEqual(
+            {(None, None): 6, ('i1', 'p1'): 2}, collections.Counter(
+                (device.used_by, device.project_id)
+                for device in device_admin.list_all(self.db)))
 
     def test_disabled_device(self):
         device = device_admin.list_all(self.db)[0]
