@@ -34,7 +34,8 @@ def replace(path: pathlib.Path, text: str) -> None:
     :raises OSError: the file cannot be written
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix('.new')
+    # Not with_suffix: a file of the operator may lie beside this one.
+    new = path.with_name(f'{path.name}.new')
     with new.open('w', encoding='utf-8') as file:
         file.write(text)
         file.flush()

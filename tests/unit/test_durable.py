@@ -120,3 +120,11 @@ class DurableTest(base.BaseTestCase):
             '/devices/pci0000:20/01.0', '10de', '11fa',
             vfio_drivers.VFIODriver(module='vfio-pci', name='vfio-pci'))
         self.check(f'{self.folder}/{boot_files.RULES}')
+
+    def test_file_beside_the_one_that_is_replaced_stays(self):
+        beside = pathlib.Path(self.folder, 'map.new')
+        beside.write_text('of the operator')
+        durable.replace(pathlib.Path(self.folder, 'map.html'), 'text')
+        self.assertEqual(['map.html', 'map.new'],
+                         sorted(os.listdir(self.folder)))
+        self.assertEqual('of the operator', beside.read_text())
