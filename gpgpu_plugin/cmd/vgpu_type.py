@@ -17,8 +17,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
-import dataclasses
 from collections.abc import Iterable
 
 from cliff import lister
@@ -30,43 +28,14 @@ from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import variant as variant_cmd
 from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import cloud_capacity
 
-_SUMMED = ('max_capacity', 'remaining_capacity', 'assigned')
 _COLUMNS = ('host', 'variant', 'vgpu_type', 'enabled', 'max_vgpu_per_pgpu',
-            *_SUMMED)
-_OF_CLOUD = ('variant', 'vgpu_type', 'hosts', *_SUMMED)
+            *cloud_capacity.SUMMED)
+_OF_CLOUD = ('variant', 'vgpu_type', 'hosts', *cloud_capacity.SUMMED)
 _DETAILS = ('host', 'variant', 'vgpu_type', 'resource_class', 'enabled',
             'video_ram', 'max_heads', 'max_resolution_x',
-            'max_resolution_y', 'max_vgpu_per_pgpu', *_SUMMED)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _OfCloud:
-    """A type on all hosts together.
-
-    :ivar hosts: number of hosts on which it is enabled
-    """
-
-    variant: str
-    vgpu_type: str
-    hosts: int
-    max_capacity: int
-    remaining_capacity: int
-    assigned: int
-
-
-def summed(types: Iterable[admin.VGPUTypeInfo]) -> list[_OfCloud]:
-    """Return the capacity on all hosts, by variant and type."""
-    found: dict[tuple[str, str], list[admin.VGPUTypeInfo]] = (
-        collections.defaultdict(list))
-    for info in types:
-        found[info.variant, info.vgpu_type].append(info)
-    return [_OfCloud(
-        variant=variant, vgpu_type=vgpu_type,
-        hosts=sum(info.enabled for info in infos),
-        **{name: sum(getattr(info, name) for info in infos)
-           for name in _SUMMED})
-        for (variant, vgpu_type), infos in sorted(found.items())]
+            'max_resolution_y', 'max_vgpu_per_pgpu', *cloud_capacity.SUMMED)
 
 
 class VGPUTypeList(reach.Command, lister.Lister):
@@ -94,7 +63,8 @@ class VGPUTypeList(reach.Command, lister.Lister):
             variant=parsed_args.variant, only_enabled=parsed_args.enabled,
             limit=parsed_args.limit, marker=parsed_args.marker)
         if parsed_args.cloud:
-            return columns.rows(summed(types), _OF_CLOUD)
+            return columns.rows(
+                cloud_capacity.summed(types), _OF_CLOUD)
         return columns.rows(types, _COLUMNS)
 
 

@@ -1,0 +1,52 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Capacity of a vGPU type on all hosts together."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+
+from gpgpu_plugin.objects import admin
+
+SUMMED = ('max_capacity', 'remaining_capacity', 'assigned')
+"""Fields that are added up."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CloudCapacity:
+    """A type on all hosts together.
+
+    :ivar hosts: number of hosts on which it is enabled
+    """
+
+    variant: str
+    vgpu_type: str
+    hosts: int
+    max_capacity: int
+    remaining_capacity: int
+    assigned: int
+
+
+def summed(types: Iterable[admin.VGPUTypeInfo]) -> list[CloudCapacity]:
+    """Return the capacity on all hosts, by variant and type."""
+    found: dict[tuple[str, str], list[admin.VGPUTypeInfo]] = (
+        collections.defaultdict(list))
+    for info in types:
+        found[info.variant, info.vgpu_type].append(info)
+    return [CloudCapacity(
+        variant=variant, vgpu_type=vgpu_type,
+        hosts=sum(info.enabled for info in infos),
+        **{name: sum(getattr(info, name) for info in infos)
+           for name in SUMMED})
+        for (variant, vgpu_type), infos in sorted(found.items())]
