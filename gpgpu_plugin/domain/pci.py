@@ -98,6 +98,30 @@ def pf_of(stable_id: str) -> str | None:
     return pf if found else None
 
 
+def bridge_of(stable_id: str) -> str | None:
+    """Return the innermost PCIe switch above a function, or its root port.
+
+    A root port is named by its address, ``root port 0000:15:01.0``. It is on
+    a root bus, whose number does not change. A switch is named by the way to
+    its upstream port, ``switch 0000:15:01.0/00.0``, since the number of the
+    bus that it is on may change.
+
+    :returns: None for a device that is not on a PCI bus
+    """
+    _, found, path = (pf_of(stable_id) or function_id_of(stable_id)
+                      ).rpartition('/pci')
+    root, *hops = path.split('/')
+    if not found or not hops:
+        return None
+    if len(hops) == 1:
+        return f'root bus {root}'
+    # Below the root port, upstream and downstream ports alternate.
+    upstream = (len(hops) - 2) // 2 * 2
+    if upstream:
+        return f'switch {root}:{"/".join(hops[:upstream])}'
+    return f'root port {root}:{hops[0]}'
+
+
 def normalize_id(field: str, value: str, digits: int = 4) -> str:
     """Return a PCI id as lower-case hex without ``0x``.
 

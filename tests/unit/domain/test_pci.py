@@ -68,3 +68,27 @@ class FunctionTest(base.BaseTestCase):
             self.assertIs(expected, pci.PCIFunction(
                 id='/devices/x', address='0000:01:00.0',
                 used_by=used_by).has_vgpus)
+
+
+class BridgeTest(base.BaseTestCase):
+
+    def test_bridge_is_the_innermost_switch_or_the_root_port(self):
+        for path, bridge in (
+                ('pci0000:15/01.0/00.0', 'root port 0000:15:01.0'),
+                ('pci0000:15/01.0/00.0/00.0/00.0',
+                 'switch 0000:15:01.0/00.0'),
+                ('pci0000:15/01.0/00.0/04.0/00.0/08.0/00.0',
+                 'switch 0000:15:01.0/00.0/04.0/00.0'),
+                ('pci0000:00/0e.0/pci10000:e0/02.0/00.0',
+                 'root port 10000:e0:02.0'),
+                ('pci0000:15/02.0', 'root bus 0000:15')):
+            self.assertEqual(bridge, pci.bridge_of(f'/devices/{path}'), path)
+
+    def test_vgpus_are_below_the_bridge_of_their_gpu(self):
+        gpu = '/devices/pci0000:15/01.0/00.0'
+        for stable_id in (f'{gpu}/vf0', f'{gpu}/mdev3', f'{gpu}/vf0/mdev3'):
+            self.assertEqual('root port 0000:15:01.0',
+                             pci.bridge_of(stable_id), stable_id)
+
+    def test_device_that_is_not_on_a_pci_bus_has_no_bridge(self):
+        self.assertIsNone(pci.bridge_of('/devices/virtual/mtty/mtty'))
