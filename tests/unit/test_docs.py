@@ -153,3 +153,16 @@ class TestCleaning(base.BaseTestCase):
                           else f'{name.upper()} {value}' for name, value in
                           knobs._DEFAULTS[architecture].items())]
         self.assertEqual(expected, found)
+
+
+class TestMap(base.BaseTestCase):
+
+    PICTURE = 'doc/source/images/map.png'
+
+    def test_picture_is_small_and_shown(self):
+        picture = (test_meta.TOP / self.PICTURE).read_bytes()
+        self.assertEqual(b'\x89PNG', picture[:4])
+        self.assertLess(len(picture), 200_000)
+        self.assertIn('../images/map.png', test_meta.doc('admin/map.rst'))
+        self.assertIn(f']({self.PICTURE})', (
+            test_meta.TOP / 'README.md').read_text(encoding='utf-8'))

@@ -44,6 +44,7 @@ IMPORTS = {
     'host': RPC,
     'key': RPC | {'alembic', 'oslo_db', 'sqlalchemy'},
     'ledger': RPC,
+    'map': RPC,
     'pci': set(),
     'usage': RPC,
     'usage_export': RPC,

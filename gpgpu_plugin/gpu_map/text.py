@@ -1,0 +1,98 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""A map as lines of letters for a terminal, with or without colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from gpgpu_plugin.gpu_map import mark as mark_mod
+from gpgpu_plugin.gpu_map import tree
+
+_OTHER = mark_mod.Mark(symbol='+', colour=mark_mod.GREY, text='others')
+"""Mark of all owners or types that have more than one letter."""
+
+
+def render(gpu_map: tree.GPUMap, aspect: mark_mod.Aspect, *,
+           colours: bool) -> str:
+    """Return the map as text, with one line for each host."""
+    drawing = _Drawing(mark_mod.Marks(gpu_map), aspect, colours=colours)
+    return '\n'.join(drawing.lines(gpu_map)) + '\n'
+
+
+class _Drawing:
+    def __init__(self, marks: mark_mod.Marks, aspect: mark_mod.Aspect, *,
+                 colours: bool) -> None:
+        self._marks = marks
+        self._aspect = aspect
+        self._colours = colours
+
+    def lines(self, gpu_map: tree.GPUMap) -> Iterator[str]:
+        yield (f'{gpu_map.scope}, {gpu_map.drawn_at}: '
+               f'{counted(len(gpu_map.hosts), "host")}, '
+               f'{counted(len(gpu_map.gpus), "GPU")}, by {self._aspect}')
+        yield from self._legend()
+        yield ''
+        width = max((len(host.name) for host in gpu_map.hosts), default=0)
+        for host in gpu_map.hosts:
+            nodes = '  '.join(map(self._numa_node, host.numa_nodes))
+            yield f'{host.name:<{width}}  {nodes or "no GPU"}'
+
+    def _legend(self) -> Iterator[str]:
+        others = 0
+        for entry in self._marks.legends[self._aspect]:
+            if len(entry.mark.symbol) > 1:
+                others += 1
+                continue
+            yield f'  {self._coloured(entry.mark)} {entry.mark.text}: ' + (
+                _blocks(entry))
+        if others:
+            yield f'  {self._coloured(_OTHER)} {others} others'
+
+    def _numa_node(self, node: tree.NUMANode) -> str:
+        number = '?' if node.number is None else node.number
+        below = ' '.join(''.join(map(self._gpu, bridge.gpus))
+                         for bridge in node.bridges)
+        return f'N{number}[{below}]'
+
+    def _gpu(self, gpu: tree.GPU) -> str:
+        block = self._block(gpu)
+        if not gpu.vgpus:
+            return block
+        return f'{block}({self._block_line(gpu.vgpus)})'
+
+    def _block_line(self, blocks: Iterable[tree.Block]) -> str:
+        return ''.join(map(self._block, blocks))
+
+    def _block(self, block: tree.Block) -> str:
+        return self._coloured(self._marks.of_block(self._aspect, block))
+
+    def _coloured(self, mark: mark_mod.Mark) -> str:
+        if len(mark.symbol) > 1:
+            mark = _OTHER
+        if not self._colours:
+            return mark.symbol
+        colour = mark.colour
+        return (f'\x1b[48;5;{colour.terminal};38;5;'
+                f'{colour.terminal_letter}m{mark.symbol}\x1b[0m')
+
+
+def _blocks(entry: mark_mod.Entry) -> str:
+    return ', '.join(
+        counted(count, name) for count, name in (
+            (entry.gpus, 'GPU'), (entry.vgpus, 'vGPU')) if count)
+
+
+def counted(number: int, name: str) -> str:
+    """Return a number of things in words, such as ``2 hosts``."""
+    return f'{number:,} {name}{"" if number == 1 else "s"}'

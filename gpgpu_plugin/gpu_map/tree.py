@@ -1,0 +1,227 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GPUs of a cloud as a tree: host, NUMA node, bridge, GPU, vGPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import cloud_capacity
+
+NOT_PCI = 'not on a PCI bus'
+UNKNOWN_PROJECT = 'unknown project'
+NO_VARIANT = 'no variant'
+NO_TYPE = 'unknown type'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Block:
+    """What is drawn as one coloured block.
+
+    :ivar state: a domain.device.SHOWN_STATES
+    :ivar kind: the variant of a whole GPU, the type of a vGPU
+    :ivar instance: UUID of the instance that has it
+    :ivar project: project of that instance
+    :ivar reason: why it is in its state
+    """
+
+    state: str
+    kind: str
+    instance: str | None = None
+    project: str | None = None
+    reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VGPU(Block):
+    """A vGPU that exists or is not clean.
+
+    :ivar share: as many of its type fit on the GPU
+    """
+
+    share: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GPU(Block):
+    """A GPU with its vGPUs."""
+
+    address: str
+    vgpus: tuple[VGPU, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bridge:
+    """A PCIe switch or a root port with the GPUs below it."""
+
+    name: str
+    gpus: tuple[GPU, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NUMANode:
+    """A NUMA node of a host; its number may be unknown."""
+
+    number: int | None
+    bridges: tuple[Bridge, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name that people read."""
+        return ('NUMA node unknown' if self.number is None
+                else f'NUMA node {self.number}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Host:
+    """A host with its GPUs.
+
+    :ivar heard_at: when its nova-compute last called, ISO 8601, UTC
+    :ivar problems: what its last scan could not read
+    """
+
+    name: str
+    heard_at: str | None
+    problems: tuple[str, ...]
+    numa_nodes: tuple[NUMANode, ...]
+
+    @property
+    def gpus(self) -> list[GPU]:
+        """Return all GPUs of the host."""
+        return [gpu for node in self.numa_nodes for bridge in node.bridges
+                for gpu in bridge.gpus]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GPUMap:
+    """Everything that one map shows.
+
+    :ivar drawn_at: when its lists were read, ISO 8601, UTC
+    :ivar scope: which part of the cloud it shows, in words
+    """
+
+    drawn_at: str
+    scope: str
+    hosts: tuple[Host, ...]
+    capacities: tuple[cloud_capacity.CloudCapacity, ...]
+
+    @property
+    def gpus(self) -> list[GPU]:
+        """Return all GPUs of all hosts."""
+        return [gpu for host in self.hosts for gpu in host.gpus]
+
+
+_Shares = Mapping[tuple[str, str | None, str | None], int]
+
+
+def build(*, hosts: Iterable[admin.HostInfo],
+          devices: Iterable[admin.DeviceInfo],
+          types: Sequence[admin.VGPUTypeInfo], drawn_at: str,
+          scope: str, empty_hosts: bool) -> GPUMap:
+    """Return the map of what the conductor listed.
+
+    :param empty_hosts: draw hosts without a GPU, too
+    """
+    by_host: dict[str, list[admin.DeviceInfo]] = {}
+    for device in devices:
+        by_host.setdefault(device.host, []).append(device)
+    shares: _Shares = {
+        (info.host, info.variant, info.vgpu_type): info.max_vgpu_per_pgpu
+        for info in types}
+    return GPUMap(
+        drawn_at=drawn_at, scope=scope,
+        hosts=tuple(
+            _host(info, by_host.get(info.host, ()), shares)
+            for info in hosts if empty_hosts or info.host in by_host),
+        # A type that is enabled nowhere, and that nobody has, offers nothing.
+        capacities=tuple(
+            capacity for capacity in cloud_capacity.summed(types)
+            if capacity.hosts or capacity.assigned))
+
+
+def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
+          shares: _Shares) -> Host:
+    children = _by_gpu(devices)
+    inside = {child.uuid for its in children.values() for child in its}
+    roots = sorted((device for device in devices
+                    if device.uuid not in inside), key=_place)
+    return Host(
+        name=info.host, heard_at=info.heard_at, problems=info.problems,
+        numa_nodes=tuple(
+            NUMANode(number=None if number < 0 else number, bridges=tuple(
+                Bridge(name=name, gpus=tuple(
+                    _gpu(root, children.get(root.uuid, ()), shares)
+                    for root in below))
+                for name, below in itertools.groupby(of_node, _bridge)))
+            for number, of_node in itertools.groupby(roots, _numa_node)))
+
+
+def _numa_node(device: admin.DeviceInfo) -> int:
+    return -1 if device.numa_node is None else device.numa_node
+
+
+def _bridge(device: admin.DeviceInfo) -> str:
+    return pci.bridge_of(device.stable_id) or NOT_PCI
+
+
+def _place(device: admin.DeviceInfo) -> tuple[int, str, str]:
+    return _numa_node(device), _bridge(device), device.stable_id
+
+
+def _by_gpu(devices: Iterable[admin.DeviceInfo],
+            ) -> dict[str, list[admin.DeviceInfo]]:
+    """Return the VFs and mdev rows of each GPU, by its UUID.
+
+    An mdev row may be on a VF. A device whose parent is not listed, for
+    example since it is of another variant, is drawn as a GPU.
+    """
+    by_uuid = {device.uuid: device for device in devices}
+    found: dict[str, list[admin.DeviceInfo]] = {}
+    for device in by_uuid.values():
+        gpu = device
+        while gpu.parent in by_uuid:
+            gpu = by_uuid[gpu.parent]
+        if gpu is not device:
+            found.setdefault(gpu.uuid, []).append(device)
+    return found
+
+
+def _gpu(device: admin.DeviceInfo, children: Iterable[admin.DeviceInfo],
+         shares: _Shares) -> GPU:
+    # What is available may become a vGPU of any type, and is the GPU's rest.
+    vgpus = sorted((child for child in children if child.shown_state
+                    != device_rules.DeviceState.AVAILABLE
+                    and child.variant is not None),
+                   key=lambda child: child.stable_id)
+    return GPU(
+        address=device.address, state=device.shown_state,
+        kind=device.variant or NO_VARIANT, instance=device.used_by,
+        project=_project(device), reason=device.reason,
+        vgpus=tuple(VGPU(
+            state=child.shown_state, kind=child.vgpu_type or NO_TYPE,
+            instance=child.used_by, project=_project(child),
+            reason=child.reason, share=shares.get(
+                (child.host, child.variant, child.vgpu_type)) or len(vgpus))
+            for child in vgpus))
+
+
+def _project(device: admin.DeviceInfo) -> str | None:
+    if device.used_by is None:
+        return None
+    return device.project_id or UNKNOWN_PROJECT

@@ -1,0 +1,136 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of ``map``."""
+
+import io
+import os
+import pathlib
+import uuid
+
+import fixtures
+
+from gpgpu_plugin.cmd import map as map_cmd
+from tests.unit.cmd import base
+from tests.unit.conductor import base as machine
+
+CONTROL = '\x1b[31mred\u202e'
+"""Text that would change the colour and direction of a terminal's text."""
+
+
+class MapTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+
+    def report_other_host(self, name='h2', **facts):
+        self.report([machine.function(0, device='56c0', **facts)], name,
+                    node_uuid=str(uuid.uuid4()))
+
+    def test_map_has_a_line_of_letters_for_each_host(self):
+        self.claim(2)
+        self.report_other_host()
+        lines = self.done('map').splitlines()
+        self.assertIn('GPUs of all hosts', lines[0])
+        self.assertEqual(['h1  N0[A A F F]  N1[F F F F]', 'h2  N0[U]'],
+                         lines[-2:])
+
+    def test_map_by_owner_has_no_project_where_nobody_named_it(self):
+        self.claim(1)
+        shown = self.done('map', '--by', 'owner')
+        self.assertIn('A unknown project: 1 GPU\n', shown)
+        self.assertIn('h1  N0[A - - -]', shown)
+        self.assertIn('invalid choice', self.misused('map', '--by', 'age'))
+
+    def test_map_of_a_host_or_variant_has_no_other(self):
+        self.report_other_host()
+        self.assertNotIn('h1', self.done('map', '--host', 'h2'))
+        shown = self.done('map', '--variant', 'H100')
+        self.assertIn('GPUs of variant H100 of all hosts', shown)
+        self.assertNotIn('h2', shown)
+
+    def test_unknown_host_or_variant_is_refused(self):
+        self.assertIn('host h9 does not exist',
+                      self.refused('map', '--host', 'h9'))
+        self.assertIn('variant H9 does not exist',
+                      self.refused('map', '--variant', 'H9'))
+
+    def test_text_of_hosts_does_not_control_the_terminal(self):
+        self.report_other_host(f'h2{CONTROL}')
+        file = self.folder / 'map.html'
+        for shown in (self.done('map'),
+                      self.done('map', '--html', str(file))
+                      + file.read_text(encoding='utf-8')):
+            self.assertNotIn('\x1b', shown)
+            self.assertNotIn('\u202e', shown)
+        self.assertIn('h2\\x1b[31mred\\u202e', file.read_text())
+
+    def test_page_replaces_the_file(self):
+        file = self.folder / 'map.html'
+        file.write_text('old')
+        (self.folder / 'map.new').write_text('of the operator')
+        self.assertEqual(f'8 GPUs of 1 host drawn in {file}\n',
+                         self.done('map', '--html', str(file)))
+        self.assertIn('<h3>h1</h3>', file.read_text())
+        self.assertEqual(['map.html', 'map.new'],
+                         sorted(os.listdir(self.folder)))
+
+    def test_page_replaces_the_file_behind_a_link(self):
+        link = self.folder / 'link.html'
+        link.symlink_to('map.html')
+        self.done('map', '--html', str(link))
+        self.assertTrue(link.is_symlink())
+        self.assertIn('<h3>h1</h3>', (self.folder / 'map.html').read_text())
+
+    def test_path_that_cannot_be_a_file_is_refused(self):
+        self.assertIn('it is not a regular file; name a file, such as '
+                      'map.html', self.refused(
+                          'map', '--html', str(self.folder)))
+        self.assertIn('it is not a regular file',
+                      self.refused('map', '--html', '/dev/null'))
+        self.assertIn(f'{self.folder}/none is not a directory', self.refused(
+            'map', '--html', f'{self.folder}/none/map.html'))
+
+    def test_file_that_cannot_be_written_is_refused(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.durable.replace',
+            side_effect=OSError(28, 'No space left on device')))
+        self.assertIn('cannot be written: No space left on device',
+                      self.refused('map', '--html',
+                                   str(self.folder / 'map.html')))
+
+
+class Terminal(io.StringIO):
+
+    def isatty(self):
+        return True
+
+
+class ColoursTest(base.ConfiguredTestCase):
+
+    def environment(self, **values):
+        for name in ('NO_COLOR', 'TERM'):
+            self.useFixture(fixtures.EnvironmentVariable(
+                name, values.get(name)))
+
+    def test_terminal_gets_colours(self):
+        self.environment(TERM='xterm-256color')
+        self.assertTrue(map_cmd.wants_colours(Terminal()))
+
+    def test_file_gets_no_colours(self):
+        self.environment(TERM='xterm-256color')
+        self.assertFalse(map_cmd.wants_colours(io.StringIO()))
+
+    def test_terminal_without_colours_gets_none(self):
+        for values in ({'NO_COLOR': '1', 'TERM': 'xterm'}, {'TERM': 'dumb'}):
+            self.environment(**values)
+            self.assertFalse(map_cmd.wants_colours(Terminal()), values)

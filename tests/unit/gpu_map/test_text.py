@@ -1,0 +1,75 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of maps for terminals."""
+
+import re
+
+from oslotest import base
+
+from gpgpu_plugin.gpu_map import mark
+from gpgpu_plugin.gpu_map import text
+from tests.fixtures import gpu_maps
+
+EXPECTED = '''\
+GPUs of all hosts, 2026-11-24T12:00:01Z: 2 hosts, 12 GPUs, by {}
+{}
+
+h1  N0[{}]  N1[{}]
+h2  N0[{}]  N1[{}]
+'''
+
+
+def render(devices, aspect=mark.Aspect.STATE, *, colours=False, **fields):
+    return text.render(
+        gpu_maps.build(devices, **fields), aspect, colours=colours)
+
+
+class TextTest(base.BaseTestCase):
+
+    def test_map_is_readable_without_colours(self):
+        self.assertEqual(EXPECTED.format(
+            'state',
+            '  A assigned: 3 GPUs, 2 vGPUs\n'
+            '  P provisioning: 1 GPU\n  F available: 2 GPUs\n'
+            '  D dirty: 1 GPU\n  C cleaning: 1 GPU\n'
+            '  Q quarantined: 1 GPU\n  X disabled: 1 GPU\n'
+            '  M missing: 1 GPU\n  U unmanaged: 1 GPU',
+            'AA PF', 'DC QX', 'MU F', 'A(AA)'),
+            render(gpu_maps.small_cloud()))
+
+    def test_map_by_owner_names_projects(self):
+        one, two = gpu_maps.PROJECTS
+        self.assertEqual(EXPECTED.format(
+            'owner',
+            f'  A {one}: 2 GPUs, 1 vGPU\n  B {two}: 1 GPU, 1 vGPU\n'
+            f'  * several on one GPU: 1 GPU\n  - not assigned: 8 GPUs',
+            'AB A-', '-- --', '-- -', '*(AB)'),
+            render(gpu_maps.small_cloud(), mark.Aspect.OWNER))
+
+    def test_colours_change_nothing_else(self):
+        coloured = render(gpu_maps.small_cloud(), colours=True)
+        self.assertIn('\x1b[48;5;25;38;5;231mA\x1b[0m', coloured)
+        self.assertEqual(render(gpu_maps.small_cloud()),
+                         re.sub(r'\x1b\[[0-9;]*m', '', coloured))
+
+    def test_projects_beyond_z_are_others(self):
+        shown = render((gpu_maps.gpu(
+            number, 'assigned', **gpu_maps.owned(f'i{number}', f'p{number}'))
+            for number in range(28)), mark.Aspect.OWNER)
+        self.assertIn('  + 2 others\n', shown)
+        self.assertEqual(2 + 1, shown.count('+'))
+
+    def test_host_without_gpu_says_so(self):
+        self.assertIn('h1  no GPU\n', render([], hosts=[gpu_maps.host()]))
+
+    def test_unknown_node_has_no_number(self):
+        self.assertIn('N?[F]', render([gpu_maps.gpu(0, numa_node=None)]))
