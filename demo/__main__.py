@@ -59,10 +59,12 @@ def _give_up(telling: teller.Teller, limit: float, folder: str,
     os._exit(1)
 
 
-def _tell(telling: teller.Teller, log: str, limit: float) -> None:
+def _tell(telling: teller.Teller, log: str, page: str,
+          limit: float) -> None:
     case = story.Story('tell')
     case.teller = telling
     case.log_path = log
+    case.map_path = page
     result = unittest.TestResult()
     # The limit is of the whole story, and is told in one line.
     os.environ.pop('OS_TEST_TIMEOUT', None)
@@ -89,24 +91,30 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--limit', type=float, default=LIMIT, metavar='SECONDS',
         help='fail when it takes longer (default: %(default)s)')
+    parser.add_argument(
+        '--map', metavar='FILE',
+        help='write the map of the cloud to this file (default: a new file '
+             'in the temporary directory)')
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Tell it."""
-    limit = _parse(arguments).limit
+    parsed = _parse(arguments)
     begin = time.monotonic()
     log = _log_to_file()
     memory.use()
     memory.collect_rarely()
     telling = teller.Teller()
-    _tell(telling, log, limit)
+    page = os.path.abspath(parsed.map or f'{log.removesuffix(".log")}.html')
+    _tell(telling, log, page, parsed.limit)
     seconds = time.monotonic() - begin
     print(f'\n{telling.checks - len(telling.failures)} of '
           f'{telling.checks} checks passed, in {seconds:.0f} s.')
     if telling.failures or not telling.checks:
         print(f'The log of all services: {log}')
         return 1
+    print(f'Open the map of the cloud in a browser: {page}')
     return 0
 
 

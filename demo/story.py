@@ -41,6 +41,7 @@ class Story(cloud.GpuCloud):
 
     teller: teller_mod.Teller
     log_path: str
+    map_path: str
 
     def setUp(self) -> None:
         self.teller.say(
@@ -66,6 +67,7 @@ class Story(cloud.GpuCloud):
         self._race()
         self._release(servers)
         self._vgpus()
+        self._map()
 
     # -- telling ------------------------------------------------------------
 
@@ -292,3 +294,25 @@ class Story(cloud.GpuCloud):
             what + '; Placement has left ' + ', '.join(
                 f'{count} {name}' for name, count in expected.items()),
             lambda: self.unallocated('vgpu', 'T4') == expected)
+
+    # -- map ----------------------------------------------------------------
+
+    def _map(self) -> None:
+        self.teller.heading('A map of all GPUs')
+        self.teller.say(
+            'Five servers boot again, and an operator disables a device. '
+            'Then the map is drawn, as letters and as a page for browsers.')
+        servers = [self.boot(flavor) for flavor in (
+            self.flavor(H100=4), self.flavor(H100=1), self.flavor(L40S=2),
+            self._flavor_of_vgpus(T4_4Q=2), self._flavor_of_vgpus(T4_1Q=3))]
+        device = self.devices('--host', 'amd')[0]['uuid']
+        self.manage('device', 'set', device, '--disable')
+        self._run('map')
+        self._run('map', '--html', self.map_path)
+        with open(self.map_path, encoding='utf-8') as file:
+            page = file.read()
+        self.teller.check(
+            f'the page {self.map_path} shows every server',
+            all(server['id'] in page for server in servers))
+        self.manage('device', 'set', device, '--enable')
+        self.delete(*servers)

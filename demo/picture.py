@@ -1,0 +1,54 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``python -m demo.picture PAGE PNG``: photograph the map that the demo drew.
+
+``tox -e picture`` runs the demo before, and installs Pillow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import pathlib
+
+from PIL import Image
+
+from tests.fixtures import browser as browser_fixture
+
+WIDTH = 1280
+COLOURS = 256
+"""Number of colours in the picture; it needs a third of the space so."""
+
+
+def main() -> None:
+    """Write the picture."""
+    parser = argparse.ArgumentParser(prog='demo.picture', description=__doc__)
+    parser.add_argument('page', type=pathlib.Path)
+    parser.add_argument('picture', type=pathlib.Path)
+    arguments = parser.parse_args()
+    program = browser_fixture.program()
+    if program is None:
+        parser.error(f'none of {", ".join(browser_fixture.PROGRAMS)} is '
+                     f'installed')
+    with browser_fixture.Browser(program) as browser:
+        browser.resize(WIDTH)
+        browser.open(arguments.page.resolve())
+        screenshot = io.BytesIO(browser.screenshot())
+    with Image.open(screenshot) as picture:
+        picture.convert('RGB').quantize(
+            COLOURS, Image.Quantize.MAXCOVERAGE,
+            dither=Image.Dither.NONE).save(arguments.picture, optimize=True)
+    print(f'{arguments.picture}: {arguments.picture.stat().st_size} bytes')
+
+
+if __name__ == '__main__':
+    main()
