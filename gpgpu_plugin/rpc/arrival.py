@@ -32,6 +32,7 @@ Casts have no caller who waits and are never dropped.
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import time
 import typing
 from collections.abc import Callable
@@ -94,6 +95,31 @@ class Guard(typing.Protocol):
         """Return who calls, or raise CallerRefused."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Handled:
+    """A call that was answered, refused or dropped.
+
+    :ivar method: what the message says, of which nothing is known if the
+        call was refused
+    :ivar arguments: primitives; likewise
+    :ivar seconds: since it arrived
+    :ivar error: None: the method returned
+    """
+
+    method: object
+    arguments: object
+    seconds: float
+    error: BaseException | None
+
+
+Observer = Callable[[Handled], None]
+"""Function that is told of each call in the thread that handled it."""
+
+
+def ignore(_handled: Handled) -> None:
+    """Observe nothing."""
+
+
 class Dispatcher(oslo_messaging.RPCDispatcher):
     """Dispatcher that drops calls that are late or not allowed.
 
@@ -102,9 +128,11 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
     :param guard: None: whoever can send a message may call all methods
     """
 
-    def __init__(self, *args: typing.Any, guard: Guard | None = None) -> None:
+    def __init__(self, *args: typing.Any, guard: Guard | None = None,
+                 observer: Observer = ignore) -> None:
         super().__init__(*args)
         self._guard = guard
+        self._observer = observer
 
     def dispatch(self, incoming: typing.Any) -> object:
         """Call the method that a message names."""
@@ -112,14 +140,28 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             getattr(incoming, _MARK, time.monotonic()))
         try:
             self._check(incoming)
-            return super().dispatch(incoming)
+            answer: object = super().dispatch(incoming)
         except oslo_messaging.ExpectedException as exc:
+            self._observe(incoming, exc.exc_info[1])
             # The guard refuses some, and the method itself others.
             if isinstance(exc.exc_info[1], _REFUSALS):
                 LOG.warning('%s', exc.exc_info[1])
             raise
+        except Exception as exc:
+            self._observe(incoming, exc)
+            raise
+        else:
+            self._observe(incoming, None)
+            return answer
         finally:
             _arrived_at.reset(token)
+
+    def _observe(self, incoming: typing.Any,
+                 error: BaseException | None) -> None:
+        self._observer(Handled(
+            method=incoming.message.get('method'),
+            arguments=incoming.message.get('args'), seconds=seconds(),
+            error=error))
 
     def _check(self, incoming: typing.Any) -> None:
         ctxt, message = incoming.ctxt, incoming.message

@@ -174,7 +174,8 @@ def server(transport: Transport, topic: str, name: str,
            endpoints: Sequence[object],
            key: arrival.Key = lambda method, arguments: None,
            guard: arrival.Guard | None = None,
-           threads: int | None = None) -> RPCServer:
+           threads: int | None = None,
+           observer: arrival.Observer = arrival.ignore) -> RPCServer:
     """Return an RPC server that is not started yet.
 
     :param key: what a call may wait for; only a few calls wait for the same
@@ -182,10 +183,12 @@ def server(transport: Transport, topic: str, name: str,
     :param guard: what decides who may call; None: whoever can send a message
     :param threads: calls that it handles at once; None: those of
         ``[DEFAULT] executor_thread_pool_size``
+    :param observer: what is told of each call
     """
     dispatcher = arrival.Dispatcher(
         list(endpoints), context.ContextSerializer(),
-        oslo_messaging.DefaultRPCAccessPolicy, guard=guard)
+        oslo_messaging.DefaultRPCAccessPolicy, guard=guard,
+        observer=observer)
     if threads is None:
         register_server_opts(transport.conf)
         threads = transport.conf.executor_thread_pool_size

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of calls that arrive after their callers gave up."""
 
+import contextlib
 import logging
 import threading
 from unittest import mock
@@ -58,6 +59,13 @@ class Endpoint:
         except exception.RequestExpired as exc:
             self.expired.append(exc)
         self.done.set()
+
+    def fail(self, ctxt, wanted):
+        raise ValueError(wanted)
+
+    @oslo_messaging.expected_exceptions(exception.NotFound)
+    def deny(self, ctxt, wanted):
+        raise exception.NotFound(kind='host', name='h9')
 
 
 class ArrivalTest(base.BaseTestCase):
@@ -114,6 +122,41 @@ class ArrivalTest(base.BaseTestCase):
         lines = log.output.splitlines()
         self.assertEqual(7, len(lines))
         self.assertLess(max(map(len, lines)), 400)
+
+    def observed(self, endpoint, message, ctxt=None):
+        """Return what an observer is told of a message."""
+        found = []
+        dispatcher = arrival.Dispatcher(
+            [endpoint], context.ContextSerializer(),
+            oslo_messaging.DefaultRPCAccessPolicy, observer=found.append)
+        incoming = mock.Mock(ctxt=ctxt or {}, message=message,
+                             gpgpu_arrived_at=self.seconds - 2)
+        with contextlib.suppress(
+                oslo_messaging.ExpectedException, ValueError,
+                oslo_messaging.NoSuchMethod):
+            dispatcher.dispatch(incoming)
+        [handled] = found
+        return handled
+
+    def test_each_call_is_observed_once(self):
+        endpoint = Endpoint()
+        for method, kind in (('late', type(None)), ('fail', ValueError),
+                             ('deny', exception.NotFound),
+                             ('none', oslo_messaging.NoSuchMethod)):
+            handled = self.observed(
+                endpoint, {'method': method, 'args': {'wanted': 9}})
+            self.assertIsInstance(handled.error, kind)
+            self.assertEqual((method, {'wanted': 9}, 2), (
+                handled.method, handled.arguments, handled.seconds))
+
+    def test_call_that_reaches_no_endpoint_is_observed(self):
+        expired = self.observed(
+            Endpoint(), {'method': 'late', 'args': {}}, {'wanted': 1})
+        self.assertIsInstance(expired.error, exception.RequestExpired)
+        malformed = self.observed(Endpoint(), {'method': ['late']})
+        self.assertIsInstance(malformed.error, exception.CallerRefused)
+        self.assertEqual((['late'], None), (
+            malformed.method, malformed.arguments))
 
     def test_wait_for_a_thread_of_the_server_counts(self):
         endpoint, server, client = self.serve()
