@@ -24,12 +24,14 @@ that a reader of changes knows how late one may become visible
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import threading
 import time
 import typing
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -67,17 +69,36 @@ class _Scope:
     """The context in which enginefacade keeps one transaction."""
 
 
+class Failure(enum.StrEnum):
+    """Kind of failure of a transaction.
+
+    ``busy``: a limit was exceeded, mostly of waiting for a lock.
+    ``unavailable``: there is no connection, or the server is read-only.
+    ``deadlock``: it lost against another one, and is mostly run again.
+    ``other``: any other error of the database or its driver.
+    """
+
+    BUSY = 'busy'
+    UNAVAILABLE = 'unavailable'
+    DEADLOCK = 'deadlock'
+    OTHER = 'other'
+
+
 class Database:
     """Transactions on the configured database.
 
     :param url: SQLAlchemy URL; default ``[database] connection``
     :param limit: how long its transactions may wait; default no limits
+    :param observer: is told of each transaction that fails
     :raises ConfigInvalid: it names a server of MariaDB, but no database
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str | None = None,
-                 limit: limits.Limits | None = None) -> None:
+                 limit: limits.Limits | None = None,
+                 observer: Callable[[Failure], None] = lambda failure: None,
+                 ) -> None:
         register_opts(conf)
+        self._observer = observer
         settings = {
             name: conf.database[name] for name in (
                 'connection', 'max_pool_size', 'max_overflow',
@@ -115,7 +136,8 @@ class Database:
         :raises DatabaseBusy: a limit was exceeded
         :raises DatabaseUnavailable: the connection failed
         """
-        with _translated(), self._context.reader.using(_Scope()) as session:
+        with (self._translated(),
+              self._context.reader.using(_Scope()) as session):
             yield session
 
     @contextlib.contextmanager
@@ -125,12 +147,29 @@ class Database:
         :raises DatabaseBusy: a limit was exceeded; nothing was changed
         :raises DatabaseUnavailable: the connection failed
         """
-        with self._sqlite_writer, _translated():
+        with self._sqlite_writer, self._translated():
             with self._context.writer.using(_Scope()) as session:
                 began = time.monotonic()
                 yield session
                 session.flush()
                 _check_duration(time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise our own error if the server or the connection gave up."""
+        try:
+            yield
+        except exception.DatabaseBusy:
+            self._observer(Failure.BUSY)
+            raise
+        except (oslo_db_exception.DBError, sa.exc.SQLAlchemyError) as exc:
+            failure = _failure(exc)
+            if failure is None:
+                raise
+            self._observer(failure)
+            if failure not in _TRANSLATIONS:
+                raise
+            raise _TRANSLATIONS[failure](reason=exc) from exc
 
     def write(self, work: Callable[[orm.Session], T]) -> T:
         """Run work in a writing transaction.
@@ -169,18 +208,28 @@ def _turn_off_jit(engine: sa.Engine) -> None:
     engine.dispose()
 
 
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Raise our own error if the server or the connection gave up."""
-    try:
-        yield
-    except (oslo_db_exception.DBError, sa.exc.SQLAlchemyError) as exc:
-        if limits.is_exceeded(exc):
-            raise exception.DatabaseBusy(reason=exc) from exc
-        if (isinstance(exc, oslo_db_exception.DBConnectionError)
-                or _is_refused(exc)):
-            raise exception.DatabaseUnavailable(reason=exc) from exc
-        raise
+_TRANSLATIONS: Mapping[Failure, type[exception.GPUPluginException]] = {
+    Failure.BUSY: exception.DatabaseBusy,
+    Failure.UNAVAILABLE: exception.DatabaseUnavailable}
+
+
+def _failure(exc: Exception) -> Failure | None:
+    """Return how a transaction failed.
+
+    :returns: None: an insertion that another transaction was faster with, or
+        a constraint, which the caller may expect
+    """
+    if limits.is_exceeded(exc):
+        return Failure.BUSY
+    if (isinstance(exc, oslo_db_exception.DBConnectionError)
+            or _is_refused(exc)):
+        return Failure.UNAVAILABLE
+    if isinstance(exc, oslo_db_exception.DBDeadlock):
+        return Failure.DEADLOCK
+    if isinstance(exc, (oslo_db_exception.DBDuplicateEntry,
+                        oslo_db_exception.DBReferenceError)):
+        return None
+    return Failure.OTHER
 
 
 def _check_duration(seconds: float) -> None:

@@ -122,6 +122,55 @@ class TransactionTest(base.DatabaseTestCase):
         self.assertEqual([], self.names())
 
 
+class FailureTest(base.DatabaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.failures = []
+        self.observed = api.Database(
+            self.conf, str(self.db.engine.url),
+            observer=self.failures.append)
+        self.addCleanup(self.observed.engine.dispose)
+        self.useFixture(fixtures.MockPatch('oslo_db.api.time.sleep'))
+
+    def failed(self, error):
+        """Return what is observed when work raises an error."""
+        self.failures.clear()
+
+        def work(session):
+            raise error
+        self.assertRaises(
+            (type(error), exception.DatabaseBusy,
+             exception.DatabaseUnavailable), self.observed.write, work)
+        return self.failures
+
+    def test_each_transaction_that_fails_is_observed(self):
+        self.assertEqual(['unavailable'], self.failed(
+            db_exception.DBConnectionError()))
+        self.assertEqual(['busy'], self.failed(
+            sa.exc.OperationalError('SELECT 1', None, Exception(1205, 'x'))))
+        self.assertEqual(['other'], self.failed(
+            db_exception.DBDataError()))
+        # And of each attempt.
+        self.assertEqual(['deadlock'] * 9, self.failed(
+            db_exception.DBDeadlock()))
+
+    def test_transaction_that_took_too_long_is_observed(self):
+        seconds = iter([0, limits.TRANSACTION + 1])
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.api.time.monotonic', lambda: next(seconds)))
+        self.assertRaises(exception.DatabaseBusy, self.observed.write,
+                          lambda session: session.add(base.host('h1')))
+        self.assertEqual(['busy'], self.failures)
+
+    def test_errors_that_a_caller_expects_are_no_failures(self):
+        for error in (db_exception.DBDuplicateEntry(),
+                      db_exception.DBReferenceError('t', 'c', 'k', 'k'),
+                      exception.NotFound(kind='host', name='h1'),
+                      ValueError()):
+            self.assertEqual([], self.failed(error))
+
+
 class RetryTest(base.DatabaseTestCase):
 
     def setUp(self):
