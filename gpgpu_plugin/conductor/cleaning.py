@@ -14,7 +14,9 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 import uuid
+from collections.abc import Callable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -44,6 +46,17 @@ from gpgpu_plugin.objects import session as session_obj
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
+
+
+class Ended(typing.NamedTuple):
+    """End of a cleaning.
+
+    ``seconds``: since it began; None: it is not known when.
+    """
+
+    verdict: ledger_rules.Verdict
+    seconds: float | None
+
 
 _VERDICTS = {'clean_passed': ledger_rules.Verdict.PASSED,
              'clean_failed': ledger_rules.Verdict.FAILED,
@@ -156,11 +169,16 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
              steps: Sequence[str], results: Sequence[rules.StepResult],
              driver_capacities: report_obj.DriverCapacities | None = None,
              origin: session_obj.Origin | None = None,
+             observer: Callable[[Ended], None] = lambda ended: None,
              ) -> inventory_obj.HostInventory:
-    """Record how a cleaning ended (ConductorAPI.clean_finished)."""
+    """Record how a cleaning ended (ConductorAPI.clean_finished).
+
+    :param observer: is told of the end once it is committed
+    """
     host_id = device_db.host_id(db, device_uuid)
 
-    def work(session: orm.Session) -> inventory_obj.HostInventory:
+    def work(session: orm.Session,
+             ) -> tuple[Ended, inventory_obj.HostInventory]:
         host, loaded, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
         policy, memory_mib = group_db.cleaning(session, device.group_id)
@@ -171,19 +189,34 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         device_db.swap(session, [(device, now)])
         event_db.add_all(session, kind, host.name, [(now, None)], detail)
         verdict = _VERDICTS[kind]
-        ledger.add(
+        ended = Ended(verdict, ledger.add(
             session, host, device, verdict, steps=required, results=found,
             reason=None if verdict is ledger_rules.Verdict.PASSED
-            else rules.shortened(detail))
+            else rules.shortened(detail)))
         host_db.changed(host)
-        is_stored = driver_capacity.store(session, host, driver_capacities)
-        is_unsupported = _is_unsupported(loaded, now)
-        if is_unsupported:
-            variant_matching.apply(session, [host])
-        if is_stored or is_unsupported:
-            return inventory.refresh(session, host)
-        return inventory.refresh(session, host, loaded.after([now]).groups)
-    return db.write(work)
+        return ended, _offered(
+            session, host, loaded, now,
+            is_stored=driver_capacity.store(session, host, driver_capacities))
+    ended, offered = db.write(work)
+    observer(ended)
+    return offered
+
+
+def _offered(session: orm.Session, host: models.Host,
+             loaded: capacity.LoadedHost, device: device_db.DeviceRow, *,
+             is_stored: bool) -> inventory_obj.HostInventory:
+    """Return what a host offers after a cleaning.
+
+    :param loaded: what was read before it
+    :param device: as it is now
+    :param is_stored: the driver reported other capacities
+    """
+    is_unsupported = _is_unsupported(loaded, device)
+    if is_unsupported:
+        variant_matching.apply(session, [host])
+    if is_stored or is_unsupported:
+        return inventory.refresh(session, host)
+    return inventory.refresh(session, host, loaded.after([device]).groups)
 
 
 def _is_unsupported(loaded: capacity.LoadedHost,

@@ -43,12 +43,15 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
         verdict: rules.Verdict, *, reason: str | None,
         steps: Sequence[str] = (),
         results: Sequence[cleaning.StepResult] = (),
-        actor: str | None = None) -> None:
+        actor: str | None = None) -> float | None:
     """Add a record to the chain of a device.
 
     :param device: as it was when it got the verdict, with its tokens
+    :returns: seconds since the cleaning began; None: it is not known when
     """
+    now = event_db.now()
     end = ledger_db.lengthen(session, device.uuid)
+    began = end.started_at
     last = assignment_db.last_of_device(session, device.id)
     variant, policy = group_db.policy(session, device.group_id)
     if verdict is rules.Verdict.PASSED:
@@ -68,8 +71,10 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
         assignment_uuid=last.uuid if last else None,
         instance_uuid=last.instance_uuid if last else None,
         project_id=last.project_id if last else None, actor=actor,
-        started_at=_text(end.started_at) if end.started_at else None,
-        finished_at=_text(event_db.now()))))
+        started_at=_text(began) if began else None,
+        finished_at=_text(now))))
+    # By another conductor's clock it may begin in the future.
+    return max(0.0, (now - began).total_seconds()) if began else None
 
 
 def compared(session: orm.Session, device: device_db.AnyDevice,

@@ -91,16 +91,20 @@ class ConductorManager(conductor_contract.Conductor):
     """Version 3.0 of the conductor's API.
 
     :param wake: has what a call left to do for a variant done at once
+    :param observer: is told of each cleaning that ended
     """
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
     def __init__(self, conf: cfg.ConfigOpts, db: api.Database,
                  compute_api: compute_api.ComputeAPI,
-                 wake: Callable[[], None] = lambda: None) -> None:
+                 wake: Callable[[], None] = lambda: None,
+                 observer: Callable[[cleaning.Ended], None] = (
+                     lambda ended: None)) -> None:
         self._conf = conf
         self._db = db
         self._wake = wake
+        self._observer = observer
         self._compute_api = compute_api
         self._questions = questions.Questions(db, compute_api)
         self._feed = scheduler_feed.SchedulerFeed(db)
@@ -243,7 +247,7 @@ class ConductorManager(conductor_contract.Conductor):
     ) -> inventory_obj.HostInventory:
         return cleaning.finished(
             self._db, device_uuid, attempt, steps, results,
-            driver_capacities, origin)
+            driver_capacities, origin, self._observer)
 
     def clean_postponed(self, ctxt: _Context, *, origin: session_obj.Origin,
                         device_uuid: str, attempt: str, reason: str) -> None:

@@ -12,12 +12,14 @@
 """Tests of cleaning: one attempt per device, identified by a token."""
 
 import dataclasses
+import datetime
 
 import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
@@ -63,6 +65,43 @@ class CleaningCase(base.ConductorTestCase):
     def generation(self):
         with self.db.reader() as session:
             return session.scalar(sa.select(models.Host.generation))
+
+
+class EndedTest(CleaningCase):
+    """What an observer is told of."""
+
+    def setUp(self):
+        super().setUp()
+        self.ended = []
+
+    def finish(self, task, results=None, steps=None):
+        cleaning.finished(
+            self.db, task.device_uuid, task.token, steps or task.steps,
+            results or cleaned.results(task.steps),
+            observer=self.ended.append)
+
+    def test_verdict_and_seconds_of_a_cleaning(self):
+        began = datetime.datetime(2026, 11, 24, 12)
+        times = [began] * 20
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.db.event.now', lambda: times[-1]))
+        passed, failed = self.dirty(2)
+        self.start(passed)
+        self.start(failed)
+        times.append(began + datetime.timedelta(seconds=90.5))
+        self.finish(passed)
+        # Another conductor's clock.
+        times.append(began - datetime.timedelta(seconds=1))
+        self.finish(failed, cleaned.failed('looked at'))
+        self.assertEqual([('passed', 90.5), ('failed', 0)], self.ended)
+
+    def test_end_that_is_not_committed_is_not_observed(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.useFixture(fixtures.MockPatchObject(
+            inventory, 'refresh', side_effect=OSError('power cut')))
+        self.assertRaises(OSError, self.finish, task)
+        self.assertEqual([], self.ended)
 
 
 class TasksTest(CleaningCase):
