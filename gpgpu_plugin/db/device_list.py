@@ -54,18 +54,41 @@ class ListedDevice:
     shown_state: str
 
 
-def _shown_state() -> sa.ColumnElement[str]:
-    """Return the expression of the shown state of ``devices``."""
+_RANKS = {str(state): rank for rank, state
+          in enumerate(device_rules.SHOWN_OF_CHILDREN)}
+
+
+def _rank_of_vgpus() -> sa.ColumnElement[int]:
+    """Return the rank of the state of its vGPUs that a device shows first."""
     child = orm.aliased(models.Device)
-    ranks = {str(state): rank for rank, state
-             in enumerate(device_rules.SHOWN_OF_CHILDREN)}
-    # Of its vGPUs, the state that is shown first.
-    rank = (sa.select(sa.func.min(sa.case(ranks, value=child.state)))
+    return (sa.select(sa.func.min(sa.case(_RANKS, value=child.state)))
             .where(child.parent_id == models.Device.id,
                    child.group_id.is_not(None))
             .correlate(models.Device).scalar_subquery())
+
+
+def ranks_of_vgpus() -> sa.Subquery:
+    """Return the same rank of all devices that have vGPUs.
+
+    :returns: ``parent_id``, ``rank``
+    """
+    child = orm.aliased(models.Device)
+    rank = sa.func.min(sa.case(_RANKS, value=child.state))
+    return (sa.select(child.parent_id.label('parent_id'), rank.label('rank'))
+            .where(child.parent_id.is_not(None), child.group_id.is_not(None))
+            .group_by(child.parent_id).subquery())
+
+
+def shown_state(rank: sa.ColumnElement[int] | None = None,
+                ) -> sa.ColumnElement[str]:
+    """Return the expression of the shown state of ``devices``.
+
+    :param rank: of the device, from ``ranks_of_vgpus``; default: it is looked
+        up for each device, which is faster for a few devices only
+    """
+    rank = _rank_of_vgpus() if rank is None else rank
     derived = sa.case(
-        {rank: state for state, rank in ranks.items()}, value=rank)
+        {number: state for state, number in _RANKS.items()}, value=rank)
     device = models.Device
     assigned = [str(state) for state in device_rules.ASSIGNED_STATES]
     available = device.state == str(_State.AVAILABLE)
@@ -116,7 +139,7 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
         *(column == value for column, value in conditions.items()
           if value is not None))
     if state is not None:
-        query = query.where(_shown_state() == state, _may_be_shown(state))
+        query = query.where(shown_state() == state, _may_be_shown(state))
     if marker is not None:
         query = query.where(page.after(_ORDER, _place(session, marker)))
     return _listed(session, query)
@@ -138,7 +161,7 @@ def _query() -> _Select:
     return (
         sa.select(models.Device, models.Host.name, models.Variant.name,
                   models.Assignment.instance_uuid,
-                  models.Assignment.project_id, parent.uuid, _shown_state())
+                  models.Assignment.project_id, parent.uuid, shown_state())
         .join(models.Host, models.Device.host_id == models.Host.id)
         .outerjoin(models.Group, models.Device.group_id == models.Group.id)
         .outerjoin(models.Variant,
@@ -173,7 +196,7 @@ def count_by_state(session: orm.Session, host_ids: Collection[int],
 
     :returns: by the host's id; hosts without a device are left out
     """
-    shown = _shown_state().label('shown')
+    shown = shown_state().label('shown')
     states = (sa.select(models.Device.host_id, shown)
               .where(models.Device.host_id.in_(host_ids),
                      models.Device.kind == str(device_rules.DeviceKind.PCI))

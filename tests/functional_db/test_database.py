@@ -70,6 +70,7 @@ from tests.unit.conductor.admin import test_variant
 from tests.unit.conductor.admin import test_vgpu_type
 from tests.unit.db import test_assignment
 from tests.unit.db import test_device_list
+from tests.unit.db import test_gauges
 from tests.unit.db import test_ledger as rows
 from tests.unit.db import test_purge
 from tests.unit.db import test_usage
@@ -426,6 +427,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_releases.EndTest,
         test_assignment.UniqueKeyTest, test_device_list.ShownStateTest,
         test_device_list.PageTest, test_pages.PagesTest,
+        test_gauges.CountTest,
         test_purge.PurgeTest, test_usage.UsageTest,
         test_usage.VGPUUsageTest, test_usage_list.SumTest,
         test_usage_list.ExportTest, test_usage_list.PartitionTest,

@@ -18,6 +18,7 @@ import uuid
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import device_list
+from gpgpu_plugin.db import gauges
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
@@ -102,6 +103,10 @@ class ShownStateTest(base.ConductorTestCase):
             self.assertEqual(
                 {self.host.id: counts},
                 device_list.count_by_state(session, [self.host.id, 99]))
+            found = collections.Counter()
+            for row in gauges.read(session, per_host=True).devices:
+                found[row.state] += row.number
+        self.assertEqual(counts, found)
 
 
 class PageTest(base.ConductorTestCase):

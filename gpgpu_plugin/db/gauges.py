@@ -1,0 +1,150 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Numbers of the whole cloud, which the database counts for metrics.
+
+They take three statements, whatever the number of devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import device_list
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+
+
+class DeviceCount(typing.NamedTuple):
+    """Number of devices, without mdev rows, that have all this in common.
+
+    ``host``: None: those of all hosts. ``variant``: None: they are in no
+    group. ``state``: as operators see it.
+    """
+
+    host: str | None
+    variant: str | None
+    state: str
+    enabled: bool
+    number: int
+
+
+class Capacity(typing.NamedTuple):
+    """Capacity of groups for a type that is enabled.
+
+    ``host``: None: of all hosts.
+    """
+
+    host: str | None
+    variant: str
+    vgpu_type: str
+    max_capacity: int
+    remaining_capacity: int
+
+
+class HeardHost(typing.NamedTuple):
+    """A live host.
+
+    ``heard_at``: seconds since the epoch when it last called; 0: unknown.
+    """
+
+    name: str
+    heard_at: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gauges:
+    """Numbers of the cloud at one time."""
+
+    devices: Sequence[DeviceCount]
+    capacities: Sequence[Capacity]
+    hosts: Sequence[HeardHost]
+
+
+def read(session: orm.Session, *, per_host: bool) -> Gauges:
+    """Return the numbers of all live hosts.
+
+    :param per_host: count each host by itself
+    """
+    host = models.Host.name if per_host else sa.null()
+    return Gauges(
+        # The sum of integers is a decimal number on some databases.
+        devices=[
+            DeviceCount(name, variant, state, enabled, int(number))
+            for name, variant, state, enabled, number
+            in session.execute(_devices(host))],
+        capacities=[
+            Capacity(name, variant, vgpu_type, int(most), int(remaining))
+            for name, variant, vgpu_type, most, remaining
+            in session.execute(_capacities(host))],
+        hosts=[HeardHost(name, heard_at or 0) for name, heard_at
+               in session.execute(
+                   sa.select(models.Host.name, models.Host.heard_at)
+                   .where(models.Host.deleted == 0))])
+
+
+_Name: typing.TypeAlias = (
+    'sa.SQLColumnExpression[str] | sa.ColumnElement[None]')
+_Select: typing.TypeAlias = 'sa.Select[*tuple[typing.Any, ...]]'
+
+
+def _devices(host: _Name) -> _Select:
+    counts = _counts()
+    facts = models.Variant.name, counts.c.state, counts.c.enabled
+    return (
+        sa.select(host.label('host'), *facts, sa.func.sum(counts.c.number))
+        .select_from(counts)
+        .join(models.Host, counts.c.host_id == models.Host.id)
+        .outerjoin(models.Group, counts.c.group_id == models.Group.id)
+        .outerjoin(models.Variant,
+                   models.Group.variant_id == models.Variant.id)
+        .where(models.Host.deleted == 0)
+        .group_by(*_grouped(host), *facts))
+
+
+def _counts() -> sa.Subquery:
+    """Return the numbers of devices by host, group, state and enabling.
+
+    MariaDB takes longer to count by names, and to look up the vGPUs of each
+    device.
+    """
+    device, ranks = models.Device, device_list.ranks_of_vgpus()
+    devices = (
+        sa.select(device.host_id, device.group_id, device.enabled,
+                  device_list.shown_state(ranks.c.rank).label('state'))
+        .outerjoin(ranks, ranks.c.parent_id == device.id)
+        .where(device.kind == str(device_rules.DeviceKind.PCI)).subquery())
+    return (sa.select(devices, sa.func.count().label('number'))
+            .group_by(*devices.c).subquery())
+
+
+def _capacities(host: _Name) -> _Select:
+    vgpu_type = models.VGPUType
+    return (
+        sa.select(host.label('host'), models.Variant.name,
+                  vgpu_type.vgpu_type, sa.func.sum(vgpu_type.max_capacity),
+                  sa.func.sum(vgpu_type.remaining_capacity))
+        .select_from(vgpu_type)
+        .join(models.Group, vgpu_type.gpu_group_id == models.Group.id)
+        .join(models.Variant, models.Group.variant_id == models.Variant.id)
+        .join(models.Host, models.Group.host_id == models.Host.id)
+        .where(models.Host.deleted == 0, vgpu_type.enabled)
+        .group_by(*_grouped(host), models.Variant.name,
+                  vgpu_type.vgpu_type))
+
+
+def _grouped(host: _Name) -> list[_Name]:
+    return [] if isinstance(host, sa.Null) else [host]
