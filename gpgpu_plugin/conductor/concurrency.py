@@ -60,6 +60,10 @@ _OTHERS = 2 + sum(THREADS_OF.values())
 """Threads that do not serve hosts. Two of them serve nobody: those for leases
 and changes of variants."""
 
+_READERS = 1
+"""Threads that use the database, but not the broker: the one that reads the
+metrics."""
+
 
 def set_defaults(conf: cfg.ConfigOpts) -> None:
     """Set the limits that the configuration files do not have."""
@@ -77,7 +81,8 @@ def set_defaults(conf: cfg.ConfigOpts) -> None:
                      'oslo_messaging_rabbit')
     conf.set_default(
         'max_overflow',
-        max(0, threads + _OTHERS - conf.database.max_pool_size), 'database')
+        max(0, threads + _OTHERS + _READERS - conf.database.max_pool_size),
+        'database')
 
 
 def check(conf: cfg.ConfigOpts) -> None:
@@ -95,12 +100,13 @@ def check(conf: cfg.ConfigOpts) -> None:
                    f'executor_thread_pool_size); set it in this range, or '
                    f'remove it')
     connections = _connections(conf)
-    if connections is not None and connections < threads + _OTHERS:
+    needed = threads + _OTHERS + _READERS
+    if connections is not None and connections < needed:
         raise exception.ConfigInvalid(
             option='[database] max_pool_size and max_overflow',
             reason=f'together they allow {connections} connections, but the '
                    f'{threads} threads of [DEFAULT] '
-                   f'executor_thread_pool_size need {threads + _OTHERS}; '
+                   f'executor_thread_pool_size need {needed}; '
                    f'raise max_overflow, or set fewer threads')
 
 

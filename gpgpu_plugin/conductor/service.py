@@ -25,6 +25,7 @@ from gpgpu_plugin.conductor import caller_keys
 from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import monitoring
 from gpgpu_plugin.conductor import variant_worker
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
@@ -55,24 +56,29 @@ def freeze_loaded() -> None:
 class ConductorService:
     """A conductor; several can share a database and a transport.
 
-    :raises ConfigInvalid: the database does not have the newest schema, or
-        calls are signed and there is no master key
+    :param database: its errors are not counted in the metrics
+    :raises ConfigInvalid: the database does not have the newest schema,
+        calls are signed and there is no master key, or this machine does not
+        have the address of the metrics
     """
 
     def __init__(self, conf: cfg.ConfigOpts,
                  transport: rpc_transport.Transport | None = None,
                  database: api.Database | None = None) -> None:
+        self._monitoring = monitoring.Monitoring(conf)
         self._transport = transport or rpc_transport.get_transport(conf)
         self._owns_transport = transport is None
         self.database = database or api.Database(
-            conf, limit=limits.Limits(conf.gpgpu.rpc_timeout))
+            conf, limit=limits.Limits(conf.gpgpu.rpc_timeout),
+            observer=self._monitoring.counters.failed)
         migration.check_current(self.database.engine)
         self._sqlite_lock = sqlite_lock.SQLiteLock(self.database.engine.url)
         compute = compute_api.ComputeAPI(conf, self._transport)
         self._leases = leases.LeaseWatch(self.database, compute)
         self._variants = variant_worker.VariantWorker(self.database, compute)
         endpoints = [manager.ConductorManager(
-                         conf, self.database, compute, self._variants.wake),
+                         conf, self.database, compute, self._variants.wake,
+                         self._monitoring.counters.cleaned),
                      ping.PingEndpoint(conf, self._transport)]
         verifier = guard.Verifier(
             key_files.masters(conf), caller_keys.CallerKeys(self.database),
@@ -101,14 +107,17 @@ class ConductorService:
             socket.gethostname(), endpoints, conductor_locks.key,
             guard.Guard((conductor_contract.Conductor, ping.Pinged), kind,
                         topic, verifier),
-            concurrency.THREADS_OF.get(kind))
+            concurrency.THREADS_OF.get(kind),
+            self._monitoring.counters.handled)
 
     def start(self) -> None:
         """Begin to serve calls, and the work that no call waits for.
 
-        :raises ConfigInvalid: another process serves with the SQLite file
+        :raises ConfigInvalid: another process serves with the SQLite file, or
+            listens on the port of the metrics
         """
         self._sqlite_lock.acquire()
+        self._monitoring.start(self.database)
         for server in self._servers:
             server.start()
         self._leases.start()
@@ -126,6 +135,7 @@ class ConductorService:
             server.stop()
         for server in self._servers:
             server.wait()
+        self._monitoring.stop()
         self.database.engine.dispose()
         self._sqlite_lock.release()
         if self._owns_transport:

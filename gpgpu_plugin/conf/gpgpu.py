@@ -88,6 +88,24 @@ OPTS = [
              'knows. This makes up for lost messages. A lower value finds a '
              'difference sooner, and makes more calls.'),
     cfg.StrOpt(
+        'metrics_bind',
+        help='IP address and TCP port on which gpgpu-conductor serves metrics '
+             'for Prometheus over HTTP at the path /metrics, such as '
+             '127.0.0.1:9464 or [::1]:9464. By default it serves none. '
+             'Everybody who can connect may read the names of hosts and '
+             'variants, and numbers of devices, calls and errors. There is '
+             'neither TLS nor a password: bind to the loopback address and '
+             'put a proxy before it, or to an address of the management '
+             'network that only Prometheus reaches. Each gpgpu-conductor of '
+             'a machine needs a port of its own.'),
+    cfg.BoolOpt(
+        'metrics_per_host', default=True,
+        help='Whether the metrics of devices and capacity have the label '
+             '"host", and the metrics show when each host last called. '
+             'Without it, gpgpu-conductor shows the sums of all hosts, which '
+             'are a few series for each variant, whatever the number of '
+             'hosts.'),
+    cfg.StrOpt(
         'cleaning_program',
         help='Program that nova-compute runs, as its own user and without '
              'arguments, for each GPU whose cleaning policy names the step '

@@ -107,6 +107,23 @@ class ServeTest(base.BaseTestCase):
             thread.name for thread in threading.enumerate()
             if thread.name == 'gpgpu-leases'])
 
+    def test_calls_are_counted(self):
+        server = self.serve()
+        self.api.host_list(context.admin())
+        self.assertRaises(exception.NotFound, self.api.host_show,
+                          context.admin(), 'h9')
+        registry = server._monitoring._registry
+        self.assertEqual([1, 1], [
+            registry.get_sample_value('gpgpu_rpc_calls_total', {
+                'method': method, 'outcome': outcome})
+            for method, outcome in (('host_list', 'ok'),
+                                    ('host_show', 'rejected'))])
+
+    def test_address_for_metrics_that_is_wrong_is_refused(self):
+        self.conf.set_override('metrics_bind', 'localhost', 'gpgpu')
+        exc = self.assertRaises(exception.ConfigInvalid, self.serve)
+        self.assertIn('[gpgpu] metrics_bind', str(exc))
+
     def test_call_after_one_of_two_services_stopped_is_answered(self):
         first, _ = self.serve(), self.serve()
         first.stop()

@@ -1,0 +1,284 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What a conductor shows to Prometheus.
+
+There are two kinds of metrics. Counters belong to this process, and begin at
+0 with it. Gauges are numbers of the whole cloud, which each conductor reads
+from the database and which therefore are the same in all of them.
+
+doc/source/admin/monitoring.rst lists all metrics. No label has a UUID, a
+project or a text of a host other than its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import prometheus_client
+from prometheus_client import metrics_core
+from prometheus_client import registry as prometheus_registry
+
+from gpgpu_plugin import exception
+from gpgpu_plugin import version
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import leases
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import gauges as gauges_db
+from gpgpu_plugin.domain import ledger
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.rpc import arrival
+from gpgpu_plugin.rpc import conductor_contract
+
+_Family = metrics_core.Metric
+_Gauge = metrics_core.GaugeMetricFamily
+
+OUTCOMES: Mapping[str, tuple[type[exception.GPUPluginException], ...]] = {
+    'denied': (exception.ClaimDenied,),
+    'expired': (exception.RequestExpired,),
+    'refused': (exception.CallerRefused, exception.NotOwner),
+    'fenced': (exception.Fenced, exception.SessionOutdated,
+               exception.SessionLost),
+    'database_busy': (exception.DatabaseBusy,),
+    'database_unavailable': (exception.DatabaseUnavailable,),
+    'rejected': (exception.GPUPluginException,)}
+"""Outcomes of a call that raised one of our errors; the first one holds."""
+
+OK, FAILED, POSTPONED, OTHER = 'ok', 'failed', 'postponed', 'other'
+
+VERDICTS = (ledger.Verdict.PASSED, ledger.Verdict.FAILED,
+            ledger.Verdict.OUTDATED, POSTPONED)
+"""How a cleaning ends; one that is postponed has no record in the ledger."""
+
+CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Seconds; callers wait for 10 s by default, and schedulers for 3 s."""
+
+CLEANING_BUCKETS = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200)
+"""Seconds; a reset takes one, and to write all memory through a BAR hours."""
+
+
+def outcome(error: BaseException | None) -> str:
+    """Return how a call ended, one of the values of the label."""
+    if error is None:
+        return OK
+    return next((name for name, kinds in OUTCOMES.items()
+                 if isinstance(error, kinds)), FAILED)
+
+
+class Counters:
+    """What this process counts. Thread-safe.
+
+    Each series begins with 0, so that the first event shows as an increase.
+
+    :param methods: names of the RPC methods; a message may name others
+    """
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry,
+                 methods: Collection[str]) -> None:
+        self._methods = frozenset(methods)
+        self._calls = prometheus_client.Counter(
+            'gpgpu_rpc_calls', 'Calls that this conductor has handled.',
+            ('method', 'outcome'), registry=registry)
+        self._seconds = prometheus_client.Histogram(
+            'gpgpu_rpc_seconds', 'Seconds from the arrival of a call until '
+            'it was handled.', ('method',), registry=registry,
+            buckets=CALL_BUCKETS)
+        self._granted = prometheus_client.Counter(
+            'gpgpu_claims_granted', 'Claims that this conductor has granted.',
+            registry=registry)
+        self._refused = prometheus_client.Counter(
+            'gpgpu_claims_refused', 'Claims that this conductor has refused.',
+            ('reason',), registry=registry)
+        self._pages = prometheus_client.Counter(
+            'gpgpu_feed_pages', 'Pages of hosts that this conductor has sent '
+            'to schedulers.', ('page',), registry=registry)
+        self._cleanings = prometheus_client.Counter(
+            'gpgpu_cleanings', 'Cleanings whose end this conductor has '
+            'recorded.', ('verdict',), registry=registry)
+        self._cleaning_seconds = prometheus_client.Histogram(
+            'gpgpu_cleaning_seconds', 'Seconds that these cleanings took.',
+            registry=registry, buckets=CLEANING_BUCKETS)
+        self._failures = prometheus_client.Counter(
+            'gpgpu_database_errors', 'Transactions of this conductor that '
+            'failed.', ('kind',), registry=registry)
+        self._begin_with_0()
+        prometheus_client.Info(
+            'gpgpu_build', 'Version of this conductor.', registry=registry,
+            ).info({'version': version.VERSION,
+                    'rpc_version': conductor_contract.VERSION})
+
+    def _begin_with_0(self) -> None:
+        for method in (*self._methods, OTHER):
+            for name in (OK, *OUTCOMES, FAILED):
+                self._calls.labels(method, name)
+        for counter, values in (
+                (self._refused, request.Reason),
+                (self._pages, ('first', 'next')),
+                (self._cleanings, VERDICTS),
+                (self._failures, api.Failure)):
+            for value in values:
+                counter.labels(str(value))
+
+    def handled(self, call: arrival.Handled) -> None:
+        """Count a call."""
+        method = (call.method if isinstance(call.method, str)
+                  and call.method in self._methods else OTHER)
+        self._calls.labels(method, outcome(call.error)).inc()
+        self._seconds.labels(method).observe(call.seconds)
+        if method == 'claim' and isinstance(
+                call.error, exception.ClaimDenied):
+            self._refused.labels(call.error.reason).inc()
+        elif call.error is None:
+            self._answered(method, call)
+
+    def _answered(self, method: str, call: arrival.Handled) -> None:
+        if method == 'claim':
+            self._granted.inc()
+        elif method == 'changes_since' and isinstance(call.arguments, Mapping):
+            self._pages.labels(
+                'first' if call.arguments.get('marker') is None else 'next',
+                ).inc()
+        elif method == 'clean_postponed':
+            self._cleanings.labels(POSTPONED).inc()
+
+    def cleaned(self, ended: cleaning.Ended) -> None:
+        """Count a cleaning that ended."""
+        self._cleanings.labels(str(ended.verdict)).inc()
+        if ended.seconds is not None:
+            self._cleaning_seconds.observe(ended.seconds)
+
+    def failed(self, failure: api.Failure) -> None:
+        """Count a transaction that failed."""
+        self._failures.labels(str(failure)).inc()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Gauges as they were read.
+
+    :ivar seconds: that reading them took
+    """
+
+    gauges: gauges_db.Gauges
+    seconds: float
+
+
+def read(db: api.Database, *, per_host: bool) -> Reading:
+    """Read the gauges."""
+    began = time.monotonic()
+    with db.reader() as session:
+        gauges = gauges_db.read(session, per_host=per_host)
+    return Reading(gauges=gauges, seconds=time.monotonic() - began)
+
+
+class Gauges:
+    """Collector of the gauges, for a registry.
+
+    :param get: returns them; None if the database does not answer
+    :param per_host: whether they have the label ``host``
+    :param clock: returns the seconds since the epoch
+    """
+
+    def __init__(self, get: Callable[[], Reading | None], *, per_host: bool,
+                 clock: Callable[[], float] = time.time) -> None:
+        self._get = get
+        self._per_host = per_host
+        self._clock = clock
+
+    def collect(self) -> Iterator[_Family]:
+        """Return the gauges; without the database, only that it is down."""
+        reading = self._get()
+        yield _Gauge('gpgpu_database_up', 'Whether the gauges could be read '
+                     'from the database.', 0 if reading is None else 1)
+        if reading is None:
+            return
+        yield _Gauge('gpgpu_database_read_seconds', 'Seconds that reading '
+                     'the gauges took.', reading.seconds)
+        yield self._devices(reading.gauges)
+        yield from self._capacities(reading.gauges)
+        yield from self._hosts(reading.gauges)
+
+    def _family(self, name: str, documentation: str,
+                *labels: str) -> metrics_core.GaugeMetricFamily:
+        return _Gauge(name, documentation, labels=(
+            *(('host',) if self._per_host else ()), *labels))
+
+    def _host(self, name: str | None) -> tuple[str, ...]:
+        return (name or '',) if self._per_host else ()
+
+    def _devices(self, gauges: gauges_db.Gauges) -> _Family:
+        family = self._family(
+            'gpgpu_devices', 'Devices, without mdev rows.', 'variant',
+            'state', 'enabled')
+        for row in gauges.devices:
+            family.add_metric(
+                (*self._host(row.host), row.variant or '', row.state,
+                 'true' if row.enabled else 'false'), row.number)
+        return family
+
+    def _capacities(self, gauges: gauges_db.Gauges) -> Iterator[_Family]:
+        labels = 'variant', 'vgpu_type'
+        most = self._family(
+            'gpgpu_max_capacity', 'Instances of an enabled type that fit on '
+            'the GPUs when empty.', *labels)
+        remaining = self._family(
+            'gpgpu_remaining_capacity', 'Instances of an enabled type that '
+            'still fit.', *labels)
+        for row in gauges.capacities:
+            values = *self._host(row.host), row.variant, row.vgpu_type
+            most.add_metric(values, row.max_capacity)
+            remaining.add_metric(values, row.remaining_capacity)
+        yield most
+        yield remaining
+
+    def _hosts(self, gauges: gauges_db.Gauges) -> Iterator[_Family]:
+        yield _Gauge('gpgpu_hosts', 'Hosts that reported devices.',
+                     len(gauges.hosts))
+        since = self._clock() - leases.SILENT
+        yield _Gauge('gpgpu_silent_hosts', 'Hosts that have not called for '
+                     f'{leases.SILENT} s.',
+                     sum(host.heard_at < since for host in gauges.hosts))
+        if self._per_host:
+            family = self._family(
+                'gpgpu_host_heard_timestamp_seconds', 'When the host last '
+                'called a conductor; 0 if it is not known.')
+            for host in gauges.hosts:
+                family.add_metric((host.name,), host.heard_at)
+            yield family
+
+
+class _WithoutCreated:
+    """Families without the times at which their series began.
+
+    The library adds a series for each counter and histogram, which nobody
+    asked for and which only a global switch would turn off.
+    """
+
+    def __init__(self, registry: prometheus_registry.Collector) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[_Family]:
+        for family in self._registry.collect():
+            if family.type in ('counter', 'histogram'):
+                family.samples = [
+                    sample for sample in family.samples
+                    if not sample.name.endswith('_created')]
+            yield family
+
+
+def text(registry: prometheus_registry.Collector) -> bytes:
+    """Return all metrics in the text format of Prometheus."""
+    return prometheus_client.generate_latest(_WithoutCreated(registry))

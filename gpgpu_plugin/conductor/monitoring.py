@@ -1,0 +1,85 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The metrics of one conductor service, from counting to serving."""
+
+from __future__ import annotations
+
+import functools
+
+import prometheus_client
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from gpgpu_plugin.conductor import cached_reading
+from gpgpu_plugin.conductor import metrics
+from gpgpu_plugin.conductor import metrics_server
+from gpgpu_plugin.db import api
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import ping
+
+LOG = logging.getLogger(__name__)
+
+LIFETIME = 10.0
+"""Seconds for which the gauges are not read again."""
+
+PATIENCE = 8.0
+"""Seconds for which a scrape waits for them. Prometheus waits for 10 s by
+default, and would take a conductor whose database hangs for a dead one."""
+
+
+class Monitoring:
+    """Counters of a conductor and, if configured, its metrics endpoint.
+
+    :ivar counters: count whether somebody reads them or not
+    :raises ConfigInvalid: nothing can listen on ``[gpgpu] metrics_bind``
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        value = conf.gpgpu.metrics_bind
+        self._address = metrics_server.parse(value) if value else None
+        if self._address is not None:
+            metrics_server.check_local(self._address)
+        self._per_host: bool = conf.gpgpu.metrics_per_host
+        self._registry = prometheus_client.CollectorRegistry()
+        self.counters = metrics.Counters(self._registry, {
+            *contract.methods(conductor_contract.Conductor),
+            *contract.methods(ping.Pinged)})
+        self._reading: cached_reading.CachedReading[metrics.Reading] | None = (
+            None)
+        self._server: metrics_server.MetricsServer | None = None
+
+    def start(self, database: api.Database) -> None:
+        """Serve the counters, and the gauges of a database.
+
+        :raises ConfigInvalid: another process listens on the port
+        """
+        if self._address is None:
+            return
+        self._reading = cached_reading.CachedReading(
+            'metrics', functools.partial(
+                metrics.read, database, per_host=self._per_host),
+            LIFETIME, PATIENCE)
+        self._registry.register(metrics.Gauges(
+            self._reading.get, per_host=self._per_host))
+        self._server = metrics_server.MetricsServer(
+            self._address, functools.partial(metrics.text, self._registry))
+        LOG.info('Metrics are served at http://%(address)s%(path)s',
+                 {'address': self._server.start(),
+                  'path': metrics_server.PATH})
+
+    def stop(self) -> None:
+        """Serve no more; all its threads have ended then."""
+        if self._server is not None:
+            self._server.stop()
+        if self._reading is not None:
+            self._reading.stop()
