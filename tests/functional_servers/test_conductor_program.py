@@ -34,7 +34,13 @@ from tests.fixtures import patience
 from tests.fixtures import services
 
 
-class SignalTest(base.BaseTestCase):
+class ProgramTestCase(base.BaseTestCase):
+    """gpgpu-conductor as a process, which serves when a test begins.
+
+    :cvar lines: of its group [gpgpu], beside the others
+    """
+
+    lines = ()
 
     def setUp(self):
         super().setUp()
@@ -46,11 +52,14 @@ class SignalTest(base.BaseTestCase):
         self.log = self.folder / 'log'
         self.url = database.new_sqlite(str(self.folder))
         db = api.Database(self.conf, self.url)
-        self.useFixture(keys.Keys(self.conf, db)).make(
-            context.CallerKind.OPERATOR, 'root')
+        made = self.useFixture(keys.Keys(self.conf, db))
+        for kind, name in ((context.CallerKind.OPERATOR, 'root'),
+                           (context.CallerKind.HOST, 'h1'),
+                           (context.CallerKind.SCHEDULER, 's1')):
+            made.make(kind, name)
         db.engine.dispose()
         self.prefix = f'test-{uuid.uuid4().hex[:8]}'
-        self.configure(self.prefix)
+        self.configure(self.prefix, *self.lines)
         notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(notified.close)
         notified.bind(str(self.folder / 'notify'))
@@ -87,6 +96,9 @@ class SignalTest(base.BaseTestCase):
         self.conf.set_override('topic_prefix', prefix, 'gpgpu')
         return patience.wait_until(lambda: [
             answer.pid for answer in ping.ping(self.conf, wait=1)])
+
+
+class SignalTest(ProgramTestCase):
 
     def test_usr2_writes_a_report_and_the_conductor_goes_on(self):
         self.process.send_signal(signal.SIGUSR2)

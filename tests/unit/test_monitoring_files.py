@@ -1,0 +1,166 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The metrics in the rules, the dashboard and the docs are the conductor's."""
+
+import re
+
+from oslotest import base
+
+from gpgpu_plugin.conductor import leases
+from gpgpu_plugin.conductor import metrics
+from gpgpu_plugin.conductor import metrics_server
+from gpgpu_plugin.conductor import monitoring
+from gpgpu_plugin.db import api
+from gpgpu_plugin.rpc import arrival
+from tests.fixtures import metric_families
+from tests.fixtures import monitoring_files
+from tests.unit import test_meta
+
+PAGE = 'admin/monitoring.rst'
+
+
+def shown():
+    """Return the labels of each metric that a conductor shows."""
+    counters, registry = metric_families.registry()
+    counters.handled(arrival.Handled(
+        method='claim', arguments={}, seconds=1, error=None))
+    return {name: {label for sample in family.samples
+                   for label in sample.labels} - {'le'}
+            for name, family in metric_families.parsed(
+                metrics.text(registry)).items()}
+
+
+def series():
+    """Return the names of all series, which histograms have three of."""
+    _, registry = metric_families.registry()
+    found = set(shown())
+    for name, family in metric_families.parsed(
+            metrics.text(registry)).items():
+        if family.type == 'histogram':
+            found |= {f'{name}_{part}' for part in ('bucket', 'sum', 'count')}
+    return found
+
+
+class DocumentationTest(base.BaseTestCase):
+
+    def test_each_metric_is_in_the_tables_with_its_labels(self):
+        rows = re.findall(
+            r'^   \* - ``(gpgpu_\w+)``\n     -( .*)?\n     - \w',
+            test_meta.doc(PAGE), re.MULTILINE)
+        self.assertEqual(len(rows), len(dict(rows)))
+        self.assertEqual(shown(), {
+            name: set(re.findall(r'``(\w+)``', labels))
+            for name, labels in rows})
+
+    def test_values_of_labels_are_on_the_page(self):
+        page = test_meta.doc(PAGE)
+        for value in (metrics.OK, metrics.FAILED, metrics.OTHER,
+                      *metrics.OUTCOMES, *metrics.VERDICTS, *api.Failure):
+            self.assertIn(f'``{value}``', page)
+
+    def test_numbers_on_the_page_are_those_of_the_code(self):
+        page = ' '.join(test_meta.doc(PAGE).split())
+        self.assertEqual(8, metrics_server.CONNECTIONS)
+        for words in (
+                f'not again for {monitoring.LIFETIME:.0f} seconds',
+                f'within {monitoring.PATIENCE:.0f} seconds',
+                f'for {leases.SILENT // 60} minutes',
+                f'disconnected after {metrics_server.SILENCE:.0f} seconds',
+                f'ends after {metrics_server.LONGEST:.0f} seconds',
+                'Eight connections'):
+            self.assertIn(words, page)
+
+    def test_each_alert_has_a_section(self):
+        sections = re.findall(
+            r'^``(GPU\w+)``\n-+$', test_meta.doc(PAGE), re.MULTILINE)
+        self.assertEqual(
+            [rule['alert'] for rule in monitoring_files.alerts()], sections)
+
+
+class AlertsTest(base.BaseTestCase):
+
+    def test_each_alert_says_what_it_is_and_what_to_do(self):
+        for rule in monitoring_files.alerts():
+            notes = rule['annotations']
+            self.assertEqual(
+                {'summary', 'description', 'action', 'docs'}, notes.keys())
+            self.assertEqual(
+                f'admin/monitoring#{rule["alert"].lower()}', notes['docs'])
+            self.assertIn(rule['labels']['severity'],
+                          ('info', 'warning', 'critical'))
+
+    def test_metrics_of_the_alerts_exist(self):
+        used = {name for rule in monitoring_files.alerts()
+                for name in monitoring_files.metrics(rule['expr'])}
+        self.assertEqual(set(), used - series())
+        self.assertGreater(len(used), 8)
+
+    def test_commands_of_the_alerts_exist(self):
+        commands = {name.replace('_', ' ') for group, name, _
+                    in test_meta.entry_points() if group == 'gpgpu_manage'}
+        for rule in monitoring_files.alerts():
+            for found in re.findall(
+                    'gpgpu-manage ([a-z-]+ [a-z-]+)',
+                    ' '.join(rule['annotations'].values())):
+                self.assertIn(found, commands)
+
+    def test_host_is_silent_when_the_conductor_says_so(self):
+        [rule] = [rule for rule in monitoring_files.alerts()
+                  if rule['alert'] == 'GPUHostSilent']
+        self.assertTrue(rule['expr'].endswith(f'> {leases.SILENT}'))
+
+
+class DashboardTest(base.BaseTestCase):
+
+    def test_metrics_of_the_panels_exist(self):
+        used = {name for _, expression in monitoring_files.queries()
+                for name in monitoring_files.metrics(expression)}
+        self.assertEqual(set(), used - series())
+
+    def test_each_metric_that_is_no_detail_has_a_panel(self):
+        used = {name.removesuffix('_bucket')
+                for _, expression in monitoring_files.queries()
+                for name in monitoring_files.metrics(expression)}
+        self.assertEqual({'gpgpu_host_heard_timestamp_seconds'},
+                         shown().keys() - used)
+
+    def test_dashboard_asks_for_its_data_source(self):
+        found = monitoring_files.dashboard()
+        [source, *_] = found['templating']['list']
+        self.assertEqual(('datasource', 'datasource', 'prometheus'), (
+            source['name'], source['type'], source['query']))
+        for panel in found['panels']:
+            for part in (panel, *panel['targets']):
+                self.assertEqual('${datasource}', part['datasource']['uid'])
+
+    def test_panels_do_not_overlap(self):
+        places = [panel['gridPos']
+                  for panel in monitoring_files.dashboard()['panels']]
+        cells = [(place['x'] + x, place['y'] + y) for place in places
+                 for x in range(place['w']) for y in range(place['h'])]
+        self.assertEqual(len(cells), len(set(cells)))
+        self.assertLessEqual(max(x for x, _ in cells), 23)
+
+    def test_no_query_adds_up_what_all_conductors_show(self):
+        # A gauge of the cloud is the same in each of them.
+        for _, expression in (
+                *monitoring_files.queries(), *(
+                    (rule['alert'], rule['expr'])
+                    for rule in monitoring_files.alerts())):
+            for name in ('gpgpu_devices', 'gpgpu_max_capacity',
+                         'gpgpu_remaining_capacity', 'gpgpu_hosts',
+                         'gpgpu_silent_hosts',
+                         'gpgpu_host_heard_timestamp_seconds'):
+                for found in re.findall(
+                        rf'(\w+)(?: by \([^)]*\))? ?\(\s*{name}\b',
+                        expression):
+                    self.assertIn(found, ('max', 'count'), expression)
