@@ -16,11 +16,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import re
 import typing
 from collections.abc import Mapping
 
 import oslo_messaging
 from oslo_context import context
+
+_REQUEST_ID = re.compile(r'req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 class CallerKind(enum.StrEnum):
@@ -44,18 +47,29 @@ class Caller:
 
 
 class RequestContext(context.RequestContext):
-    """The user of a request, and the request ID in the logs.
+    """The user of a request, and its IDs in the logs.
+
+    ``request_id`` is that of one call to another service of the plugin, and
+    ``global_request_id`` that of the user's request to Nova, if there is one.
 
     :ivar wanted: seconds that the caller waits for the answer to this call;
         None: no limit is known, and the call is never dropped
     :ivar signature: of this call, see rpc.signature; None: it is not signed
+    :ivar actor: who the caller says it is; no signature covers it
     :ivar caller: who signed the call that is served; None: nobody, or this
         context was not received
     """
 
     wanted: float | None = None
     signature: Mapping[str, object] | None = None
+    actor: str | None = None
     caller: Caller | None = None
+
+    def of_actor(self, actor: str | None) -> RequestContext:
+        """Return the context for a caller that says who it is."""
+        named = copy.copy(self)
+        named.actor = actor
+        return named
 
     def for_call(self, wanted: float | None,
                  signature: Mapping[str, object] | None = None,
@@ -72,6 +86,27 @@ def admin(request_id: str | None = None) -> RequestContext:
                           overwrite=False)
 
 
+def current() -> RequestContext:
+    """Return a context for a call that the request of this thread causes.
+
+    Nova keeps the context of a request with the thread that works for it, and
+    oslo.log logs with it. ``global_request_id`` of the call is the ID that
+    Nova's API gave that request: the user finds it in the answer, and in the
+    actions of the server. Without a request the context is as ``admin``
+    returns it.
+    """
+    found = context.get_current()
+    return RequestContext(
+        is_admin=True, overwrite=False,
+        global_request_id=found.request_id
+        if found is not None and is_request_id(found.request_id) else None)
+
+
+def is_request_id(text: object) -> bool:
+    """Return whether a text is a request ID, as all services make them."""
+    return isinstance(text, str) and bool(_REQUEST_ID.fullmatch(text))
+
+
 class ContextSerializer(oslo_messaging.NoOpSerializer):
     """Serializer of the context; arguments are primitives (rpc.contract)."""
 
@@ -80,14 +115,21 @@ class ContextSerializer(oslo_messaging.NoOpSerializer):
 
     def serialize_context(
             self, ctxt: RequestContext) -> dict[str, object]:
-        fields = {**ctxt.to_dict(), 'wanted': ctxt.wanted}
+        fields = {**ctxt.to_dict(), 'wanted': ctxt.wanted,
+                  'actor': ctxt.actor}
         return fields if ctxt.signature is None else {
             **fields, 'signature': ctxt.signature}
 
     def deserialize_context(
             self, ctxt: dict[str, object]) -> RequestContext:
         result: RequestContext = RequestContext.from_dict(ctxt)
+        if not is_request_id(result.global_request_id):
+            # It is logged and stored, and no signature covers it.
+            result.global_request_id = None
         result.wanted = typing.cast('float | None', ctxt.get('wanted'))
+        actor = ctxt.get('actor')
+        if isinstance(actor, str) and actor.isprintable():
+            result.actor = actor
         found = ctxt.get(self.CALLER)
         # Whatever was received as such is no Caller.
         result.caller = found if isinstance(found, Caller) else None

@@ -197,7 +197,7 @@ class HostSession:
         """
         origin = self.origin()
         try:
-            return method(gpgpu_context.admin(), origin, *args, **kwargs)
+            return method(gpgpu_context.current(), origin, *args, **kwargs)
         except exception.Fenced as exc:
             if self._is_current(origin):
                 self._superseded = True

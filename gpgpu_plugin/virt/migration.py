@@ -253,7 +253,7 @@ def unclaim(tracker: resource_tracker.ResourceTracker,
     try:
         uuids = [
             assignment.uuid for assignment in tracker.api.instance_assignments(
-                gpgpu_context.admin(), instance_uuid)
+                gpgpu_context.current(), instance_uuid)
             if assignment.host == migration.dest_compute
             and is_destination(assignment)]
         if not uuids:

@@ -12,11 +12,15 @@
 """Tests of the request context and how it crosses RPC."""
 
 import json
+import uuid
 
 from oslo_context import context as oslo_context
+from oslo_context import fixture as context_fixture
 from oslotest import base
 
 from gpgpu_plugin import context
+
+REQUEST = f'req-{uuid.uuid4()}'
 
 
 class AdminTest(base.BaseTestCase):
@@ -35,6 +39,38 @@ class AdminTest(base.BaseTestCase):
         self.addCleanup(delattr, oslo_context._request_store, 'context')
         context.admin()
         self.assertIs(callers, oslo_context.get_current())
+
+
+class CurrentTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(context_fixture.ClearRequestContext())
+
+    def test_users_request_is_known_by_the_id_that_nova_gave_it(self):
+        oslo_context.RequestContext(
+            request_id=REQUEST, global_request_id=f'req-{uuid.uuid4()}')
+        found = context.current()
+        self.assertEqual(REQUEST, found.global_request_id)
+        self.assertNotEqual(REQUEST, found.request_id)
+        self.assertTrue(found.is_admin)
+
+    def test_thread_without_a_request_has_none(self):
+        self.assertIsNone(context.current().global_request_id)
+
+    def test_id_that_no_service_made_is_not_passed_on(self):
+        oslo_context.RequestContext(request_id='x' * 5000)
+        self.assertIsNone(context.current().global_request_id)
+
+    def test_context_of_the_thread_stays_the_users(self):
+        users = oslo_context.RequestContext(request_id=REQUEST)
+        context.current()
+        self.assertIs(users, oslo_context.get_current())
+
+    def test_only_what_services_make_is_a_request_id(self):
+        self.assertTrue(context.is_request_id(REQUEST))
+        for text in (None, 'req-1', REQUEST + '\n', REQUEST.upper(), 7):
+            self.assertFalse(context.is_request_id(text), text)
 
 
 class SerializerTest(base.BaseTestCase):
@@ -59,6 +95,19 @@ class SerializerTest(base.BaseTestCase):
             (found.user_id, found.project_id, found.request_id,
              found.is_admin))
         self.assertTrue(self.cross(context.admin()).is_admin)
+
+    def test_users_request_and_actor_survive(self):
+        sent = context.RequestContext(
+            overwrite=False, global_request_id=REQUEST).of_actor('root@c1')
+        found = self.cross(sent)
+        self.assertEqual((REQUEST, 'root@c1'),
+                         (found.global_request_id, found.actor))
+
+    def test_text_that_a_log_must_not_have_is_dropped(self):
+        found = self.cross(context.admin(), actor='root\x1b[2J',
+                           global_request_id='req-1\nERROR all is lost')
+        self.assertEqual(
+            (None, None), (found.global_request_id, found.actor))
 
     def test_time_that_the_caller_waits_survives(self):
         self.assertEqual(

@@ -13,9 +13,12 @@
 
 import contextlib
 import os
+import uuid
 
 import fixtures
 import sqlalchemy as sa
+from oslo_context import context as oslo_context
+from oslo_context import fixture as context_fixture
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
@@ -76,6 +79,17 @@ class SecondComputeTest(SessionCase):
         self.assertTrue(copy.session.is_fenced)
         self.assertEqual(1, self.log.output.count('is fenced'))
         self.assertIn('gpgpu-manage host takeover h1', self.log.output)
+
+    def test_call_has_the_id_of_the_users_request(self):
+        request_id = f'req-{uuid.uuid4()}'
+        self.useFixture(context_fixture.ClearRequestContext())
+        with fixtures.MockPatchObject(
+                self.api, 'activate', return_value=None) as patched:
+            oslo_context.RequestContext(request_id=request_id)
+            self.tracker.session.call(self.api.activate, [])
+        ctxt = patched.mock.call_args.args[0]
+        self.assertEqual(request_id, ctxt.global_request_id)
+        self.assertTrue(ctxt.is_admin)
 
     def test_host_without_a_conductor_is_not_fenced(self):
         self.conductor.stop()
