@@ -23,6 +23,7 @@ from gpgpu_plugin.cmd import database
 from gpgpu_plugin.cmd import dates
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import author
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import sqlite_lock
@@ -42,9 +43,11 @@ class DBRestored(database.Command, command.Command):
     """Have all hosts report what they have after a restore of a backup."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        # Only this command needs the conductor's rules.
+        # Only this command needs the conductor's rules, and a name.
+        from gpgpu_plugin.cmd import reach  # noqa: PLC0415
         from gpgpu_plugin.conductor import sessions  # noqa: PLC0415
-        hosts = sessions.mark_restored(self.database)
+        hosts = sessions.mark_restored(self.database.by(author.Author(
+            actor=f'operator {reach.actor()}')))
         self.app.stdout.write(
             f'{len(hosts)} hosts will report what they have\n')
 

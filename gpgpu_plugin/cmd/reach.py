@@ -56,7 +56,7 @@ class Command(configuration.Command):
         """
         return conductor_api.ConductorAPI(
             self.rpc_conf, self.transport,
-            caller=gpgpu_context.CallerKind.OPERATOR)
+            caller=gpgpu_context.CallerKind.OPERATOR, name=actor())
 
     def explain(self, exc: Exception) -> str:
         """Return an error as one line for the operator."""

@@ -307,13 +307,13 @@ def _assign(session: orm.Session, host: models.Host,
             allocated=allocated[resource_class] > 0,
             lease_expires_at=time.time() + lease,
             host_generation=host.generation,
-            source_host=request.source_host))
+            source_host=request.source_host,
+            project_id=request.project_id))
         allocated[resource_class] -= 1
     if assigned:
         device_db.swap(session, changes)
         assignment_db.insert(
-            session, assigned, project_id=request.project_id,
-            user_id=request.user_id, flavor=request.flavor,
+            session, assigned, user_id=request.user_id, flavor=request.flavor,
             claimed_at=event_db.now())
         event_db.add_all(session, 'claim', host.name,
                          [(row.device, row) for row in assigned])

@@ -17,6 +17,7 @@ import dataclasses
 import typing
 import uuid
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -37,6 +38,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.objects import claim as objects
@@ -58,9 +60,10 @@ class Ended(typing.NamedTuple):
     seconds: float | None
 
 
-_VERDICTS = {'clean_passed': ledger_rules.Verdict.PASSED,
-             'clean_failed': ledger_rules.Verdict.FAILED,
-             'clean_interrupted': ledger_rules.Verdict.OUTDATED}
+_VERDICTS: Mapping[event_rules.Kind, ledger_rules.Verdict] = {
+    'clean_passed': ledger_rules.Verdict.PASSED,
+    'clean_failed': ledger_rules.Verdict.FAILED,
+    'clean_interrupted': ledger_rules.Verdict.OUTDATED}
 """What the ledger calls the events that end a cleaning."""
 
 
@@ -255,7 +258,7 @@ def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,
 def _judged(device: device_db.DeviceRow, required: Sequence[str],
             memory_mib: int | None, steps: Sequence[str],
             results: Sequence[rules.StepResult],
-            ) -> tuple[device_db.DeviceRow, str, str]:
+            ) -> tuple[device_db.DeviceRow, event_rules.Kind, str]:
     """Return a device after its cleaning, with the event that records it.
 
     :param required: steps that the policy requires now

@@ -32,6 +32,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import allocation_sync
+from gpgpu_plugin.conductor import authors
 from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
@@ -76,16 +77,6 @@ _PART = 0.3
 """Part of its caller's time in which a call applies a variant to hosts."""
 
 
-def _signed(ctxt: _Context, actor: str) -> str:
-    """Return who acts, with the key that proves it.
-
-    Without the key it is only what the caller says about itself.
-    """
-    caller = ctxt.caller
-    return actor if caller is None else (
-        f'{actor} (key of {caller.kind} {caller.name})')
-
-
 @contract.serve(conductor_contract.Conductor)
 class ConductorManager(conductor_contract.Conductor):
     """Version 3.0 of the conductor's API.
@@ -110,6 +101,12 @@ class ConductorManager(conductor_contract.Conductor):
         self._feed = scheduler_feed.SchedulerFeed(db)
         self._refusals = refusals.Refusals()
 
+    def _by_host(self, ctxt: _Context, host: str) -> api.Database:
+        return self._db.by(authors.of_host(ctxt, host))
+
+    def _by_operator(self, ctxt: _Context) -> api.Database:
+        return self._db.by(authors.of_operator(ctxt))
+
     def _refresh(self, ctxt: _Context, hosts: Iterable[str]) -> None:
         for host in hosts:
             casts.notify(self._compute_api.refresh, ctxt, host)
@@ -122,20 +119,11 @@ class ConductorManager(conductor_contract.Conductor):
     def begin_session(self, ctxt: _Context, *,
                       request: session_obj.SessionRequest,
                       ) -> session_obj.Session:
-        self._compare_timeout(ctxt, request.host)
+        sessions.compare_timeout(
+            request.host, ctxt.wanted, self._conf.gpgpu.rpc_timeout)
         return sessions.begin(
-            self._db, request, self._conf.gpgpu.session_timeout)
-
-    def _compare_timeout(self, ctxt: _Context, host: str) -> None:
-        limit = self._conf.gpgpu.rpc_timeout
-        if ctxt.wanted is not None and ctxt.wanted < limit:
-            LOG.warning(
-                '[gpgpu] rpc_timeout is %(wanted)s s in nova-compute on '
-                '%(host)s, but %(limit)s s in this gpgpu-conductor: '
-                'nova-compute stops waiting while its calls still wait for '
-                'the database. Set the same value in nova.conf and '
-                'gpgpu.conf', {'host': host, 'wanted': ctxt.wanted,
-                          'limit': limit})
+            self._by_host(ctxt, request.host), request,
+            self._conf.gpgpu.session_timeout)
 
     def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
         return sessions.digest(self._db, origin)
@@ -143,7 +131,8 @@ class ConductorManager(conductor_contract.Conductor):
     def report(self, ctxt: _Context, *, origin: session_obj.Origin,
                report: report_obj.HostReport,
                ) -> inventory_obj.HostInventory:
-        return reports.report(self._db, report, origin)
+        return reports.report(
+            self._by_host(ctxt, origin.host), report, origin)
 
     def host_inventory(self, ctxt: _Context, *, host: str,
                        ) -> inventory_obj.HostInventory:
@@ -152,9 +141,10 @@ class ConductorManager(conductor_contract.Conductor):
 
     def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
               request: claim_obj.ClaimRequest) -> claim_obj.Claim:
+        db = self._by_host(ctxt, origin.host)
         try:
             return claims.claim(
-                self._db, request, self._conf.gpgpu.claim_lease, origin,
+                db, request, self._conf.gpgpu.claim_lease, origin,
                 functools.partial(
                     arrival.check_wanted, 'claim',
                     f'instance {request.instance_uuid}', ctxt.wanted),
@@ -169,7 +159,8 @@ class ConductorManager(conductor_contract.Conductor):
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         return claims.activate(
-            self._db, assignments, driver_capacities, origin)
+            self._by_host(ctxt, origin.host), assignments,
+            driver_capacities, origin)
 
     def abort(
         self, ctxt: _Context, *, origin: session_obj.Origin,
@@ -177,7 +168,8 @@ class ConductorManager(conductor_contract.Conductor):
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory | None:
         changed = releases.abort(
-            self._db, assignments, touched=touched, fault=fault,
+            self._by_host(ctxt, origin.host), assignments,
+            touched=touched, fault=fault,
             driver_capacities=driver_capacities, origin=origin)
         if changed is not None and changed.host != origin.host:
             # The source of a migration that failed there ends what the
@@ -188,7 +180,8 @@ class ConductorManager(conductor_contract.Conductor):
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,
                 assignments: Sequence[str],
                 ) -> inventory_obj.HostInventory | None:
-        released = releases.release(self._db, assignments, origin)
+        released = releases.release(
+            self._by_host(ctxt, origin.host), assignments, origin)
         for host in releases.other_hosts(self._db, assignments):
             # It asks Nova itself whether the instance is being deleted.
             self._tell(ctxt, host)
@@ -199,7 +192,7 @@ class ConductorManager(conductor_contract.Conductor):
         confirmation: claim_obj.MigrationConfirmation,
     ) -> tuple[inventory_obj.HostInventory, ...]:
         offered, changed = confirmation_mod.confirm(
-            self._db, confirmation, origin)
+            self._by_host(ctxt, origin.host), confirmation, origin)
         for host in changed:
             # The source confirms for the destination, and a host that an
             # earlier move left does not learn of it from Nova.
@@ -217,7 +210,8 @@ class ConductorManager(conductor_contract.Conductor):
         assignments: Sequence[str],
     ) -> inventory_obj.HostInventory:
         return allocation_sync.compare(
-            self._db, origin.host, allocations, assignments, number, origin)
+            self._by_host(ctxt, origin.host), origin.host, allocations,
+            assignments, number, origin)
 
     def instance_assignments(self, ctxt: _Context, *, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:
@@ -229,7 +223,8 @@ class ConductorManager(conductor_contract.Conductor):
 
     def clean_started(self, ctxt: _Context, *, origin: session_obj.Origin,
                       device_uuid: str, token: str, attempt: str) -> None:
-        cleaning.started(self._db, device_uuid, token, attempt, origin)
+        cleaning.started(self._by_host(ctxt, origin.host), device_uuid,
+                         token, attempt, origin)
 
     def clean_failure(
         self, ctxt: _Context, *, origin: session_obj.Origin,
@@ -246,12 +241,13 @@ class ConductorManager(conductor_contract.Conductor):
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
         return cleaning.finished(
-            self._db, device_uuid, attempt, steps, results,
-            driver_capacities, origin, self._observer)
+            self._by_host(ctxt, origin.host), device_uuid, attempt, steps,
+            results, driver_capacities, origin, self._observer)
 
     def clean_postponed(self, ctxt: _Context, *, origin: session_obj.Origin,
                         device_uuid: str, attempt: str, reason: str) -> None:
-        cleaning.postponed(self._db, device_uuid, attempt, reason, origin)
+        cleaning.postponed(self._by_host(ctxt, origin.host), device_uuid,
+                           attempt, reason, origin)
 
     def answer(self, ctxt: _Context, *, host: str, question: str,
                usages: Sequence[claim_obj.Usage]) -> None:
@@ -285,7 +281,8 @@ class ConductorManager(conductor_contract.Conductor):
                        ) -> admin.VariantInfo:
         with self._variant_caller(
                 ctxt, 'variant_create', variant.name) as caller:
-            return variant_admin.create(self._db, variant, caller)
+            return variant_admin.create(
+                self._by_operator(ctxt), variant, caller)
 
     def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
         return variant_admin.list_all(self._db)
@@ -298,11 +295,12 @@ class ConductorManager(conductor_contract.Conductor):
                     ) -> admin.VariantInfo:
         with self._variant_caller(
                 ctxt, 'variant_set', variant.name) as caller:
-            return variant_admin.set_(self._db, variant, caller)
+            return variant_admin.set_(
+                self._by_operator(ctxt), variant, caller)
 
     def variant_delete(self, ctxt: _Context, *, name: str) -> None:
         with self._variant_caller(ctxt, 'variant_delete', name) as caller:
-            variant_admin.delete(self._db, name, caller)
+            variant_admin.delete(self._by_operator(ctxt), name, caller)
 
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
                        variant: str | None, only_enabled: bool, limit: int,
@@ -317,8 +315,8 @@ class ConductorManager(conductor_contract.Conductor):
                       ) -> tuple[admin.VGPUTypeInfo, ...]:
         with self._variant_caller(ctxt, 'vgpu_type_set', variant) as caller:
             return vgpu_type_admin.set_enabled(
-                self._db, variant, vgpu_type, host, enabled=enabled,
-                caller=caller)
+                self._by_operator(ctxt), variant, vgpu_type, host,
+                enabled=enabled, caller=caller)
 
     def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
                   ) -> tuple[admin.HostInfo, ...]:
@@ -332,18 +330,19 @@ class ConductorManager(conductor_contract.Conductor):
             host_admin.check_not_running(
                 self._db, host,
                 lambda: self._questions.is_answered(ctxt, host))
-        host_admin.delete(self._db, host, force=force)
+        host_admin.delete(self._by_operator(ctxt), host, force=force)
         # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
 
     def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
                    ) -> admin.HostInfo:
-        changed = host_admin.drain(self._db, host, draining=draining)
+        changed = host_admin.drain(
+            self._by_operator(ctxt), host, draining=draining)
         self._refresh(ctxt, [host])
         return changed
 
     def host_takeover(self, ctxt: _Context, *, host: str) -> None:
-        sessions.allow_takeover(self._db, host)
+        sessions.allow_takeover(self._by_operator(ctxt), host)
 
     def group_list(self, ctxt: _Context, *, host: str | None,
                    variant: str | None, limit: int, marker: str | None,
@@ -353,7 +352,7 @@ class ConductorManager(conductor_contract.Conductor):
     def group_set(self, ctxt: _Context, *, host: str, variant: str,
                   allocation_policy: str) -> admin.GroupInfo:
         return group_admin.set_(
-            self._db, host, variant, allocation_policy)
+            self._by_operator(ctxt), host, variant, allocation_policy)
 
     def _usage(self, ctxt: _Context) -> assignment_admin.Ask:
         return functools.partial(self._questions.usage, ctxt)
@@ -368,8 +367,8 @@ class ConductorManager(conductor_contract.Conductor):
                        force: bool, actor: str,
                        ) -> tuple[admin.AssignmentInfo, ...]:
         ended = assignment_admin.end(
-            self._db, self._usage(ctxt), assignments, force=force,
-            actor=_signed(ctxt, actor))
+            self._by_operator(ctxt), self._usage(ctxt), assignments,
+            force=force, actor=authors.signed(ctxt, actor))
         for host in {assignment.host for assignment in ended}:
             self._tell(ctxt, host)
         return ended
@@ -386,14 +385,15 @@ class ConductorManager(conductor_contract.Conductor):
 
     def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
                    ) -> admin.DeviceInfo:
-        changed = device_admin.set_(self._db, device, enabled=enabled)
+        changed = device_admin.set_(
+            self._by_operator(ctxt), device, enabled=enabled)
         self._refresh(ctxt, [changed.host])
         return changed
 
     def device_release(self, ctxt: _Context, *, device: str, actor: str,
                        ) -> admin.DeviceInfo:
         host = cleaning.operator_release(
-            self._db, device, _signed(ctxt, actor))
+            self._by_operator(ctxt), device, authors.signed(ctxt, actor))
         self._refresh(ctxt, [host])
         return device_admin.show(self._db, device)
 

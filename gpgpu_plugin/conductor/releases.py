@@ -39,6 +39,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -118,7 +119,7 @@ def other_hosts(db: api.Database, uuids: Sequence[str]) -> list[str]:
 def _end(
     db: api.Database,
     uuids: Sequence[str],
-    kind: str,
+    kind: event_rules.Kind,
     events: _Events,
     origin: session_obj.Origin | None,
     fault: str | None = None,
@@ -191,8 +192,8 @@ def is_source(row: assignment_db.AnyAssignment,
 
 
 def _end_all(session: orm.Session, host: models.Host,
-             rows: Sequence[assignment_db.AssignmentRow], kind: str,
-             events: _Events, fault: str | None = None,
+             rows: Sequence[assignment_db.AssignmentRow],
+             kind: event_rules.Kind, events: _Events, fault: str | None = None,
              detail: str | None = None,
              policies: Mapping[int, str] = types.MappingProxyType({}),
              ) -> list[device_db.DeviceRow]:

@@ -47,6 +47,21 @@ class _HostUnknown(Exception):
     """The host begins its first session."""
 
 
+def compare_timeout(host: str, wanted: float | None, limit: float) -> None:
+    """Warn if a host waits for a shorter time than its calls are served.
+
+    :param wanted: seconds that it waits; None: unknown
+    :param limit: ``[gpgpu] rpc_timeout`` of this conductor
+    """
+    if wanted is not None and wanted < limit:
+        LOG.warning(
+            '[gpgpu] rpc_timeout is %(wanted)s s in nova-compute on '
+            '%(host)s, but %(limit)s s in this gpgpu-conductor: '
+            'nova-compute stops waiting while its calls still wait for '
+            'the database. Set the same value in nova.conf and '
+            'gpgpu.conf', {'host': host, 'wanted': wanted, 'limit': limit})
+
+
 def begin(db: api.Database, request: objects.SessionRequest,
           timeout: float) -> objects.Session:
     """Begin a session (Conductor.begin_session).

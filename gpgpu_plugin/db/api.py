@@ -24,6 +24,7 @@ that a reader of changes knows how late one may become visible
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
 import os
 import threading
@@ -113,6 +114,7 @@ class Database:
                     hide_password=False)
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
+        self._author = author.CONDUCTOR
         _turn_off_jit(self.engine)
         if limit is not None:
             limit.apply(self.engine)
@@ -131,6 +133,15 @@ class Database:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
+    def by(self, caller: author.Author) -> Database:
+        """Return this database for the transactions of one caller.
+
+        Their events name the caller.
+        """
+        found = copy.copy(self)
+        found._author = caller
+        return found
+
         """Return the context of a transaction that only reads.
 
         :raises DatabaseBusy: a limit was exceeded
@@ -151,6 +162,7 @@ class Database:
             with self._context.writer.using(_Scope()) as session:
                 began = time.monotonic()
                 yield session
+                author.note(session, self._author)
                 session.flush()
                 _check_duration(time.monotonic() - began)
 

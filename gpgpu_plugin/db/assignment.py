@@ -58,6 +58,7 @@ class AssignmentRow:
     lease_expires_at: float | None
     host_generation: int
     source_host: str | None = None
+    project_id: str | None = None
 
 
 AnyAssignment = models.Assignment | AssignmentRow
@@ -135,8 +136,8 @@ def active(session: orm.Session,
 
 
 def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
-           project_id: str | None, user_id: str | None,
-           flavor: str | None, claimed_at: datetime.datetime) -> None:
+           user_id: str | None, flavor: str | None,
+           claimed_at: datetime.datetime) -> None:
     """Store new assignments, in one statement.
 
     Unlike by ``session.add``, they are stored at once.
@@ -144,7 +145,7 @@ def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
     session.execute(_INSERT, [
         {name: getattr(row, name) for name in _NAMES} | {
             'device_id': row.device.id, 'active': 1, 'claimed_at': claimed_at,
-            'project_id': project_id, 'user_id': user_id, 'flavor': flavor}
+            'user_id': user_id, 'flavor': flavor}
         for row in rows])
 
 

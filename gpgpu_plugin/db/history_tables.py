@@ -77,16 +77,25 @@ class Event(column.Base):
     It has no foreign keys, so that it outlives the objects that it names.
     ``at``: when it happened (UTC). ``kind``: what happened. ``host``,
     ``device_uuid``, ``assignment_uuid``, ``instance_uuid``: the objects that
-    it concerns, if any. ``detail``: further information for operators.
+    it concerns, if any. ``project_id``: of the instance. ``actor``: who caused
+    it, see db.author; NULL in rows of older conductors. ``request_id``: of the
+    user's request to Nova, or else of the call that caused it. ``reason``:
+    name of the reason of a refusal. ``detail``: further information for
+    operators. ``count``: how many equal refusals the row stands for.
 
     Indexes: the history of a device and of an instance; the oldest events,
-    which ``db purge`` deletes.
+    which ``db purge`` deletes; the newest events of a host, a kind or a
+    project, and those of a request, for ``event list``.
     """
 
     __tablename__ = 'events'
     __table_args__ = (sa.Index(None, 'device_uuid'),
                       sa.Index(None, 'instance_uuid'),
-                      sa.Index(None, 'at'))
+                      sa.Index(None, 'at'),
+                      sa.Index(None, 'host', 'id'),
+                      sa.Index(None, 'kind', 'id'),
+                      sa.Index(None, 'project_id', 'id'),
+                      sa.Index(None, 'request_id'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     at: orm.Mapped[datetime.datetime] = orm.mapped_column(
         server_default=column.UNKNOWN_TIME)
@@ -95,4 +104,10 @@ class Event(column.Base):
     device_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     assignment_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     instance_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    actor: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    request_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(40))
+    reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     detail: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    count: orm.Mapped[int] = orm.mapped_column(
+        default=1, server_default='1')

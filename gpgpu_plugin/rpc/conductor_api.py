@@ -77,7 +77,7 @@ class ConductorAPI(_Conductor):
     :param timeout: seconds; default ``[gpgpu] rpc_timeout``
     :param caller: None: each call is that of a kind of caller that may make
         it, for a process that is several of them
-    :param name: of the caller, if it is a host
+    :param name: of the caller, for events: of a host that of its service
     :raises ConfigInvalid: calls are signed, and the caller has no key
     """
 
@@ -121,7 +121,8 @@ class ConductorAPI(_Conductor):
         channel = self._channel_of(method)
         client = contract.Client(channel.client, timeout, channel.signing)
         try:
-            return client.call(method, ctxt, *args, **kwargs)
+            return client.call(
+                method, ctxt.of_actor(self._name), *args, **kwargs)
         except (oslo_messaging.MessagingTimeout,
                 oslo_messaging.MessageDeliveryFailure):
             raise exception.ConductorUnavailable(

@@ -53,6 +53,7 @@ def _api() -> conductor_api.ConductorAPI:
             timeout=CONF.gpgpu.scheduler_rpc_timeout,
             caller=gpgpu_context.CallerKind.SCHEDULER,
         )
+            name=CONF.host,
     except exception.ConfigInvalid as exc:
         # Nova's other requests must go on, and the key may come later.
         LOG.error('Requests for GPUs are refused: %s', exc)

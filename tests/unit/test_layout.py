@@ -57,6 +57,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0015_unsupported_variants.py': _MIGRATION,
     'db/migrations/versions/v0016_draining_hosts.py': _MIGRATION,
     'db/migrations/versions/v0017_running_usages.py': _MIGRATION,
+    'db/migrations/versions/v0018_authors_of_events.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',

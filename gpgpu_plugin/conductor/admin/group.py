@@ -21,6 +21,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
@@ -78,6 +79,8 @@ def set_(db: api.Database, host_name: str, variant: str,
             if group.value.variant.name == variant:
                 row = session.get_one(models.Group, group.rows.id)
                 row.allocation_policy = allocation_policy
+                event_db.add(session, 'group_set', host_name, detail=(
+                    f'{variant}: allocation policy {allocation_policy}'))
                 return info(host.name, dataclasses.replace(
                     group.value,
                     allocation_policy=request_mod.AllocationPolicy(

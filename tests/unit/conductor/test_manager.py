@@ -92,6 +92,7 @@ class ManagerCase(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
+        self.ctxt = context.admin()
         self.compute = FakeComputeAPI()
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
@@ -104,7 +105,7 @@ class ManagerCase(base.ConductorTestCase):
         """Call a method, as the session of h1 if it has an origin."""
         if 'origin' in inspect.signature(method).parameters:
             arguments.setdefault('origin', hosts.origin('h1', base.NODE))
-        return self.client.call(method, context.admin(), **arguments)
+        return self.client.call(method, self.ctxt, **arguments)
 
     def refused(self, kind, method, **arguments):
         """Return the error of ours that a call raises, unwrapped."""
@@ -205,6 +206,44 @@ class ClaimTest(ManagerCase):
                       driver_capacities=None, **attempt)
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual([], self.compute.refreshed)
+
+
+class AuthorTest(ManagerCase):
+    """Events of calls name the caller."""
+
+    def actors(self, *kinds):
+        with self.db.reader() as session:
+            found = dict(session.execute(sa.select(
+                models.Event.kind, models.Event.actor)).tuples().all())
+        return [found[kind] for kind in kinds]
+
+    def test_events_of_a_hosts_calls_name_the_host(self):
+        uuids = base.uuids(self.call(
+            CONTRACT.claim, request=self.request(1)))
+        self.call(CONTRACT.activate, assignments=uuids,
+                  driver_capacities=None)
+        self.call(CONTRACT.release, assignments=uuids)
+        [task] = self.call(CONTRACT.clean_tasks, host='h1')
+        attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
+        self.call(CONTRACT.clean_started, token=task.token, **attempt)
+        self.call(CONTRACT.clean_finished, steps=task.steps,
+                  results=cleaned.failed('looked at'),
+                  driver_capacities=None, **attempt)
+        self.assertEqual({'host h1'}, set(self.actors(
+            'claim', 'activate', 'release', 'clean_started',
+            'clean_failed')))
+
+    def test_events_of_an_operators_calls_name_the_operator(self):
+        self.ctxt = context.admin().of_actor('root@control')
+        [device, *_] = device_admin.list_all(self.db)
+        self.call(CONTRACT.device_set, device=device.uuid, enabled=False)
+        self.call(CONTRACT.variant_create, variant=admin.VariantInfo(
+            name='other', vendor='10de', device='1eb8'))
+        self.call(CONTRACT.group_set, host='h1', variant='H100',
+                  allocation_policy='breadth_first')
+        self.call(CONTRACT.host_takeover, host='h1')
+        self.assertEqual({'operator root@control'}, set(self.actors(
+            'disable', 'variant_create', 'group_set', 'takeover')))
 
 
 class TextOfHostsTest(ManagerCase):

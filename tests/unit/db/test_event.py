@@ -72,16 +72,16 @@ class AddAllTest(conductor_base.ConductorTestCase):
             host = host_db.get(session, 'h1')
             _, rows = assignment_db.with_devices(session, [host.id])
             with self.statements() as found:
-                event_db.add_all(session, 'test', 'h1', [
+                event_db.add_all(session, 'claim', 'h1', [
                     (rows[0].device, rows[0]), (rows[1].device, None)],
                     'why')
-                event_db.add_all(session, 'test', 'h1', [])
+                event_db.add_all(session, 'claim', 'h1', [])
         self.assertEqual(1, len(found), found)
         with self.db.reader() as session:
             self.assertEqual(
-                [('test', 'h1', 'why', rows[0].device.uuid, rows[0].uuid,
+                [('claim', 'h1', 'why', rows[0].device.uuid, rows[0].uuid,
                   'i1'),
-                 ('test', 'h1', 'why', rows[1].device.uuid, None, None)],
+                 ('claim', 'h1', 'why', rows[1].device.uuid, None, None)],
                 [(event.kind, event.host, event.detail, event.device_uuid,
                   event.assignment_uuid, event.instance_uuid)
                  for event in events(session)[-2:]])

@@ -1,0 +1,64 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Who the events of a call name as its author."""
+
+from __future__ import annotations
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.db import author
+
+_Context = gpgpu_context.RequestContext
+_Kind = gpgpu_context.CallerKind
+
+
+def of_host(ctxt: _Context, host: str) -> author.Author:
+    """Return the author of what a host's call changes.
+
+    :param host: whom the call names; where calls are signed, its key proved it
+    """
+    return _author(ctxt, f'{_Kind.HOST} {host}')
+
+
+def of_operator(ctxt: _Context, actor: str | None = None) -> author.Author:
+    """Return the author of what an operator's call changes.
+
+    :param actor: who the call says it is; default what its context says
+    """
+    return _author(
+        ctxt, f'{_Kind.OPERATOR} {signed(ctxt, actor or _said(ctxt))}')
+
+
+def of_scheduler(ctxt: _Context) -> author.Author:
+    """Return the author of what a scheduler's call reports."""
+    caller = ctxt.caller
+    return _author(ctxt, f'{_Kind.SCHEDULER} '
+                         f'{_said(ctxt) if caller is None else caller.name}')
+
+
+def signed(ctxt: _Context, actor: str) -> str:
+    """Return who acts, with the key that proves it.
+
+    Without the key it is only what the caller says about itself.
+    """
+    caller = ctxt.caller
+    return actor if caller is None else (
+        f'{actor} (key of {caller.kind} {caller.name})')
+
+
+def _said(ctxt: _Context) -> str:
+    return ctxt.actor or 'unknown'
+
+
+def _author(ctxt: _Context, actor: str) -> author.Author:
+    return author.Author(
+        actor=actor, request_id=ctxt.global_id
+        if gpgpu_context.is_request_id(ctxt.global_id) else None)

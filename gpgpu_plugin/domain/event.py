@@ -1,0 +1,40 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Kinds of the events in the history."""
+
+from __future__ import annotations
+
+import typing
+
+Kind = typing.Literal[
+    'abort', 'activate', 'adopt', 'adopt_failed', 'allocation_found',
+    'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean_failed',
+    'clean_interrupted', 'clean_passed', 'clean_started', 'confirm',
+    'disable', 'distrust', 'drain', 'enable', 'filter_refused', 'group_set',
+    'host_delete', 'missing', 'operator_end', 'operator_release', 'release',
+    'restored', 'returned', 'session', 'swapped', 'takeover',
+    'type_disable', 'type_enable', 'undrain', 'variant_create',
+    'variant_delete', 'variant_set', 'variant_undo']
+
+KINDS: tuple[str, ...] = typing.get_args(Kind)
+"""All kinds, in the order of their names."""
+
+WARNED = frozenset({'clean_failed', 'missing', 'swapped'})
+"""Kinds that are a warning in the log."""
+
+INFORMED = frozenset({
+    'abort', 'claim', 'clean_interrupted', 'clean_passed', 'confirm',
+    'disable', 'distrust', 'drain', 'enable', 'group_set', 'host_delete',
+    'operator_end', 'operator_release', 'release', 'returned', 'takeover',
+    'type_disable', 'type_enable', 'undrain', 'variant_create',
+    'variant_delete', 'variant_set'})
+"""Kinds that are information in the log."""

@@ -1,0 +1,65 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of who the events of a call name as its author."""
+
+import uuid
+
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin.conductor import authors
+
+REQUEST = f'req-{uuid.uuid4()}'
+
+
+class AuthorsTest(base.BaseTestCase):
+
+    def ctxt(self, kind=None, name='', **kwargs):
+        """Return the context of a call, signed by a key of a kind."""
+        ctxt = context.RequestContext(
+            overwrite=False, global_request_id=REQUEST, **kwargs)
+        if kind is not None:
+            ctxt.caller = context.Caller(kind=kind, name=name)
+        return ctxt
+
+    def test_host_is_named(self):
+        found = authors.of_host(self.ctxt(), 'h1')
+        self.assertEqual(('host h1', REQUEST),
+                         (found.actor, found.request_id))
+
+    def test_operator_is_named_with_the_key_that_proves_it(self):
+        kind = context.CallerKind.OPERATOR
+        said = self.ctxt().of_actor('root@control')
+        signed = self.ctxt(kind, 'desk').of_actor('root@control')
+        for ctxt, actor, expected in (
+                (self.ctxt(), None, 'operator unknown'),
+                (said, None, 'operator root@control'),
+                (said, 'eve@desk', 'operator eve@desk'),
+                (signed, None,
+                 'operator root@control (key of operator desk)')):
+            self.assertEqual(
+                expected, authors.of_operator(ctxt, actor).actor)
+
+    def test_scheduler_is_that_of_the_key_or_what_it_says(self):
+        self.assertEqual('scheduler c1', authors.of_scheduler(
+            self.ctxt().of_actor('c1')).actor)
+        self.assertEqual('scheduler s1', authors.of_scheduler(self.ctxt(
+            context.CallerKind.SCHEDULER, 's1').of_actor('c1')).actor)
+
+    def test_without_a_users_request_the_id_is_that_of_the_call(self):
+        ctxt = context.admin()
+        self.assertEqual(
+            ctxt.request_id, authors.of_host(ctxt, 'h1').request_id)
+
+    def test_text_that_is_no_request_id_is_not_stored(self):
+        self.assertIsNone(authors.of_host(
+            context.admin('req-' + 'x' * 5000), 'h1').request_id)
