@@ -16,14 +16,17 @@ from __future__ import annotations
 import argparse
 
 
-def add_arguments(parser: argparse.ArgumentParser, marker: str) -> None:
+def add_arguments(parser: argparse.ArgumentParser, marker: str,
+                  default: int | None = None) -> None:
     """Add --limit and --marker.
 
     :param marker: what names a row of the list, for the help
+    :param default: number of rows; None: all
     """
     parser.add_argument(
-        '--limit', type=number, metavar='NUMBER',
-        help='list at most this number of rows (default: all)')
+        '--limit', type=number, metavar='NUMBER', default=default,
+        help=f'list at most this number of rows (default: '
+             f'{default or "all"})')
     parser.add_argument(
         '--marker', metavar='ROW',
         help=f'list the rows after this one, named by {marker}')

@@ -47,6 +47,7 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
@@ -59,6 +60,7 @@ from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
@@ -423,3 +425,10 @@ class ConductorManager(conductor_contract.Conductor):
     def usage_mark_exported(self, ctxt: _Context, *, usages: Sequence[str],
                             ) -> int:
         return usage_admin.mark_exported(self._db, usages)
+
+    def event_list(self, ctxt: _Context, *, wanted: event_obj.EventFilter,
+                   oldest_first: bool, limit: int, marker: str | None,
+                   ) -> tuple[event_obj.EventInfo, ...]:
+        return event_admin.list_all(
+            self._db, wanted, oldest_first=oldest_first, limit=limit,
+            marker=marker)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -28,6 +29,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import event
+from gpgpu_plugin.objects import event as event_obj
 
 _TABLE = models.Base.metadata.tables['events']
 _INSERT = sa.insert(_TABLE).inline()
@@ -80,3 +82,36 @@ def _objects(device: device_db.AnyDevice | None,
         'assignment_uuid': assignment.uuid if assignment else None,
         'instance_uuid': assignment.instance_uuid if assignment else None,
         'project_id': assignment.project_id if assignment else None}
+
+
+def listed(session: orm.Session, wanted: event_obj.EventFilter, limit: int,
+           after: int | None = None, *,
+           oldest_first: bool = False) -> list[models.Event]:
+    """Return events in the order in which they were stored.
+
+    :param after: id of the event before the first one
+    :param oldest_first: False: in the opposite order
+    """
+    ids = models.Event.id
+    query = sa.select(models.Event).where(*_conditions(wanted))
+    if after is not None:
+        query = query.where(ids > after if oldest_first else ids < after)
+    return list(session.scalars(query.order_by(
+        ids if oldest_first else ids.desc()).limit(limit)))
+
+
+def _conditions(wanted: event_obj.EventFilter,
+                ) -> Iterator[sa.ColumnElement[bool]]:
+    for column, value in (
+            (models.Event.host, wanted.host),
+            (models.Event.device_uuid, wanted.device),
+            (models.Event.instance_uuid, wanted.instance),
+            (models.Event.project_id, wanted.project),
+            (models.Event.kind, wanted.kind),
+            (models.Event.request_id, wanted.request)):
+        if value is not None:
+            yield column == value
+    if wanted.since is not None:
+        yield models.Event.at >= wanted.since
+    if wanted.until is not None:
+        yield models.Event.at < wanted.until

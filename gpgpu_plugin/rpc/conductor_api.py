@@ -30,6 +30,7 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
@@ -438,3 +439,12 @@ class ConductorAPI(_Conductor):
                             usages: Sequence[str]) -> int:
         return self._call(
             _Conductor.usage_mark_exported, ctxt, usages=usages)
+
+    def event_list(self, ctxt: _Context, wanted: event_obj.EventFilter, *,
+                   oldest_first: bool = False, limit: int | None = None,
+                   marker: str | None = None,
+                   ) -> tuple[event_obj.EventInfo, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.event_list, ctxt, wanted=wanted,
+            oldest_first=oldest_first, limit=limit, marker=marker),
+            limit, marker)

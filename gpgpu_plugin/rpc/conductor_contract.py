@@ -26,6 +26,7 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
@@ -574,4 +575,15 @@ class Conductor(typing.Protocol):
         :param usages: UUIDs of what was written, not the last one alone:
             others may have ended before it since they were listed
         :returns: number of those that were not marked before
+        """
+
+    @caller.operators()
+    def event_list(self, ctxt: _Context, *, wanted: event_obj.EventFilter,
+                   oldest_first: bool, limit: int, marker: str | None,
+                   ) -> tuple[event_obj.EventInfo, ...]:
+        """Return a page of the history, newest first or oldest first.
+
+        :param limit: as for vgpu_type_list
+        :param marker: id of the event before the first one
+        :raises Invalid: no such kind, or the marker is no number
         """

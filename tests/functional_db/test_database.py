@@ -64,6 +64,7 @@ from tests.unit.conductor import test_vgpu_capacity
 from tests.unit.conductor import test_vgpu_claims
 from tests.unit.conductor.admin import test_device
 from tests.unit.conductor.admin import test_group
+from tests.unit.conductor.admin import test_event
 from tests.unit.conductor.admin import test_host
 from tests.unit.conductor.admin import test_pages
 from tests.unit.conductor.admin import test_variant

@@ -34,6 +34,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import conductor_api
@@ -146,7 +147,9 @@ class ForgeryTest(base.ConductorTestCase):
             'question': 'q1',
             'query': usage_obj.UsageQuery(), 'by': ['project'],
             'usages': (self.assigned if method == 'usage_mark_exported'
-                       else ())}
+                       else ()),
+            'wanted': event_obj.EventFilter(), 'oldest_first': False,
+            'refusals': ()}
         if method == 'changes_since':
             values['known'] = []
         names = METHODS[method].__annotations__.keys() - {'ctxt', 'return'}

@@ -62,6 +62,7 @@ ELSEWHERE = {
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',
     'objects/admin.py': _VALUES,
+    'objects/event.py': _VALUES,
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,
     'objects/scheduling.py': _VALUES,

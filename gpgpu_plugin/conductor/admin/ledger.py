@@ -27,14 +27,11 @@ from gpgpu_plugin.objects import admin as objects
 def list_all(db: api.Database, device: str, limit: int = objects.PAGE_SIZE,
              marker: str | None = None) -> tuple[ledger.Record, ...]:
     """Return a page of records (Conductor.device_history)."""
-    after = marker or '0'
-    if not (after.isascii() and after.isdecimal()):
-        raise exception.Invalid(
-            field='marker', value=marker, expected='the number of a record')
+    after = pages.number(marker or '0', 'a record')
     with db.reader() as session:
         _head(session, device)
         return ledger_db.listed(
-            session, device, pages.size(limit), int(after))
+            session, device, pages.size(limit), after)
 
 
 def head(db: api.Database, device: str) -> ledger.Head:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The size of a page of a list."""
+"""The size and the beginning of a page of a list."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def size(limit: int) -> int:
         raise exception.Invalid(
             field='limit', value=limit, expected='a number of rows above 0')
     return min(limit, objects.PAGE_SIZE)
+
+
+def number(marker: str, what: str) -> int:
+    """Return a marker that is a number.
+
+    :param what: what has the number, for the message
+    :raises Invalid: it is none
+    """
+    if not (marker.isascii() and marker.isdecimal()):
+        raise exception.Invalid(
+            field='marker', value=marker, expected=f'the number of {what}')
+    return int(marker)

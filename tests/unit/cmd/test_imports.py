@@ -38,6 +38,7 @@ IMPORTS = {
     'db': {'alembic', 'oslo_config', 'oslo_db', 'sqlalchemy'},
     'designation': {'eventlet', 'oslo_config', 'oslo_privsep'},
     'device': RPC,
+    'event': RPC,
     'flavor': RPC,
     'flavor_set': RPC | {'keystoneauth1', 'openstack'},
     'group': RPC,

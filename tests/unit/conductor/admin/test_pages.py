@@ -36,6 +36,18 @@ class SizeTest(base.base.BaseTestCase):
             self.assertIn('above 0', str(exc))
 
 
+class NumberTest(base.base.BaseTestCase):
+
+    def test_marker_is_a_number(self):
+        self.assertEqual(7, pages.number('7', 'an event'))
+
+    def test_other_marker_is_refused(self):
+        for marker in ('x', '-1', '1.0', '\u0661', ''):
+            exc = self.assertRaises(
+                exception.Invalid, pages.number, marker, 'an event')
+            self.assertIn('the number of an event', str(exc))
+
+
 class PagesTest(vgpu_base.VGPUTestCase):
 
     def setUp(self):

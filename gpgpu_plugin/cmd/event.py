@@ -1,0 +1,120 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage event`` and ``instance history``: what happened, and why."""
+
+from __future__ import annotations
+
+import argparse
+
+from cliff import lister
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import dates
+from gpgpu_plugin.cmd import device
+from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.domain import event as rules
+from gpgpu_plugin.objects import event as event_obj
+
+_LIST = ('id', 'at', 'kind', 'host', 'device_uuid', 'instance_uuid', 'actor',
+         'reason', 'count')
+_LONG = ('assignment_uuid', 'project_id', 'request_id', 'detail')
+_OF_INSTANCE = ('at', 'kind', 'host', 'device_uuid', 'actor', 'request_id',
+                'reason', 'count', 'detail')
+
+_DEFAULT = 100
+"""Rows of ``event list``; the history has millions."""
+
+
+class EventList(reach.Command, lister.Lister):
+    """List what happened to hosts, devices and assignments, newest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', help='only events of this host')
+        parser.add_argument(
+            '--device', metavar='UUID',
+            help='only events of this device, which may be deleted; "device '
+                 'history" has the evidence of its cleanings')
+        parser.add_argument(
+            '--instance', metavar='UUID',
+            help='only events of this instance, which may be deleted')
+        parser.add_argument('--project', metavar='ID',
+                            help='only events of instances of this project')
+        parser.add_argument(
+            '--kind', help=f'only events of this kind: '
+                           f'{", ".join(rules.KINDS)}')
+        parser.add_argument(
+            '--request', metavar='ID',
+            help='only events of this request, such as "openstack server '
+                 'event list" shows')
+        _add_period(parser)
+        parser.add_argument('--long', action='store_true',
+                            help='show all that is known about each event')
+        paging.add_arguments(parser, 'its ID', _DEFAULT)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        found = self.api.event_list(
+            gpgpu_context.admin(), _wanted(parsed_args),
+            limit=parsed_args.limit, marker=parsed_args.marker)
+        if len(found) == parsed_args.limit:
+            self.note(f'there may be older events: list them with --marker '
+                      f'{found[-1].marker}, or more at once with --limit')
+        return columns.rows(
+            found, (*_LIST, *_LONG) if parsed_args.long else _LIST)
+
+
+class InstanceHistory(reach.Command, lister.Lister):
+    """List what happened to an instance, with refusals, oldest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('instance', help='UUID of the instance')
+        paging.add_arguments(parser, 'its ID in "event list"')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        instance = device.instance_uuid(parsed_args.instance)
+        found = self.api.event_list(
+            gpgpu_context.admin(),
+            event_obj.EventFilter(instance=instance), oldest_first=True,
+            limit=parsed_args.limit, marker=parsed_args.marker)
+        if not found:
+            self.note(
+                f'nothing is known about instance {instance}: it got no GPU, '
+                f'and neither GpuFilter nor a host refused it. If Placement '
+                f'had no candidate, "group list" shows what remains')
+        # What a filter refused is stored with a later decision.
+        ordered = sorted(found, key=lambda event: (event.at, event.id))
+        return columns.rows(ordered, _OF_INSTANCE)
+
+
+def _add_period(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--from', dest='since', type=dates.date, metavar='DATE',
+        help='only events from this date on, in UTC, such as 2026-10-31 or '
+             '2026-10-31T12:00')
+    parser.add_argument(
+        '--to', dest='until', type=dates.date, metavar='DATE',
+        help='only events before this date')
+
+
+def _wanted(parsed_args: argparse.Namespace) -> event_obj.EventFilter:
+    instance = parsed_args.instance
+    return event_obj.EventFilter(
+        host=parsed_args.host, device=parsed_args.device,
+        instance=device.instance_uuid(instance) if instance else None,
+        project=parsed_args.project, kind=parsed_args.kind,
+        request=parsed_args.request, since=parsed_args.since,
+        until=parsed_args.until)

@@ -1,0 +1,49 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The history of events, as operators read it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import pages
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import event as rules
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import event as objects
+
+_SAME = tuple(field.name for field in dataclasses.fields(objects.EventInfo)
+              if field.name != 'at')
+
+
+def list_all(db: api.Database, wanted: objects.EventFilter, *,
+             oldest_first: bool = False, limit: int = admin.PAGE_SIZE,
+             marker: str | None = None) -> tuple[objects.EventInfo, ...]:
+    """Return a page of events (Conductor.event_list)."""
+    if wanted.kind is not None and wanted.kind not in rules.KINDS:
+        raise exception.Invalid(
+            field='kind', value=wanted.kind,
+            expected='one of ' + ', '.join(rules.KINDS))
+    after = None if marker is None else pages.number(marker, 'an event')
+    with db.reader() as session:
+        return tuple(map(_info, event_db.listed(
+            session, wanted, pages.size(limit), after,
+            oldest_first=oldest_first)))
+
+
+def _info(row: models.Event) -> objects.EventInfo:
+    return objects.EventInfo(
+        at=row.at.isoformat(timespec='seconds') + 'Z',
+        **{name: getattr(row, name) for name in _SAME})

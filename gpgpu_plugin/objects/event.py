@@ -1,0 +1,70 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Events of the history, as operators read them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EventFilter:
+    """Which events are wanted: those that have all that is not None.
+
+    :ivar device: UUID
+    :ivar instance: UUID
+    :ivar request: request ID, ``req-`` and a UUID
+    :ivar since: no older ones, UTC without a zone
+    :ivar until: only older ones, UTC without a zone
+    """
+
+    host: str | None = None
+    device: str | None = None
+    instance: str | None = None
+    project: str | None = None
+    kind: str | None = None
+    request: str | None = None
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EventInfo:
+    """An event.
+
+    :ivar at: ISO 8601, UTC
+    :ivar kind: a domain.event.Kind
+    :ivar actor: who caused it
+    :ivar request_id: of the user's request to Nova, or of the call
+    :ivar reason: name of the reason of a refusal
+    :ivar count: number of equal refusals that this is
+    """
+
+    id: int
+    at: str
+    kind: str
+    host: str | None = None
+    device_uuid: str | None = None
+    assignment_uuid: str | None = None
+    instance_uuid: str | None = None
+    project_id: str | None = None
+    actor: str | None = None
+    request_id: str | None = None
+    reason: str | None = None
+    count: int = 1
+    detail: str | None = None
+
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return str(self.id)
