@@ -93,8 +93,9 @@ class InstanceHistory(reach.Command, lister.Lister):
         if not found:
             self.note(
                 f'nothing is known about instance {instance}: it got no GPU, '
-                f'and neither GpuFilter nor a host refused it. If Placement '
-                f'had no candidate, "group list" shows what remains')
+                f'and no host refused it. nova-scheduler reports what '
+                f'GpuFilter refused with its next decision about GPUs; if '
+                f'Placement had no candidate, "group list" shows what remains')
         # What a filter refused is stored with a later decision.
         ordered = sorted(found, key=lambda event: (event.at, event.id))
         return columns.rows(ordered, _OF_INSTANCE)

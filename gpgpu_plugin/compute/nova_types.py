@@ -368,6 +368,7 @@ class RequestSpec(typing.Protocol):
     """The request that the scheduler answers."""
 
     instance_uuid: str
+    project_id: str | None
     flavor: Flavor
     image: ImageMeta | None
     numa_topology: NUMATopology | None

@@ -24,10 +24,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from futurist import periodics
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.conductor import periodic
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.rpc import compute_api
@@ -53,8 +53,8 @@ class LeaseWatch:
         self._compute = compute
         self._clock = clock
         self._stopping = threading.Event()
-        self._worker: periodics.PeriodicWorker | None = None
-        self._thread: threading.Thread | None = None
+        self._searches = periodic.Periodic(
+            'gpgpu-leases', INTERVAL, self.run_once)
 
     def run_once(self) -> list[str]:
         """Tell every host that has an expired lease; never raises.
@@ -84,19 +84,10 @@ class LeaseWatch:
 
     def start(self) -> None:
         """Search in a thread of its own, until ``stop``."""
-        @periodics.periodic(INTERVAL, run_immediately=True)
-        def search() -> None:
-            self.run_once()
         self._stopping.clear()
-        self._worker = periodics.PeriodicWorker([(search, (), {})])
-        self._thread = threading.Thread(
-            target=self._worker.start, name='gpgpu-leases', daemon=True)
-        self._thread.start()
+        self._searches.start()
 
     def stop(self) -> None:
         """End the thread after the message under way."""
         self._stopping.set()
-        if self._worker is not None and self._thread is not None:
-            self._worker.stop()
-            self._thread.join()
-            self._worker = self._thread = None
+        self._searches.stop()

@@ -19,6 +19,7 @@ operator or a migration concerns.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -39,6 +40,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import questions
+from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import refusals
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
@@ -85,6 +87,7 @@ class ConductorManager(conductor_contract.Conductor):
 
     :param wake: has what a call left to do for a variant done at once
     :param observer: is told of each cleaning that ended
+    :param refused: those of the process
     """
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
@@ -92,6 +95,7 @@ class ConductorManager(conductor_contract.Conductor):
     def __init__(self, conf: cfg.ConfigOpts, db: api.Database,
                  compute_api: compute_api.ComputeAPI,
                  wake: Callable[[], None] = lambda: None,
+                 refused: refusal_events.RefusalEvents | None = None,
                  observer: Callable[[cleaning.Ended], None] = (
                      lambda ended: None)) -> None:
         self._conf = conf
@@ -102,6 +106,7 @@ class ConductorManager(conductor_contract.Conductor):
         self._questions = questions.Questions(db, compute_api)
         self._feed = scheduler_feed.SchedulerFeed(db)
         self._refusals = refusals.Refusals()
+        self._refused = refused or refusal_events.RefusalEvents(db)
 
     def _by_host(self, ctxt: _Context, host: str) -> api.Database:
         return self._db.by(authors.of_host(ctxt, host))
@@ -151,8 +156,12 @@ class ConductorManager(conductor_contract.Conductor):
                     arrival.check_wanted, 'claim',
                     f'instance {request.instance_uuid}', ctxt.wanted),
                 self._refusals)
-        except (exception.ClaimDenied, exception.RequestExpired) as exc:
+        except exception.RequestExpired as exc:
             LOG.info('%s', exc)
+            raise
+        except exception.ClaimDenied as exc:
+            LOG.info('%s', exc)
+            self._refused.denied(db, request, exc)
             raise
 
     def activate(
@@ -260,8 +269,12 @@ class ConductorManager(conductor_contract.Conductor):
     def changes_since(
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
+        refusals: Sequence[scheduling_obj.FilterRefusal],
     ) -> scheduling_obj.Changes:
-        return self._feed.changes_since(since, known, marker)
+        recorded = refusal_events.filtered(
+            self._db.by(authors.of_scheduler(ctxt)), refusals)
+        return dataclasses.replace(
+            self._feed.changes_since(since, known, marker), recorded=recorded)
 
     # -- operators ----------------------------------------------------------
 

@@ -26,6 +26,8 @@ from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
+from gpgpu_plugin.conductor import periodic
+from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import variant_worker
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
@@ -76,9 +78,13 @@ class ConductorService:
         compute = compute_api.ComputeAPI(conf, self._transport)
         self._leases = leases.LeaseWatch(self.database, compute)
         self._variants = variant_worker.VariantWorker(self.database, compute)
+        self._refused = refusal_events.RefusalEvents(self.database)
+        self._counts = periodic.Periodic(
+            'gpgpu-refusals', refusal_events.INTERVAL,
+            self._refused.run_once)
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
-                         self._monitoring.counters.cleaned),
+                         self._refused, self._monitoring.counters.cleaned),
                      ping.PingEndpoint(conf, self._transport)]
         verifier = guard.Verifier(
             key_files.masters(conf), caller_keys.CallerKeys(self.database),
@@ -122,6 +128,7 @@ class ConductorService:
             server.start()
         self._leases.start()
         self._variants.start()
+        self._counts.start()
 
     def stop(self) -> None:
         """Accept no new call, and wait until all running ones have ended.
@@ -135,6 +142,8 @@ class ConductorService:
             server.stop()
         for server in self._servers:
             server.wait()
+        self._counts.stop()
+        self._refused.run_once()
         self._monitoring.stop()
         self.database.engine.dispose()
         self._sqlite_lock.release()

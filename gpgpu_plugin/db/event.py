@@ -19,6 +19,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -29,13 +30,19 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import event
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import event as event_obj
+from gpgpu_plugin.objects import scheduling
 
 _TABLE = models.Base.metadata.tables['events']
 _INSERT = sa.insert(_TABLE).inline()
+_COUNT = (
+    sa.update(_TABLE).where(_TABLE.c.id == sa.bindparam('event_id'))
+    .values(count=_TABLE.c['count'] + sa.bindparam('more')))
 
+# Characters that the columns take.
 _LONGEST = 255
-"""Characters of an actor that the column takes."""
+_REASON = 64
 
 
 def now() -> datetime.datetime:
@@ -63,6 +70,37 @@ def add_all(session: orm.Session, kind: event.Kind, host: str,
             for device, assignment in objects]
     if rows:
         session.execute(_INSERT, rows)
+
+
+def add_refusal(session: orm.Session, request: claim_obj.ClaimRequest,
+                reason: str, detail: str) -> int:
+    """Record that a claim was denied; return the id of the event."""
+    row = models.Event(
+        **_values(session, 'claim_denied', request.host, detail),
+        instance_uuid=request.instance_uuid, project_id=request.project_id,
+        reason=reason[:_REASON])
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def count_more(session: orm.Session, more: Mapping[int, int]) -> None:
+    """Add equal refusals to the counts of events, by their ids."""
+    session.execute(_COUNT, [
+        {'event_id': event_id, 'more': number}
+        for event_id, number in sorted(more.items())])
+
+
+def add_filtered(session: orm.Session,
+                 refusals: Iterable[scheduling.FilterRefusal]) -> None:
+    """Record what filters refused, in one statement."""
+    session.execute(_INSERT, [
+        _values(session, 'filter_refused', None, refusal.text) | {
+            'at': refusal.at, 'request_id': refusal.request_id,
+            'instance_uuid': refusal.instance_uuid,
+            'project_id': refusal.project_id,
+            'reason': refusal.reason[:_REASON]}
+        for refusal in refusals])
 
 
 def _values(session: orm.Session, kind: event.Kind, host: str | None,

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import typing
 import zlib
 from collections.abc import Iterable
@@ -97,12 +98,50 @@ class Changes:
     :ivar packed: see ``unpack``
     :ivar marker: to be sent for the next page; None: this is the last one
     :ivar anew: the pages will have all hosts; the caller drops what it knows
+    :ivar recorded: the refusals that the call had with it are stored
     """
 
     since: float
     packed: bytes
     marker: int | None = None
     anew: bool = False
+    recorded: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilterRefusal:
+    """Hosts that a filter refused in one scheduling decision.
+
+    :ivar at: when, UTC without a zone
+    :ivar request_id: of the user's request to Nova
+    :ivar reasons: number of refused hosts by the name of the reason
+    :ivar passed: number of hosts that were not refused
+    :ivar detail: of the last refusal, such as ``2 requested, 1 available``
+    """
+
+    filter: str
+    at: datetime.datetime
+    instance_uuid: str
+    project_id: str | None
+    request_id: str | None
+    reasons: dict[str, int]
+    passed: int
+    detail: str
+
+    @property
+    def reason(self) -> str:
+        """Name of the most frequent reason."""
+        return max(sorted(self.reasons), key=self.reasons.__getitem__,
+                   default='')
+
+    @property
+    def text(self) -> str:
+        """The numbers in words, for operators."""
+        counts = ', '.join(f'{reason} {count}' for reason, count
+                           in sorted(self.reasons.items()))
+        return (f'{self.filter} refused {sum(self.reasons.values())} hosts '
+                f'({counts}) and left {self.passed}; the last one: '
+                f'{self.detail}')
 
 
 def encode(host: HostMasks) -> bytes:

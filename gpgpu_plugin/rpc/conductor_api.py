@@ -281,9 +281,10 @@ class ConductorAPI(_Conductor):
     def changes_since(
         self, ctxt: _Context, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
+        refusals: Sequence[scheduling_obj.FilterRefusal] = (),
     ) -> scheduling_obj.Changes:
         return self._call(_Conductor.changes_since, ctxt, since=since,
-                          known=known, marker=marker)
+                          known=known, marker=marker, refusals=refusals)
 
     # -- operators ----------------------------------------------------------
 

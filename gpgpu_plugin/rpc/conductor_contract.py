@@ -279,6 +279,7 @@ class Conductor(typing.Protocol):
     def changes_since(
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
+        refusals: Sequence[scheduling_obj.FilterRefusal],
     ) -> scheduling_obj.Changes:
         """Return one page of the hosts that changed.
 
@@ -289,6 +290,8 @@ class Conductor(typing.Protocol):
             changed at that time or later; only others are returned
         :param marker: None: the first page; otherwise that of the page before,
             with the same ``since``
+        :param refusals: of decisions of filters, to be recorded; they are not
+            if the answer does not say so
         """
 
     # -- operators ----------------------------------------------------------

@@ -26,6 +26,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.scheduler_filters import refused
 from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
@@ -85,6 +86,7 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
             return iter(hosts)
         passed = []
         reasons: collections.Counter[str] = collections.Counter()
+        detail = ''
         topology = spec_obj.numa_topology
         guest_nodes = None if topology is None else len(topology.cells)
         for host in hosts:
@@ -93,11 +95,11 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
                 passed.append(host)
                 continue
             reasons[refusal.reason] += 1
+            detail = f'{host.host}: {refusal.detail}'
             LOG.debug('GpuFilter refuses %(host)s: %(reason)s (%(detail)s)',
                       {'host': host.host, 'reason': refusal.reason,
                        'detail': refusal.detail})
-        if not passed:
-            self._log_refused(spec_obj, reasons)
+        self._record(spec_obj, reasons, len(passed), detail)
         return iter(passed)
 
     def _refusal(self, host: nova_types.HostState,
@@ -128,12 +130,19 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
                     refusal: request_mod.Refusal,
                     ) -> Iterator[nova_types.HostState]:
         LOG.warning('GpuFilter: %s (%s)', refusal.reason, refusal.detail)
-        self._log_refused(spec_obj, {refusal.reason: len(hosts)})
+        self._record(
+            spec_obj, {refusal.reason: len(hosts)}, 0, refusal.detail)
         return iter(())
 
-    @staticmethod
-    def _log_refused(spec_obj: nova_types.RequestSpec,
-                     reasons: Mapping[str, int]) -> None:
+    def _record(self, spec_obj: nova_types.RequestSpec,
+                reasons: Mapping[str, int], passed: int,
+                detail: str) -> None:
+        """Log that no host is left, and have all refusals stored."""
+        if reasons:
+            self._source.refused(refused.decision(
+                type(self).__name__, spec_obj, reasons, passed, detail))
+        if passed:
+            return
         LOG.info('GpuFilter refuses all hosts for instance %s: %s',
                  spec_obj.instance_uuid,
                  ', '.join(f'{reason} {count}'

@@ -25,6 +25,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.scheduler_filters import refused
 from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
@@ -57,8 +58,23 @@ class GpuNUMATopologyFilter(numa_topology_filter.NUMATopologyFilter):
                 hosts, spec_obj)
             return passed
         request, view = near
-        return (host for host in hosts
-                if self._passes_near(host, spec_obj, request, view))
+        # All at once: what was refused is one record.
+        return iter(self._filter_near(hosts, spec_obj, request, view))
+
+    def _filter_near(self, hosts: list[nova_types.HostState],
+                     spec_obj: nova_types.RequestSpec,
+                     request: request_mod.Request,
+                     view: scheduler_view.SchedulerView,
+                     ) -> list[nova_types.HostState]:
+        passed = [host for host in hosts
+                  if self._passes_near(host, spec_obj, request, view)]
+        count = len(hosts) - len(passed)
+        if count:
+            self._source.refused(refused.decision(
+                type(self).__name__, spec_obj,
+                {request_mod.Reason.NUMA_POLICY_REQUIRED: count}, len(passed),
+                'no NUMA nodes have room for the guest and its GPUs'))
+        return passed
 
     def _near(self, spec_obj: nova_types.RequestSpec) -> tuple[
             request_mod.Request, scheduler_view.SchedulerView] | None:

@@ -30,6 +30,7 @@ from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
@@ -52,8 +53,8 @@ def _api() -> conductor_api.ConductorAPI:
             rpc_transport.get_transport(CONF),
             timeout=CONF.gpgpu.scheduler_rpc_timeout,
             caller=gpgpu_context.CallerKind.SCHEDULER,
-        )
             name=CONF.host,
+        )
     except exception.ConfigInvalid as exc:
         # Nova's other requests must go on, and the key may come later.
         LOG.error('Requests for GPUs are refused: %s', exc)
@@ -90,6 +91,14 @@ class ViewSource:
         :raises ConductorUnavailable: the view may be out of date
         """
         return self._connected().refresh()
+
+    def refused(self, decision: scheduling_obj.FilterRefusal) -> None:
+        """Keep what a filter refused until a conductor has recorded it."""
+        try:
+            self._connected().refused.add(decision)
+        except exception.ConductorUnavailable as exc:
+            # Without a key nothing is ever sent.
+            LOG.debug('Cannot record what a filter refused: %s', exc)
 
     def fill(self, wait: Callable[[float], object] = time.sleep) -> None:
         """Read the view, and try again until a conductor answers.

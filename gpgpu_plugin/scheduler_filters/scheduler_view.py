@@ -35,6 +35,7 @@ from gpgpu_plugin.domain.allocation import region
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.scheduler_filters import refused
 
 LOG = logging.getLogger(__name__)
 
@@ -141,6 +142,8 @@ class SchedulerView:
 class SchedulerViewCache:
     """Cache of the newest view. Thread-safe.
 
+    :ivar refused: what is sent with the next call
+
     The view is read in pages. Pages that were read stay if a call fails, and
     the next call goes on from there.
     """
@@ -149,6 +152,7 @@ class SchedulerViewCache:
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
+        self.refused = refused.Refused()
         self._lock = threading.Lock()
         self._failed_at = float('-inf')
         self._error: exception.ConductorUnavailable | None = None
@@ -205,7 +209,7 @@ class SchedulerViewCache:
         """Read a page of hosts, whether they changed or not."""
         try:
             changes = self._api.changes_since(
-                gpgpu_context.admin(), 0.0, (), self._marker_again)
+                gpgpu_context.current(), 0.0, (), self._marker_again)
         except exception.ConductorUnavailable as exc:
             # The decision does not need it.
             LOG.debug('Cannot read some hosts again: %s', exc)
@@ -223,16 +227,23 @@ class SchedulerViewCache:
             with self._lock:
                 complete = self._fetch()
 
+    def _call(self) -> scheduling_obj.Changes:
+        sent = self.refused.oldest()
+        changes = self._api.changes_since(
+            gpgpu_context.current(), self._since,
+            tuple(self._recent.values()) if self._since else (),
+            self._marker, sent)
+        if changes.recorded:
+            self.refused.recorded(sent)
+        return changes
+
     def _fetch(self) -> bool:
         """Fetch one page.
 
         :returns: whether the view is complete, and as of this call
         """
         continued = self._marker is not None
-        changes = self._api.changes_since(
-            gpgpu_context.admin(), self._since,
-            tuple(self._recent.values()) if self._since else (),
-            self._marker)
+        changes = self._call()
         hosts = scheduling_obj.unpack(changes.packed)
         if changes.anew:
             self._forget()

@@ -54,6 +54,7 @@ from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
 from tests.unit.conductor import test_ledger
 from tests.unit.conductor import test_recleaning
+from tests.unit.conductor import test_refusal_events
 from tests.unit.conductor import test_releases
 from tests.unit.conductor import test_repeated_reports
 from tests.unit.conductor import test_reports
@@ -63,8 +64,8 @@ from tests.unit.conductor import test_variant_changes as changes
 from tests.unit.conductor import test_vgpu_capacity
 from tests.unit.conductor import test_vgpu_claims
 from tests.unit.conductor.admin import test_device
-from tests.unit.conductor.admin import test_group
 from tests.unit.conductor.admin import test_event
+from tests.unit.conductor.admin import test_group
 from tests.unit.conductor.admin import test_host
 from tests.unit.conductor.admin import test_pages
 from tests.unit.conductor.admin import test_variant
@@ -103,7 +104,8 @@ class LateCommit(base.ConductorTestCase):
         self.report_second_host()
         self.feed = scheduler_feed.SchedulerFeed(self.db)
         api = mock.Mock()
-        api.changes_since = lambda _, *args: self.feed.changes_since(*args)
+        api.changes_since = lambda _, since, known, marker, *_refusals: (
+            self.feed.changes_since(since, known, marker))
         self.cache = scheduler_view.SchedulerViewCache(api)
 
     def seen(self):
@@ -429,6 +431,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_assignment.UniqueKeyTest, test_device_list.ShownStateTest,
         test_device_list.PageTest, test_pages.PagesTest,
         test_gauges.CountTest,
+        test_event.EventListTest, test_refusal_events.RowsTest,
         test_purge.PurgeTest, test_usage.UsageTest,
         test_usage.VGPUUsageTest, test_usage_list.SumTest,
         test_usage_list.ExportTest, test_usage_list.PartitionTest,

@@ -65,7 +65,6 @@ ELSEWHERE = {
     'objects/event.py': _VALUES,
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,
-    'objects/scheduling.py': _VALUES,
     'objects/usage.py': _VALUES,
     'rpc/conductor_contract.py':
         'rpc/test_contract.py and rpc/test_conductor_api.py hold both ends '

@@ -33,6 +33,7 @@ from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
@@ -167,6 +168,18 @@ class ClaimTest(ManagerCase):
         self.assertEqual('not_enough_available', error.reason)
         self.assertIn('Claim of i1 on h1 denied: not_enough_available',
                       log.output)
+
+    def test_denied_claim_is_an_event_and_denied_again_a_count(self):
+        for _ in range(2):
+            self.refused(exception.ClaimDenied, CONTRACT.claim,
+                         request=self.request(9))
+        [event] = self.call(
+            CONTRACT.event_list, oldest_first=False, limit=9, marker=None,
+            wanted=event_obj.EventFilter(kind='claim_denied'))
+        self.assertEqual(
+            ('i1', 'h1', 'not_enough_available', 'host h1'),
+            (event.instance_uuid, event.host, event.reason, event.actor))
+        self.assertIn('8 available', event.detail)
 
     def test_abort_by_the_host_itself_tells_no_host(self):
         for touched in (True, False):
@@ -391,7 +404,8 @@ class OperatorTest(ManagerCase):
                 (CONTRACT.compare_allocations, {
                     'number': 1, 'allocations': {}, 'assignments': ()}),
                 (CONTRACT.changes_since, {
-                    'since': 0.0, 'known': (), 'marker': None}),
+                    'since': 0.0, 'known': (), 'marker': None,
+                    'refusals': ()}),
                 (CONTRACT.variant_list, {}),
                 (CONTRACT.variant_show, {'name': 'H100'}),
                 (CONTRACT.vgpu_type_list,

@@ -316,7 +316,8 @@ class LateCommitTest(testcase.BaseTestCase):
         table = Table()
         feed = scheduler_feed.SchedulerFeed(mock.MagicMock())
         api = mock.Mock()
-        api.changes_since = lambda _, *args: feed.changes_since(*args)
+        api.changes_since = lambda _, since, known, marker, *_refusals: (
+            feed.changes_since(since, known, marker))
         cache = scheduler_view.SchedulerViewCache(api)
         with mock.patch.multiple(
                 'gpgpu_plugin.db.host', now=lambda _: table.time,

@@ -124,6 +124,16 @@ class ServeTest(base.BaseTestCase):
         exc = self.assertRaises(exception.ConfigInvalid, self.serve)
         self.assertIn('[gpgpu] metrics_bind', str(exc))
 
+    def test_counts_of_refusals_are_written_while_it_runs_and_at_the_end(self):
+        written = threading.Semaphore(0)
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.conductor.refusal_events.RefusalEvents.run_once',
+            side_effect=written.release))
+        server = self.serve()
+        self.assertTrue(written.acquire(timeout=patience.LONG))
+        server.stop()
+        self.assertTrue(written.acquire(blocking=False))
+
     def test_call_after_one_of_two_services_stopped_is_answered(self):
         first, _ = self.serve(), self.serve()
         first.stop()

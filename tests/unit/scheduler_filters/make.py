@@ -53,16 +53,19 @@ class FakeAPI:
 
     :ivar asked: ``since`` and marker of each call
     :ivar known: versions that the last call named
+    :ivar refusals: those of all calls
     """
 
     def __init__(self, *changes):
         self.changes = list(changes)
         self.asked = []
         self.known = ()
+        self.refusals = []
 
-    def changes_since(self, context, since, known, marker):
+    def changes_since(self, context, since, known, marker, refusals=()):
         self.asked.append((since, marker))
         self.known = known
+        self.refusals.append(refusals)
         change = self.changes.pop(0)
         if isinstance(change, Exception):
             raise change

@@ -47,6 +47,7 @@ class GpuFilterTest(base.BaseTestCase):
         hints = {'_nova_check_type': ['rebuild']} if rebuild else {}
         return objects.RequestSpec(
             instance_uuid='11111111-1111-1111-1111-111111111111',
+            project_id='p1',
             flavor=objects.Flavor(extra_specs={
                 key.replace('__', ':'): value
                 for key, value in specs.items()}), scheduler_hints=hints,
@@ -68,6 +69,36 @@ class GpuFilterTest(base.BaseTestCase):
         self.assertIn('GpuFilter refuses h2: not_enough_available '
                       '(2 of CUSTOM_GPU_A requested, 1 available)',
                       self.log.output)
+
+    def test_refused_hosts_are_one_record_with_reasons_and_numbers(self):
+        cache = scheduler_view.SchedulerViewCache(self.view(
+            groups('h1'), groups('h2', free=0b1), groups('h3', free=0)))
+        subject = gpu_filter.GpuFilter(cache)
+        spec = self.spec(resources__CUSTOM_GPU_A='2')
+        list(subject.filter_all(
+            [host('h1'), host('h2'), host('h3'), host('h4')], spec))
+        [found] = cache.refused.oldest()
+        self.assertEqual(
+            (spec.instance_uuid, 'p1', {
+                'not_enough_available': 2, 'host_unknown': 1}, 1),
+            (found.instance_uuid, found.project_id, found.reasons,
+             found.passed))
+        self.assertEqual(
+            'h4: the host never reported its devices', found.detail)
+
+    def test_decision_that_refuses_no_host_is_no_record(self):
+        cache = scheduler_view.SchedulerViewCache(self.view(groups('h1')))
+        list(gpu_filter.GpuFilter(cache).filter_all(
+            [host('h1')], self.spec(resources__CUSTOM_GPU_A='1')))
+        self.assertEqual((), cache.refused.oldest())
+
+    def test_refusal_without_a_conductor_is_recorded_later(self):
+        cache = scheduler_view.SchedulerViewCache(FakeAPI(
+            exception.ConductorUnavailable(method='x', timeout=1)))
+        list(gpu_filter.GpuFilter(cache).filter_all(
+            [host('h1')], self.spec(resources__PGPU='1')))
+        [found] = cache.refused.oldest()
+        self.assertEqual({'conductor_unavailable': 1}, found.reasons)
 
     def test_gpu_may_be_available_for_several(self):
         self.assertEqual(['h1'], self.passed(

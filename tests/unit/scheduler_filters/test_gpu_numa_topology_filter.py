@@ -46,6 +46,7 @@ def host(node, used=(), sockets=(0, 1), **fields):
 def spec(policy='required', gpus=2, rebuild=False, cells=1, **specs):
     return objects.RequestSpec(
         instance_uuid='11111111-1111-1111-1111-111111111111',
+        project_id='p1',
         flavor=objects.Flavor(extra_specs={
             f'resources:{make.RC}': str(gpus), 'gpgpu:numa_policy': policy,
             **{key.replace('__', ':'): value
@@ -77,6 +78,18 @@ class GpuNUMATopologyFilterTest(base.BaseTestCase):
         self.assertEqual(['a'], self.passed(
             spec(), host('a'), host('b', used=[1])))
         self.assertEqual([(0, None)], self.api.asked)
+
+    def test_refused_hosts_are_one_record(self):
+        cache = scheduler_view.SchedulerViewCache(make.FakeAPI(make.changes(
+            make.groups('a', 0b1100), make.groups('b', 0b1100),
+            make.groups('c', 0b1100))))
+        subject = gpu_numa_topology_filter.GpuNUMATopologyFilter(cache)
+        list(subject.filter_all([
+            host('a'), host('b', used=[1]), host('c', used=[1])], spec()))
+        [found] = cache.refused.oldest()
+        self.assertEqual(
+            ('GpuNUMATopologyFilter', {'numa_policy_required': 2}, 1, 'p1'),
+            (found.filter, found.reasons, found.passed, found.project_id))
 
     def test_gpus_on_two_nodes_suffice_a_guest_on_both(self):
         for free, cells, expected in (

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the scheduler's view: changes, reasons of refusals."""
 
+import datetime
 import threading
 import time
 
@@ -18,8 +19,14 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
+
+REFUSAL = scheduling.FilterRefusal(
+    filter='GpuFilter', at=datetime.datetime(2026, 11, 24, 12),
+    instance_uuid='i1', project_id='p1', request_id=None,
+    reasons={'not_enough_available': 1}, passed=0, detail='h1: none')
 
 
 def demand(count=1, resource_class=make.RC):
@@ -195,6 +202,20 @@ class SchedulerViewCacheTest(base.BaseTestCase):
         self.assertEqual({'h1'}, set(cache.refresh().hosts))
         self.assertEqual(
             [(0, None), (9.0, None), (9.0, None)], self.api.asked)
+
+    def test_refusals_are_sent_until_they_are_recorded(self):
+        cache = self.cache(
+            make.changes(since=9.0),
+            exception.ConductorUnavailable(method='x', timeout=1),
+            make.changes(since=9.0), make.changes(since=9.0, recorded=True),
+            make.changes(since=9.0))
+        cache.refresh()
+        cache.refused.add(REFUSAL)
+        self.assertRaises(exception.ConductorUnavailable, cache.refresh)
+        for _ in range(3):
+            cache.refresh()
+        # One call for each refresh, as without refusals.
+        self.assertEqual([(), *[(REFUSAL,)] * 3, ()], self.api.refusals)
 
 
 class ReadAgainTest(base.BaseTestCase):

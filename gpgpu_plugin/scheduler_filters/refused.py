@@ -1,0 +1,75 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What filters refused, until a conductor has recorded it.
+
+It is sent with the calls that the filters make anyway. What is not recorded
+yet is lost if nova-scheduler ends, and the oldest if no conductor answers for
+long.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import threading
+from collections.abc import Mapping
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.objects import scheduling as scheduling_obj
+
+SENT = 50
+"""Decisions in one call, which a conductor stores in one statement."""
+
+KEPT = 1000
+"""Decisions that wait at most."""
+
+
+class Refused:
+    """Decisions in which a filter refused hosts. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[scheduling_obj.FilterRefusal] = (
+            collections.deque(maxlen=KEPT))
+
+    def add(self, refusal: scheduling_obj.FilterRefusal) -> None:
+        """Keep a decision; the oldest one goes if there are too many."""
+        with self._lock:
+            self._waiting.append(refusal)
+
+    def oldest(self) -> tuple[scheduling_obj.FilterRefusal, ...]:
+        """Return what to send with the next call."""
+        with self._lock:
+            return tuple(self._waiting)[:SENT]
+
+    def recorded(self, sent: tuple[scheduling_obj.FilterRefusal, ...],
+                 ) -> None:
+        """Forget decisions that a conductor has recorded."""
+        with self._lock:
+            # Some may have gone meanwhile.
+            for refusal in sent:
+                if self._waiting and self._waiting[0] is refusal:
+                    self._waiting.popleft()
+
+
+def decision(filter_name: str, spec_obj: nova_types.RequestSpec,
+             reasons: Mapping[str, int], passed: int, detail: str,
+             ) -> scheduling_obj.FilterRefusal:
+    """Return what a filter refused in the decision of this thread."""
+    return scheduling_obj.FilterRefusal(
+        filter=filter_name,
+        at=datetime.datetime.now(datetime.UTC).replace(tzinfo=None),
+        instance_uuid=spec_obj.instance_uuid,
+        project_id=spec_obj.project_id,
+        request_id=gpgpu_context.current().global_request_id,
+        reasons=dict(reasons), passed=passed, detail=detail)
