@@ -17,6 +17,7 @@ Every writing transaction locks its host first.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import types
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -38,8 +39,8 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import event as event_rules
+from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -211,7 +212,10 @@ def _end_all(session: orm.Session, host: models.Host,
     device_db.swap(session, changes)
     assignment_db.end(session, rows, event_db.now())
     event_db.add_all(session, kind, host.name,
-                     [(row.device, row) for row in rows], fault or detail)
+                     [(row.device, row) for row in rows], fault or detail,
+                     level=logging.WARNING if any(
+                         now.state == _State.QUARANTINED
+                         for _, now in changes) else None)
     for _, now in changes:
         if now.state == _State.QUARANTINED:
             ledger.add(session, host, now, ledger_rules.Verdict.QUARANTINED,

@@ -43,6 +43,8 @@ from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import author
+from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import limits
 
 T = typing.TypeVar('T')
@@ -112,9 +114,9 @@ class Database:
             settings['connection'] = limit.url(sa.make_url(
                 settings['connection'])).render_as_string(
                     hide_password=False)
+        self._author = author.CONDUCTOR
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
-        self._author = author.CONDUCTOR
         _turn_off_jit(self.engine)
         if limit is not None:
             limit.apply(self.engine)
@@ -131,8 +133,6 @@ class Database:
         engine: sa.Engine = self._context.writer.get_engine()
         return engine
 
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[orm.Session]:
     def by(self, caller: author.Author) -> Database:
         """Return this database for the transactions of one caller.
 
@@ -142,6 +142,8 @@ class Database:
         found._author = caller
         return found
 
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[orm.Session]:
         """Return the context of a transaction that only reads.
 
         :raises DatabaseBusy: a limit was exceeded
@@ -160,11 +162,12 @@ class Database:
         """
         with self._sqlite_writer, self._translated():
             with self._context.writer.using(_Scope()) as session:
+                author.note(session, self._author)
                 began = time.monotonic()
                 yield session
-                author.note(session, self._author)
                 session.flush()
                 _check_duration(time.monotonic() - began)
+        journal.write(session)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

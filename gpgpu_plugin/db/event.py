@@ -17,9 +17,11 @@ Their author is that of the transaction (db.author).
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -27,12 +29,16 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import event
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import scheduling
+
+_Objects = tuple[device_db.AnyDevice | None,
+                 assignment_db.AnyAssignment | None]
 
 _TABLE = models.Base.metadata.tables['events']
 _INSERT = sa.insert(_TABLE).inline()
@@ -55,6 +61,7 @@ def add(session: orm.Session, kind: event.Kind, host: str | None = None,
         assignment: assignment_db.AnyAssignment | None = None,
         detail: str | None = None) -> None:
     """Record what happened, to which device and assignment."""
+    _log(session, kind, host, [(device, assignment)], detail)
     session.add(models.Event(
         **_values(session, kind, host, detail), **_objects(
             device, assignment)))
@@ -63,8 +70,14 @@ def add(session: orm.Session, kind: event.Kind, host: str | None = None,
 def add_all(session: orm.Session, kind: event.Kind, host: str,
             objects: Iterable[tuple[device_db.DeviceRow,
                                     assignment_db.AssignmentRow | None]],
-            detail: str | None = None) -> None:
-    """Record the same for several devices, in one statement, at once."""
+            detail: str | None = None, *,
+            level: int | None = None) -> None:
+    """Record the same for several devices, in one statement, at once.
+
+    :param level: of the line in the log; default that of the kind
+    """
+    objects = list(objects)
+    _log(session, kind, host, objects, detail, level)
     common = _values(session, kind, host, detail)
     rows = [common | _objects(device, assignment)
             for device, assignment in objects]
@@ -101,6 +114,27 @@ def add_filtered(session: orm.Session,
             'project_id': refusal.project_id,
             'reason': refusal.reason[:_REASON]}
         for refusal in refusals])
+
+
+def _log(session: orm.Session, kind: event.Kind, host: str | None,
+         objects: Sequence[_Objects], detail: str | None,
+         level: int | None = None) -> None:
+    """Log what an operator wants to read, when it is committed."""
+    if level is None:
+        level = (logging.WARNING if kind in event.WARNED
+                 else logging.INFO if kind in event.INFORMED else None)
+    if level is None or not objects:
+        return
+    parts = [f'{kind} on {host}' if host else kind,
+             f'by {author.of(session).actor}']
+    addresses = [device.address for device, _ in objects if device]
+    if addresses:
+        parts.append(f'device {", ".join(addresses)}')
+    for instance in {row.instance_uuid for _, row in objects if row}:
+        parts.append(f'instance {instance}')
+    if detail:
+        parts.append(cleaning.shortened(detail))
+    journal.note(session, level, '; '.join(parts))
 
 
 def _values(session: orm.Session, kind: event.Kind, host: str | None,

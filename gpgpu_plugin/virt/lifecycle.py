@@ -204,14 +204,19 @@ class LifecycleMixin(service.ServiceMixin):
                 yield
         except (virt_exception.GPUClaimDenied,
                 nova_exception.ComputeResourcesUnavailable) as exc:
-            if isinstance(exc.__cause__, virt_exception.DENIALS):
-                action_event.denied(
-                    context, instance.uuid, self.gpu_tracker.host,
-                    virt_exception.reason(exc.__cause__))
+            denied = exc.__cause__
             if (isinstance(exc, virt_exception.GPUClaimDenied)
                     and instance.vm_state == vm_states.BUILDING):
                 self._gpu_remove_allocation(context, instance.uuid)
-            raise
+            if not isinstance(denied, virt_exception.DENIALS):
+                raise
+            reason = virt_exception.reason(denied)
+            LOG.info('%s', reason, instance=instance)
+            action_event.denied(
+                context, instance.uuid, self.gpu_tracker.host, reason)
+            # Nova logs it with its traceback, twice. The frames of the claim,
+            # and the causes from another process, explain nothing.
+            raise exc.with_traceback(None) from None
 
     def _gpu_remove_allocation(self, context: nova_types.Context,
                                instance_uuid: str) -> None:

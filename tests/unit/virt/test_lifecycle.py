@@ -50,8 +50,14 @@ class LifecycleTest(base.DriverTestCase):
 
     def test_denied_claim_makes_no_guest(self):
         self.boot(7, 'other')
-        self.assertRaises(virt_exception.GPUClaimDenied, self.spawn, 2)
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.virt.lifecycle'))
+        exc = self.assertRaises(virt_exception.GPUClaimDenied, self.spawn, 2)
         self.assertEqual([], self.driver.list_instance_uuids())
+        # Nova logs the error with its traceback: without the causes.
+        self.assertIsNone(exc.__cause__)
+        self.assertTrue(exc.__suppress_context__)
+        self.assertEqual(1, log.output.count('Claim of i1 on h1 denied'))
 
     def spawn_allocated(self, **kwargs):
         """Spawn a flavor that requests nothing; Placement gave a GPU."""

@@ -1,0 +1,35 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Lines for the log that appear when their transaction was committed.
+
+What is rolled back, or tried again, is not in the log.
+"""
+
+from __future__ import annotations
+
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+LOG = logging.getLogger(__name__)
+
+_KEY = 'gpgpu_journal'
+
+
+def note(session: orm.Session, level: int, line: str) -> None:
+    """Keep a line until the transaction is committed."""
+    session.info.setdefault(_KEY, []).append((level, line))
+
+
+def write(session: orm.Session) -> None:
+    """Log the lines of a transaction that was committed."""
+    for level, line in session.info.pop(_KEY, ()):
+        LOG.log(level, '%s', line)

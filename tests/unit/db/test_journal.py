@@ -1,0 +1,44 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of lines that are logged when their transaction was committed."""
+
+import logging
+
+import fixtures
+
+from gpgpu_plugin.db import journal
+from tests.unit.db import base
+
+
+class JournalTest(base.DatabaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.db.journal', level=logging.INFO,
+            format='%(levelname)s %(message)s'))
+
+    def test_line_appears_after_the_commit(self):
+        with self.db.writer() as session:
+            journal.note(session, logging.INFO, 'a device, 100%')
+            journal.note(session, logging.WARNING, 'another one')
+            self.assertEqual('', self.log.output)
+        self.assertEqual('INFO a device, 100%\nWARNING another one\n',
+                         self.log.output)
+
+    def test_line_of_a_transaction_that_failed_does_not_appear(self):
+        def work(session):
+            journal.note(session, logging.INFO, 'a device')
+            raise RuntimeError('power cut')
+        self.assertRaises(RuntimeError, self.db.write, work)
+        self.db.write(lambda session: None)
+        self.assertEqual('', self.log.output)
