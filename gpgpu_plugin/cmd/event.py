@@ -29,8 +29,8 @@ from gpgpu_plugin.objects import event as event_obj
 _LIST = ('id', 'at', 'kind', 'host', 'device_uuid', 'instance_uuid', 'actor',
          'reason', 'count')
 _LONG = ('assignment_uuid', 'project_id', 'request_id', 'detail')
-_OF_INSTANCE = ('at', 'kind', 'host', 'device_uuid', 'actor', 'request_id',
-                'reason', 'count', 'detail')
+_OF_INSTANCE = ('id', 'at', 'kind', 'host', 'device_uuid', 'actor',
+                'request_id', 'reason', 'count', 'detail')
 
 _DEFAULT = 100
 """Rows of ``event list``; the history has millions."""
@@ -81,7 +81,7 @@ class InstanceHistory(reach.Command, lister.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('instance', help='UUID of the instance')
-        paging.add_arguments(parser, 'its ID in "event list"')
+        paging.add_arguments(parser, 'its ID')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:

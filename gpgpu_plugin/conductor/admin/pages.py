@@ -16,6 +16,9 @@ from __future__ import annotations
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import admin as objects
 
+_LARGEST = 2 ** 31 - 1
+"""Number that each database takes as an integer."""
+
 
 def size(limit: int) -> int:
     """Return the number of rows to read.
@@ -32,9 +35,10 @@ def number(marker: str, what: str) -> int:
     """Return a marker that is a number.
 
     :param what: what has the number, for the message
-    :raises Invalid: it is none
+    :raises Invalid: it is none, or none that a row can have
     """
-    if not (marker.isascii() and marker.isdecimal()):
+    if not (marker.isascii() and marker.isdecimal() and len(marker) < 11
+            and int(marker) <= _LARGEST):
         raise exception.Invalid(
             field='marker', value=marker, expected=f'the number of {what}')
     return int(marker)

@@ -42,7 +42,8 @@ class NumberTest(base.base.BaseTestCase):
         self.assertEqual(7, pages.number('7', 'an event'))
 
     def test_other_marker_is_refused(self):
-        for marker in ('x', '-1', '1.0', '\u0661', ''):
+        for marker in ('x', '-1', '1.0', '\u0661', '', str(2 ** 31),
+                       '9' * 5000):
             exc = self.assertRaises(
                 exception.Invalid, pages.number, marker, 'an event')
             self.assertIn('the number of an event', str(exc))
