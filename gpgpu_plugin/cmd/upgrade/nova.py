@@ -193,7 +193,7 @@ def _unreachable(nova_conf: cfg.ConfigOpts,
 
 def _topics(conf: cfg.ConfigOpts) -> str:
     url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
-    return f'"{url.virtual_host or ""}", "{conf.gpgpu.topic_prefix}"'
+    return f'"{url.virtual_host or "/"}", "{conf.gpgpu.topic_prefix}"'
 
 
 def _differing(nova_conf: cfg.ConfigOpts,

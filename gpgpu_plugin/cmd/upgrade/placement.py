@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import openstack
-import openstack.config
 from keystoneauth1 import adapter
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading

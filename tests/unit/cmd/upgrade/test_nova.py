@@ -152,6 +152,11 @@ class SameOptionsTest(NovaTestCase):
                       text)
         self.assertNotIn('h:y', text)
 
+    def test_virtual_host_without_a_name_is_that_of_the_broker(self):
+        for url in ('rabbit://a@one:5672/', 'rabbit://a@one:5672//'):
+            self.ours.set_override('transport_url', url, 'gpgpu')
+            self.success(self.same(url='rabbit://a@one:5672/'))
+
     def test_other_prefix_of_topics_fails(self):
         self.assertIn('"gpu", "west" in nova.conf',
                       self.failure(self.same('topic_prefix = west')))
