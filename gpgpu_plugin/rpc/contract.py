@@ -126,7 +126,9 @@ def _encoded(arguments: Mapping[str, object]) -> dict[str, object]:
 
 def methods(contract: type[object]) -> dict[str, Callable[..., object]]:
     """Return the remote methods of a contract by name."""
-    return {name: member for name, member in vars(contract).items()
+    return {name: member
+            for part in reversed(contract.__mro__)
+            for name, member in vars(part).items()
             if inspect.isfunction(member) and not name.startswith('_')}
 
 

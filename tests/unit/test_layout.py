@@ -22,6 +22,8 @@ PACKAGE = TOP / 'gpgpu_plugin'
 TESTS = TOP / 'tests' / 'unit'
 
 _OPTIONS = 'test_meta.py holds what every option keeps to'
+_CONTRACT = ('rpc/test_contract.py and rpc/test_conductor_api.py hold both '
+             'ends to it')
 _VALUES = ('values without behaviour, which objects/test_codec.py and '
            'conductor/test_manager.py take across RPC')
 _MIGRATION = 'db/test_migration.py runs it'
@@ -66,9 +68,8 @@ ELSEWHERE = {
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,
     'objects/usage.py': _VALUES,
-    'rpc/conductor_contract.py':
-        'rpc/test_contract.py and rpc/test_conductor_api.py hold both ends '
-        'to it',
+    'rpc/conductor_contract.py': _CONTRACT,
+    'rpc/history_contract.py': _CONTRACT,
     'version.py': 'a constant',
     'virt/fake.py': 'an attribute; functional tests run nova-compute with it',
     'virt/mixin.py': 'a class that joins three others, each with a test',
