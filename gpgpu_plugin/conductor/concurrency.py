@@ -60,9 +60,9 @@ _OTHERS = 2 + sum(THREADS_OF.values())
 """Threads that do not serve hosts. Two of them serve nobody: those for leases
 and changes of variants."""
 
-_READERS = 1
-"""Threads that use the database, but not the broker: the one that reads the
-metrics."""
+_READERS = 2
+"""Threads that use the database, but not the broker: those that read the
+metrics and count refusals."""
 
 
 def set_defaults(conf: cfg.ConfigOpts) -> None:

@@ -271,10 +271,10 @@ class ConductorManager(conductor_contract.Conductor):
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
     ) -> scheduling_obj.Changes:
-        recorded = refusal_events.filtered(
-            self._db.by(authors.of_scheduler(ctxt)), refusals)
-        return dataclasses.replace(
-            self._feed.changes_since(since, known, marker), recorded=recorded)
+        # First what the decision needs.
+        changes = self._feed.changes_since(since, known, marker)
+        return dataclasses.replace(changes, recorded=self._refused.filtered(
+            self._db.by(authors.of_scheduler(ctxt)), refusals))
 
     # -- operators ----------------------------------------------------------
 

@@ -45,6 +45,9 @@ INTERVAL = 10
 PERIOD = 60.0
 """Seconds in which equal refusals are one event."""
 
+PAUSE = 30.0
+"""Seconds after a failure in which decisions of schedulers are not stored."""
+
 _LIMIT = 10000
 
 _Key = tuple[str, str, str]
@@ -79,6 +82,7 @@ class RefusalEvents:
         self._stored: collections.OrderedDict[_Key, _Stored] = (
             collections.OrderedDict())
         self._repeated: list[_Stored] = []
+        self._failed_at = float('-inf')
 
     def denied(self, db: api.Database, request: claim_obj.ClaimRequest,
                denied: exception.ClaimDenied) -> None:
@@ -120,6 +124,32 @@ class RefusalEvents:
             self._repeated = [
                 other for other in self._repeated if other is not stored]
 
+    def filtered(self, db: api.Database,
+                 refusals: Sequence[scheduling.FilterRefusal]) -> bool:
+        """Record decisions of schedulers; never raises.
+
+        While the database is busy or away it is not tried with each call,
+        since schedulers wait for the answer.
+
+        :param db: with the scheduler as author
+        :returns: whether the scheduler need not send them again
+        """
+        if not refusals:
+            return True
+        if self._clock() - self._failed_at < PAUSE:
+            return False
+        try:
+            db.write(lambda session: event_db.add_filtered(
+                session, refusals))
+        except exception.ConductorUnavailable as exc:
+            self._failed_at = self._clock()
+            LOG.warning('Cannot record what filters refused: %s', exc)
+            return False
+        except Exception:
+            # The database would refuse them again, and all that follow.
+            LOG.exception('Cannot record what filters refused; dropping it')
+        return True
+
     def run_once(self) -> None:
         """Write how often refusals were repeated; never raises."""
         counts = self._counts()
@@ -141,21 +171,6 @@ class RefusalEvents:
                 counts[repeated.id] = repeated.more
                 repeated.more = 0
             return counts
-
-
-def filtered(db: api.Database,
-             refusals: Sequence[scheduling.FilterRefusal]) -> bool:
-    """Record decisions of schedulers; never raises.
-
-    :returns: whether they are stored
-    """
-    is_stored = not refusals
-    if refusals:
-        with _unrecorded('what filters refused'):
-            db.write(lambda session: event_db.add_filtered(
-                session, refusals))
-            is_stored = True
-    return is_stored
 
 
 @contextlib.contextmanager

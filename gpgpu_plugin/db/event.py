@@ -47,6 +47,7 @@ _COUNT = (
     .values(count=_TABLE.c['count'] + sa.bindparam('more')))
 
 # Characters that the columns take.
+_UUID = 36
 _LONGEST = 255
 _REASON = 64
 
@@ -90,7 +91,9 @@ def add_refusal(session: orm.Session, request: claim_obj.ClaimRequest,
     """Record that a claim was denied; return the id of the event."""
     row = models.Event(
         **_values(session, 'claim_denied', request.host, detail),
-        instance_uuid=request.instance_uuid, project_id=request.project_id,
+        # Of a claim that may be malformed.
+        instance_uuid=request.instance_uuid[:_UUID],
+        project_id=request.project_id and request.project_id[:_LONGEST],
         reason=reason[:_REASON])
     session.add(row)
     session.flush()

@@ -43,8 +43,8 @@ class ConcurrencyTest(base.BaseTestCase):
 
     def test_defaults_follow_from_the_number_of_threads(self):
         for values, expected in (
-                ({}, (10, 36, 46, 47)),
-                ({'executor_thread_pool_size': 8}, (8, 8, 18, 19)),
+                ({}, (10, 36, 46, 48)),
+                ({'executor_thread_pool_size': 8}, (8, 8, 18, 20)),
                 ({'executor_thread_pool_size': 8,
                   'database__max_pool_size': 20}, (8, 8, 18, 20))):
             conf = self.configured(**values)
@@ -67,7 +67,7 @@ class ConcurrencyTest(base.BaseTestCase):
     def test_more_threads_than_connections_are_refused(self):
         said = self.refused(database__max_overflow=10)
         for words in ('max_pool_size and max_overflow', '15 connections',
-                      'executor_thread_pool_size', 'need 47'):
+                      'executor_thread_pool_size', 'need 48'):
             self.assertIn(words, said)
 
     def test_pool_without_limit_is_accepted(self):

@@ -17,6 +17,7 @@ import threading
 
 import fixtures
 import sqlalchemy as sa
+from oslo_db import exception as oslo_db_exception
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import refusal_events
@@ -83,7 +84,7 @@ class RowsTest(RefusalCase):
 
     def test_decisions_are_stored_in_one_statement(self):
         with self.statements() as found:
-            self.assertTrue(refusal_events.filtered(
+            self.assertTrue(self.subject.filtered(
                 self.db.by(author.Author(actor='scheduler s1')),
                 [self.refusal(), self.refusal(instance_uuid='i2')]))
         self.assertEqual(1, len([text for text in found
@@ -180,17 +181,38 @@ class DeniedTest(RefusalCase):
             event.instance_uuid for event in self.events()])
 
 
+class MalformedTest(RefusalCase):
+
+    def test_text_of_a_malformed_claim_is_cut(self):
+        self.deny(instance='i' * 100)
+        [found] = self.events()
+        self.assertEqual('i' * 36, found.instance_uuid)
+
+
 class FilteredTest(RefusalCase):
 
     def test_nothing_refused_costs_no_statement(self):
         with self.statements() as found:
-            self.assertTrue(refusal_events.filtered(self.db, ()))
+            self.assertTrue(self.subject.filtered(self.db, ()))
         self.assertEqual([], found)
 
-    def test_failure_has_an_answer_so_that_the_scheduler_sends_again(self):
-        with fixtures.MockPatchObject(
-                event_db, 'add_filtered',
-                side_effect=exception.DatabaseBusy(reason='locked')):
-            self.assertFalse(refusal_events.filtered(
-                self.db, [self.refusal()]))
-        self.assertEqual([], self.events('filter_refused'))
+    def failing(self, error):
+        return fixtures.MockPatchObject(
+            event_db, 'add_filtered', side_effect=error)
+
+    def test_scheduler_sends_again_what_a_busy_database_did_not_take(self):
+        with self.failing(exception.DatabaseBusy(reason='locked')):
+            self.assertFalse(self.subject.filtered(self.db, [self.refusal()]))
+        # Not tried with each call: a scheduler waits for the answer.
+        with self.statements() as found:
+            self.assertFalse(self.subject.filtered(self.db, [self.refusal()]))
+        self.assertEqual([], found)
+        self.now += refusal_events.PAUSE
+        self.assertTrue(self.subject.filtered(self.db, [self.refusal()]))
+        self.assertEqual(1, len(self.events('filter_refused')))
+
+    def test_what_the_database_refuses_is_dropped(self):
+        with self.failing(oslo_db_exception.DBDataError()):
+            self.assertTrue(self.subject.filtered(self.db, [self.refusal()]))
+        self.assertTrue(self.subject.filtered(self.db, [self.refusal()]))
+        self.assertEqual(1, len(self.events('filter_refused')))
