@@ -52,6 +52,7 @@ _COPIED = (
     _HOSTS.c.name.label('host'), _DEVICES.c.uuid.label('device_uuid'),
     _DEVICES.c.address, _VARIANTS.c.name.label('variant'))
 _NAMES = tuple(column.name for column in _COPIED)
+_LONGEST_SERIAL = 255
 _SOURCE = (
     _ASSIGNMENTS
     .join(_HOSTS, _ASSIGNMENTS.c.host_id == _HOSTS.c.id)
@@ -154,7 +155,8 @@ def _values(row: sa.RowMapping, began_at: datetime.datetime,
 
 def _serial(function: str | None) -> str | None:
     serial: str | None = json.loads(function or '{}').get('serial')
-    return serial
+    # What a card or a host says may be of any length.
+    return serial and serial[:_LONGEST_SERIAL]
 
 
 def _whole(at: datetime.datetime) -> datetime.datetime:

@@ -64,6 +64,16 @@ class UsageMixin:
                 for row in self.used()]
 
 
+class LongSerialTest(UsageMixin, base.ConductorTestCase):
+
+    functions = (base.replace(0, serial='x' * 1000), *base.EIGHT[1:])
+
+    def test_serial_number_is_cut_to_what_the_column_takes(self):
+        """SQLite would take all of it; other databases would refuse."""
+        self.boot(1)
+        self.assertEqual('x' * 255, self.used()[0]['serial'])
+
+
 class UsageTest(UsageMixin, base.ConductorTestCase):
 
     functions = (base.replace(0, serial='1321020'), *base.EIGHT[1:])
