@@ -44,7 +44,9 @@ function configure_gpgpu_rpc {
 }
 
 function configure_gpgpu_conductor {
+    # It has the passwords of the database and the broker.
     rm -f "$GPGPU_CONF"
+    install -m 0600 /dev/null "$GPGPU_CONF"
     iniset "$GPGPU_CONF" DEFAULT debug "$ENABLE_DEBUG_LOG_LEVEL"
     iniset "$GPGPU_CONF" database connection \
         "$(database_connection_url gpgpu)"

@@ -36,7 +36,9 @@ def replace(path: pathlib.Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not with_suffix: a file of the operator may lie beside this one.
     new = path.with_name(f'{path.name}.new')
-    with new.open('w', encoding='utf-8') as file:
+    # Made anew: somebody who may write to the folder could have made a link.
+    new.unlink(missing_ok=True)
+    with new.open('x', encoding='utf-8') as file:
         file.write(text)
         file.flush()
         # Otherwise the new name may reach the disk before the text.

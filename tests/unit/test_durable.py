@@ -69,6 +69,15 @@ class DurableTest(base.BaseTestCase):
         book.add_pending(['a'])
         self.check(f'{self.folder}/state.json')
 
+    def test_link_in_the_place_of_the_new_text_is_not_followed(self):
+        folder = pathlib.Path(self.folder)
+        other = folder / 'other'
+        other.write_text('kept')
+        (folder / 'x.new').symlink_to(other)
+        durable.replace(folder / 'x', 'text')
+        self.assertEqual(('kept', 'text'), (
+            other.read_text(), (folder / 'x').read_text()))
+
     def test_new_file_gets_its_name_when_it_is_on_disk(self):
         path = pathlib.Path(self.folder) / 'sub' / 'new.csv'
         path.parent.mkdir()
