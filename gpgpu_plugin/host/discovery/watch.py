@@ -56,7 +56,8 @@ class Watch:
         self._configs: dict[int, pci.PCIFunction] = {}
         for function in scan.functions:
             # A VF lives and dies with its PF.
-            if pci.can_be_gpu(function.class_code) and function.pf is None:
+            if (pci.can_be_gpu(function.class_code) and function.pf is None
+                    and 'config' not in function.unreadable):
                 self._open_config(function)
             if function.sriov_totalvfs is not None:
                 self._open(f'{sysfs.devices}/{function.address}'
@@ -97,7 +98,10 @@ class Watch:
         # A file that cannot be opened is not watched; the listings are.
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._files[fd] = os.pread(fd, _MAX, 0)
+            try:
+                self._files[fd] = os.pread(fd, _MAX, 0)
+            except OSError:
+                os.close(fd)
 
     def _listing(self) -> tuple[list[tuple[str, int]], list[list[str]]]:
         return (self._sysfs.inodes(self._sysfs.devices),

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the watch, on a fake machine."""
 
+import dataclasses
 import os
 import pathlib
 
@@ -105,6 +106,17 @@ class WatchTest(base.BaseTestCase):
         made = watch.Watch(tree, found)
         self.addCleanup(made.close)
         self.assertTrue(made.changed())
+
+    def test_gpu_whose_config_the_scan_cannot_read_is_not_watched(self):
+        tree = sysfs.Sysfs(self.root)
+        found = scanner.scan(tree)
+        pathlib.Path(self.root, 'bus/pci/devices', self.gpu.address,
+                     'config').write_bytes(b'\xff' * 64)
+        made = watch.Watch(tree, dataclasses.replace(found, functions=tuple(
+            dataclasses.replace(function, unreadable=('config',))
+            for function in found.functions)))
+        self.addCleanup(made.close)
+        self.assertFalse(made.changed())
 
     def test_config_of_vfs_is_not_watched(self):
         self.write('sriov_numvfs', '2')
