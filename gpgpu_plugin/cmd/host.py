@@ -45,7 +45,7 @@ class HostList(reach.Command, lister.Lister):
                 gpgpu_context.admin(), limit=parsed_args.limit,
                 marker=parsed_args.marker),
             ('host', 'node', 'node_uuid', 'devices', 'draining',
-             'reported_at'))
+             'reported_at', 'heard_at'))
 
 
 class HostShow(reach.Command, show.ShowOne):
@@ -89,9 +89,12 @@ def _progress(host: admin.HostInfo,
              if left else [])
     if unclean:
         waits.append(f'{unclean} devices that are not clean yet')
+    quarantined = host.devices.get(device_rules.DeviceState.QUARANTINED, 0)
     return f'host {host.host} is draining; ' + (
         f'left: {", ".join(waits)}' if waits
-        else 'no instance has a device of it, and each was cleaned')
+        else 'no instance has a device of it, and none waits for cleaning') + (
+        f'; {quarantined} devices are quarantined, see "gpgpu-manage device '
+        f'list --host {host.host} --state quarantined"' if quarantined else '')
 
 
 class HostUndrain(reach.Command, show.ShowOne):

@@ -16,10 +16,12 @@ import threading
 import uuid
 
 import fixtures
+import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import machine as rules
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import hosts
@@ -58,6 +60,16 @@ class HostTest(base.CommandTestCase):
                       self.manage('host', 'drain', 'h1').err)
         self.assertEqual([True], [
             row['Draining'] for row in self.json('host', 'list')])
+
+    def test_drain_counts_quarantined_devices_separately(self):
+        with self.conductor.db.writer() as session:
+            session.execute(sa.update(models.Device).where(
+                models.Device.address == '0000:00:00.0').values(
+                    state='quarantined', reason='it failed'))
+        self.assertIn(
+            'none waits for cleaning; 1 devices are quarantined, see '
+            '"gpgpu-manage device list --host h1 --state quarantined"',
+            self.manage('host', 'drain', 'h1').err)
 
     def test_undrain_offers_the_devices_again(self):
         self.assertIn('no instance has a device of it',
