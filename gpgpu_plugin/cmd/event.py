@@ -56,8 +56,8 @@ class EventList(reach.Command, lister.Lister):
                            f'{", ".join(rules.KINDS)}')
         parser.add_argument(
             '--request', metavar='ID',
-            help='only events of this request, such as "openstack server '
-                 'event list" shows')
+            help='only events of this user request to Nova (req-...), whose '
+                 'ID "openstack server event list" shows')
         _add_period(parser)
         parser.add_argument('--long', action='store_true',
                             help='show all that is known about each event')

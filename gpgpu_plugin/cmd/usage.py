@@ -77,7 +77,7 @@ class UsageList(_Usage):
 
 
 class UsageSummary(_Usage):
-    """Sum the usage of devices, such as by project and variant."""
+    """Sum usage by project, variant and vGPU type, or by other keys."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

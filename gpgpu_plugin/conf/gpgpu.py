@@ -95,9 +95,9 @@ OPTS = [
              'Everybody who can connect may read the names of hosts and '
              'variants, and numbers of devices, calls and errors. There is '
              'neither TLS nor a password: bind to the loopback address and '
-             'put a proxy before it, or to an address of the management '
-             'network that only Prometheus reaches. Each gpgpu-conductor of '
-             'a machine needs a port of its own.'),
+             'put a proxy in front of it, or bind to an address of the '
+             'management network that only Prometheus can reach. Each '
+             'gpgpu-conductor of a machine needs a port of its own.'),
     cfg.BoolOpt(
         'metrics_per_host', default=True,
         help='Whether the metrics of devices and capacity have the label '

@@ -80,7 +80,7 @@ def computes(session: orm.Session, timeout: float) -> result.Result:
     found = []
     if silent:
         found.append(result.warning(
-            f'nova-compute made no call since {_utc(since)} on '
+            f'nova-compute has made no call since {_utc(since)} on '
             f'{result.names(silent)}: start it there, or, if a host is gone, '
             f'run "gpgpu-manage host delete HOST"'))
     if restored:
@@ -89,7 +89,7 @@ def computes(session: orm.Session, timeout: float) -> result.Result:
             f'what they have since, so that they offer nothing: '
             f'{result.names(restored)}. Start nova-compute there'))
     return result.join(
-        found, f'{host_db.count(session)} hosts, and all of them call')
+        found, f'{host_db.count(session)} hosts are known, and none is silent')
 
 
 def _utc(seconds: float) -> str:

@@ -106,8 +106,9 @@ def _unavailable(conf: cfg.ConfigOpts) -> Iterator[result.Result]:
             f'{NOVA_FILTERS}')
     if not any(name.startswith('nova.') for name in available):
         yield result.failure(
-            f'[filter_scheduler] available_filters lacks {NOVA_FILTERS}, '
-            f'which it replaces: add it')
+            f'[filter_scheduler] available_filters lacks {NOVA_FILTERS}. '
+            f'The option replaces this default, so that nova-scheduler does '
+            f'not find the filters of Nova: add it')
 
 
 def _disabled(conf: cfg.ConfigOpts) -> Iterator[result.Result]:

@@ -89,7 +89,7 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
             session.execute(sa.update(models.Host).values(**values))
 
     def test_host_that_called_passes(self):
-        self.assertEqual('1 hosts, and all of them call',
+        self.assertEqual('1 hosts are known, and none is silent',
                          self.success(self.check()))
 
     def test_silent_host_is_named(self):
@@ -105,7 +105,7 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def test_deleted_host_is_neither_counted_nor_silent(self):
         self.set_host(heard_at=None, deleted=sa.literal_column('id'))
-        self.assertEqual('0 hosts, and all of them call',
+        self.assertEqual('0 hosts are known, and none is silent',
                          self.success(self.check()))
 
     def test_host_that_must_report_after_a_restore_is_named(self):
