@@ -133,12 +133,21 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         self._first_host_works()
 
     def test_gpu_that_does_not_answer_is_quarantined(self) -> None:
-        first = min(self.devices('--host', 'gpu1', '--variant', 'L40S'),
-                    key=lambda device: device['address'])
-        (self.sysfs('gpu1') / 'bus/pci/devices' / first['address'] / 'config'
-         ).write_bytes(b'\xff' * 4096)
-        self._builds_elsewhere(
-            'the device does not answer', quarantined=1, available=3)
+        first = min(device['address'] for device in self.devices(
+            '--host', 'gpu1', '--variant', 'L40S'))
+        config = self.sysfs('gpu1') / 'bus/pci/devices' / first / 'config'
+        alive = config.read_bytes()
+        config.write_bytes(b'\xff' * len(alive))
+        server = self.boot(self.flavor(L40S=2))
+        self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
+        self.assertIn('the device does not answer',
+                      self.stdlog.logger.output)
+        # As long as it is dead it is nobody's, and quarantined again then.
+        self.run_once('gpu1')
+        self.wait_states('gpu1', 'L40S', available=3)
+        config.write_bytes(alive)
+        self.run_once('gpu1')
+        self.wait_states('gpu1', 'L40S', quarantined=1, available=3)
         self.assertIn('does not answer', self._reason())
 
     def test_gpu_that_died_leaves_the_offer_until_it_comes_back(self) -> None:
