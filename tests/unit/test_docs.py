@@ -14,6 +14,7 @@
 import ast
 import configparser
 import errno
+import functools
 import os
 import re
 import textwrap
@@ -84,12 +85,18 @@ def message_parts() -> set[str]:
     return found | {os.strerror(number) for number in errno.errorcode}
 
 
+# Each is compared with each quote, and re forgets patterns after some hundred.
+@functools.cache
+def pattern(part: str) -> re.Pattern[str]:
+    """Return what matches a message that a part of a text makes."""
+    return re.compile('.+'.join(map(re.escape, part.split(PLACEHOLDER))))
+
+
 def is_message(quote: str, parts: set[str]) -> bool:
     """Return whether the parts of a quote with words are parts of messages."""
     return all(any(
         re.search('.+'.join(map(re.escape, words.split('...'))), part)
-        or (re.match(r'\w{3}', part) and re.fullmatch(
-            '.+'.join(map(re.escape, part.split(PLACEHOLDER))), words))
+        or (re.match(r'\w{3}', part) and pattern(part).fullmatch(words))
         for part in parts)
         for words in quote.rstrip(':').split(': ') if ' ' in words)
 
