@@ -22,6 +22,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import multiprocessing
 import multiprocessing.synchronize
 import queue
 import random
@@ -35,7 +36,6 @@ from placement import db_api
 from placement import deploy
 
 from bench import crowd
-from bench import processes as processes_mod
 
 RESOURCE_CLASS = 'CUSTOM_BENCH_GPU'
 # A client gives up after so many refusals in a row.
@@ -183,7 +183,7 @@ def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
     :param url: SQLAlchemy URL of an empty database
     """
     set_up(url, hosts, devices)
-    context = processes_mod.context()
+    context = multiprocessing.get_context('spawn')
     barrier = context.Barrier(processes + 1)
     results = context.Queue()
     children = [

@@ -21,7 +21,7 @@ from multiprocessing import util
 # it made in a folder of its own, which goes with the test.
 util.get_temp_dir()
 
-_LOADED = ['bench.placement_peer', 'bench.race']
+_LOADED = ['bench.race']
 
 
 def context() -> multiprocessing.context.ForkServerContext:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
 import multiprocessing.synchronize
@@ -82,6 +83,8 @@ class Setting:
     :ivar mix_policy: a domain.vgpu.capacity.VGPUMixPolicy
     :ivar refuse: conductors refuse all claims without a look at the database,
         to show what messages alone cost
+    :ivar forked: its processes are forks of one that loaded the modules,
+        which is quicker for tests; a measurement would show their memory
     :ivar unsafe: without the host's lock, the unique key and the
         compare-and-swap, to show that the race finds what they prevent
     """
@@ -97,6 +100,7 @@ class Setting:
     view: bool = False
     mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
     refuse: bool = False
+    forked: bool = False
     unsafe: bool = False
 
     @property
@@ -279,7 +283,8 @@ def _run_here(setting: Setting,
 
 
 def _run_processes(setting: Setting) -> tuple[float, list[outcome.Answer]]:
-    context = processes_mod.context()
+    context = (processes_mod.context() if setting.forked
+               else multiprocessing.get_context('spawn'))
     end, stop = context.Pipe(duplex=False)
     ready = [context.Event() for _ in range(setting.conductors)]
     barrier = context.Barrier(setting.processes + 1)

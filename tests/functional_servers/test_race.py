@@ -34,7 +34,7 @@ class RaceMixin:
             self.conf, self.server, sync=False))
         return race.run(race.Setting(
             database=made.connection, transport=services.RABBITMQ,
-            **kwargs))
+            forked=True, **kwargs))
 
     def test_64_claimers_of_two_conductors_get_different_gpus(self):
         # The benchmark runs the same race for 25 hosts.
