@@ -17,6 +17,17 @@ import argparse
 import datetime
 
 
+def add_period(parser: argparse.ArgumentParser) -> None:
+    """Add --from and --to, as ``since`` and ``until``."""
+    parser.add_argument(
+        '--from', dest='since', type=date, metavar='DATE',
+        help='beginning of the period in UTC, such as 2026-10-31 or '
+             '2026-10-31T12:00 (default: everything that was recorded)')
+    parser.add_argument(
+        '--to', dest='until', type=date, metavar='DATE',
+        help='end of the period, which is not part of it (default: now)')
+
+
 def date(text: str) -> datetime.datetime:
     """Return a date in UTC without a zone, for argparse.
 

@@ -58,7 +58,7 @@ class EventList(reach.Command, lister.Lister):
             '--request', metavar='ID',
             help='only events of this user request to Nova (req-...), whose '
                  'ID "openstack server event list" shows')
-        _add_period(parser)
+        dates.add_period(parser)
         parser.add_argument('--long', action='store_true',
                             help='show all that is known about each event')
         paging.add_arguments(parser, 'its ID', _DEFAULT)
@@ -99,16 +99,6 @@ class InstanceHistory(reach.Command, lister.Lister):
         # What a filter refused is stored with a later decision.
         ordered = sorted(found, key=lambda event: (event.at, event.id))
         return columns.rows(ordered, _OF_INSTANCE)
-
-
-def _add_period(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        '--from', dest='since', type=dates.date, metavar='DATE',
-        help='only events from this date on, in UTC, such as 2026-10-31 or '
-             '2026-10-31T12:00')
-    parser.add_argument(
-        '--to', dest='until', type=dates.date, metavar='DATE',
-        help='only events before this date')
 
 
 def _wanted(parsed_args: argparse.Namespace) -> event_obj.EventFilter:

@@ -49,13 +49,7 @@ class _Usage(reach.Command, lister.Lister):
                             help='only usage by this instance')
         parser.add_argument('--variant', help='only usage of this variant, '
                                               'which may be deleted')
-        parser.add_argument(
-            '--from', dest='since', type=dates.date, metavar='DATE',
-            help='beginning of the period in UTC, such as 2026-10-01 or '
-                 '2026-10-01T12:00 (default: everything that was recorded)')
-        parser.add_argument(
-            '--to', dest='until', type=dates.date, metavar='DATE',
-            help='end of the period, which is not part of it (default: now)')
+        dates.add_period(parser)
         return parser
 
 
