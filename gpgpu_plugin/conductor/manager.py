@@ -86,8 +86,8 @@ class ConductorManager(conductor_contract.Conductor):
     """Version 3.0 of the conductor's API.
 
     :param wake: has what a call left to do for a variant done at once
-    :param observer: is told of each cleaning that ended
-    :param refused: those of the process
+    :param observer: called with the end of each cleaning
+    :param refused: records what is refused; default one of its own
     """
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
@@ -161,7 +161,8 @@ class ConductorManager(conductor_contract.Conductor):
             raise
         except exception.ClaimDenied as exc:
             LOG.info('%s', exc)
-            self._refused.denied(db, request, exc)
+            self._refused.denied(
+                authors.of_host(ctxt, origin.host), request, exc)
             raise
 
     def activate(
@@ -271,10 +272,10 @@ class ConductorManager(conductor_contract.Conductor):
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
     ) -> scheduling_obj.Changes:
-        # First what the decision needs.
-        changes = self._feed.changes_since(since, known, marker)
-        return dataclasses.replace(changes, recorded=self._refused.filtered(
-            self._db.by(authors.of_scheduler(ctxt)), refusals))
+        return dataclasses.replace(
+            self._feed.changes_since(since, known, marker),
+            recorded=self._refused.filtered(
+                authors.of_scheduler(ctxt), refusals))
 
     # -- operators ----------------------------------------------------------
 

@@ -9,68 +9,68 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Events of refusals, each in a transaction of its own.
+"""Events of refusals, which a thread stores soon after the answer.
 
-The transaction of a claim that is denied is rolled back, and that of a
-repeated refusal never begins. A refusal that is repeated within a minute is
-counted: the first one is stored at once, and ``run_once`` adds the number of
-the others to its event. Only such numbers are lost if the conductor dies, or
-the database does not answer.
+Neither a claim that is denied nor a scheduler waits for the database. Equal
+denials within a minute are one event, which counts them. What is not stored
+yet, for about two seconds or while the database does not answer, is lost if
+the conductor dies.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Sequence
 
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import scheduling
 
 LOG = logging.getLogger(__name__)
 
-INTERVAL = 10
-"""Seconds between two updates of the counts."""
+INTERVAL = 2
+"""Seconds between two transactions."""
 
 PERIOD = 60.0
-"""Seconds in which equal refusals are one event."""
+"""Seconds in which equal denials are one event."""
 
-PAUSE = 30.0
-"""Seconds after a failure in which decisions of schedulers are not stored."""
+CHUNK = 500
+"""Number of events that one transaction stores."""
 
 _LIMIT = 10000
 
 _Key = tuple[str, str, str]
 
 
-@dataclasses.dataclass(kw_only=True)
-class _Stored:
+@dataclasses.dataclass(kw_only=True, eq=False)
+class _Refusal:
     """An event of a refusal.
 
+    :ivar row: what is stored
     :ivar at: when, by the clock of the process
     :ivar id: of the row; None: it is not stored yet
-    :ivar more: equal refusals since its count was written
+    :ivar more: equal denials since its count was written
     """
 
+    row: event_db.Row
     at: float
     id: int | None = None
     more: int = 0
 
 
 class RefusalEvents:
-    """The refusals that this conductor stored in the last minute.
+    """The refusals of the last minute, and those that wait. Thread-safe.
 
-    :param db: for the counts
     :param clock: seconds of a clock that never goes back
     """
 
@@ -79,106 +79,101 @@ class RefusalEvents:
         self._db = db
         self._clock = clock
         self._lock = threading.Lock()
-        self._stored: collections.OrderedDict[_Key, _Stored] = (
+        self._denials: collections.OrderedDict[_Key, _Refusal] = (
             collections.OrderedDict())
-        self._repeated: list[_Stored] = []
-        self._failed_at = float('-inf')
+        self._waiting: collections.deque[_Refusal] = collections.deque()
+        self._repeated: list[_Refusal] = []
 
-    def denied(self, db: api.Database, request: claim_obj.ClaimRequest,
+    def denied(self, by: author.Author, request: claim_obj.ClaimRequest,
                denied: exception.ClaimDenied) -> None:
-        """Record that a claim was denied; never raises.
-
-        :param db: with the author of the claim
-        """
+        """Have it recorded that a claim was denied."""
         key = request.instance_uuid, request.host, denied.reason
-        stored = self._first(key)
-        if stored is None:
-            return
-        with _unrecorded('that a claim was denied'):
-            stored.id = db.write(lambda session: event_db.add_refusal(
-                session, request, denied.reason,
-                str(denied.kwargs.get('detail'))))
-        if stored.id is None:
-            self._forget(key, stored)
-
-    def _first(self, key: _Key) -> _Stored | None:
-        """Return what to store; None: it was, and this one is counted."""
+        row = event_db.denied(
+            by, request, denied.reason, str(denied.kwargs.get('detail')))
         with self._lock:
-            found = self._stored.get(key)
+            found = self._denials.get(key)
             if found is not None and self._clock() - found.at < PERIOD:
                 found.more += 1
                 if found.more == 1:
                     self._repeated.append(found)
-                return None
-            self._stored[key] = _Stored(at=self._clock())
-            self._stored.move_to_end(key)
-            if len(self._stored) > _LIMIT:
-                self._stored.popitem(last=False)
-            return self._stored[key]
+            elif len(self._waiting) < _LIMIT:
+                self._remember(key, _Refusal(row=row, at=self._clock()))
 
-    def _forget(self, key: _Key, stored: _Stored) -> None:
-        """Have the next refusal stored, as this one could not be."""
-        with self._lock:
-            if self._stored.get(key) is stored:
-                del self._stored[key]
-            self._repeated = [
-                other for other in self._repeated if other is not stored]
+    def _remember(self, key: _Key, refusal: _Refusal) -> None:
+        self._waiting.append(refusal)
+        self._denials[key] = refusal
+        self._denials.move_to_end(key)
+        if len(self._denials) > _LIMIT:
+            self._denials.popitem(last=False)
 
-    def filtered(self, db: api.Database,
+    def filtered(self, by: author.Author,
                  refusals: Sequence[scheduling.FilterRefusal]) -> bool:
-        """Record decisions of schedulers; never raises.
+        """Have decisions of schedulers recorded.
 
-        While the database is busy or away it is not tried with each call,
-        since schedulers wait for the answer.
-
-        :param db: with the scheduler as author
-        :returns: whether the scheduler need not send them again
+        :returns: False: too many wait, and the scheduler has to send them
+            again
         """
-        if not refusals:
+        found = [_Refusal(row=event_db.filtered(by, refusal),
+                          at=self._clock()) for refusal in refusals]
+        with self._lock:
+            if len(self._waiting) + len(found) > _LIMIT:
+                return False
+            self._waiting.extend(found)
             return True
-        if self._clock() - self._failed_at < PAUSE:
-            return False
-        try:
-            db.write(lambda session: event_db.add_filtered(
-                session, refusals))
-        except exception.ConductorUnavailable as exc:
-            self._failed_at = self._clock()
-            LOG.warning('Cannot record what filters refused: %s', exc)
-            return False
-        except Exception:
-            # The database would refuse them again, and all that follow.
-            LOG.exception('Cannot record what filters refused; dropping it')
-        return True
 
     def run_once(self) -> None:
-        """Write how often refusals were repeated; never raises."""
-        counts = self._counts()
-        if counts:
-            with _unrecorded('how often claims were denied'):
-                self._db.write(lambda session: event_db.count_more(
-                    session, counts))
+        """Store what waits, and the counts; never raises."""
+        try:
+            while self._store(self._next()):
+                pass
+            self._count()
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('Cannot record what was refused, trying again in '
+                        '%(seconds)s s: %(reason)s',
+                        {'seconds': INTERVAL, 'reason': exc})
+        except Exception:
+            LOG.exception('Cannot record what was refused')
 
-    def _counts(self) -> dict[int, int]:
-        """Return what to add to the counts of events, by their ids."""
+    def _next(self) -> list[_Refusal]:
         with self._lock:
-            counts: dict[int, int] = {}
-            stored, self._repeated = self._repeated, []
-            for repeated in stored:
-                if repeated.id is None:
-                    # It is being stored.
-                    self._repeated.append(repeated)
-                    continue
-                counts[repeated.id] = repeated.more
-                repeated.more = 0
-            return counts
+            return list(itertools.islice(self._waiting, CHUNK))
 
+    def _store(self, chunk: list[_Refusal]) -> bool:
+        """Store some events; return whether there were any.
 
-@contextlib.contextmanager
-def _unrecorded(what: str) -> Iterator[None]:
-    """Log an error, since the answer to the caller matters more."""
-    try:
-        yield
-    except exception.ConductorUnavailable as exc:
-        LOG.warning('Cannot record %s: %s', what, exc)
-    except Exception:
-        LOG.exception('Cannot record %s', what)
+        :raises ConductorUnavailable: the database is busy or away; they wait
+        """
+        if not chunk:
+            return False
+        ids: list[int] = []
+        try:
+            ids = self._db.write(lambda session: event_db.store(
+                session, [refusal.row for refusal in chunk]))
+        except exception.ConductorUnavailable:
+            raise
+        except Exception:
+            # The database would refuse them again, and all that follow.
+            LOG.exception('Cannot record what was refused; dropping it')
+        with self._lock:
+            # Only this thread removes some.
+            for _ in chunk:
+                self._waiting.popleft()
+            for refusal, event_id in zip(chunk, ids, strict=False):
+                refusal.id = event_id
+        return True
+
+    def _count(self) -> None:
+        """Write how often denials were repeated."""
+        with self._lock:
+            # Some may have come after the last one was stored.
+            waiting = set(self._waiting)
+            repeated, self._repeated = self._repeated, [
+                refusal for refusal in self._repeated if refusal in waiting]
+            counts = {refusal.id: refusal.more for refusal in repeated
+                      if refusal.id is not None}
+            for refusal in repeated:
+                if refusal not in waiting:
+                    refusal.more = 0
+        if counts:
+            self._db.write(
+                lambda session: event_db.count_more(session, counts))

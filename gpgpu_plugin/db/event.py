@@ -11,7 +11,8 @@
 #    under the License.
 """Rows of ``events``, added in the transaction that they record.
 
-Their author is that of the transaction (db.author).
+Their author is that of the transaction (db.author). Those of refusals, which
+change nothing, are stored later (conductor.refusal_events).
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ from gpgpu_plugin.objects import scheduling
 _Objects = tuple[device_db.AnyDevice | None,
                  assignment_db.AnyAssignment | None]
 
+Row = dict[str, object]
+"""Values of an event, by column."""
+
 _TABLE = models.Base.metadata.tables['events']
 _INSERT = sa.insert(_TABLE).inline()
 _COUNT = (
@@ -64,7 +68,7 @@ def add(session: orm.Session, kind: event.Kind, host: str | None = None,
     """Record what happened, to which device and assignment."""
     _log(session, kind, host, [(device, assignment)], detail)
     session.add(models.Event(
-        **_values(session, kind, host, detail), **_objects(
+        **_values(author.of(session), kind, host, detail), **_objects(
             device, assignment)))
 
 
@@ -79,25 +83,39 @@ def add_all(session: orm.Session, kind: event.Kind, host: str,
     """
     objects = list(objects)
     _log(session, kind, host, objects, detail, level)
-    common = _values(session, kind, host, detail)
+    common = _values(author.of(session), kind, host, detail)
     rows = [common | _objects(device, assignment)
             for device, assignment in objects]
     if rows:
         session.execute(_INSERT, rows)
 
 
-def add_refusal(session: orm.Session, request: claim_obj.ClaimRequest,
-                reason: str, detail: str) -> int:
-    """Record that a claim was denied; return the id of the event."""
-    row = models.Event(
-        **_values(session, 'claim_denied', request.host, detail),
+def denied(by: author.Author, request: claim_obj.ClaimRequest,
+           reason: str, detail: str) -> Row:
+    """Return the event of a claim that is denied now."""
+    return _values(by, 'claim_denied', request.host, detail) | {
         # Of a claim that may be malformed.
-        instance_uuid=request.instance_uuid[:_UUID],
-        project_id=request.project_id and request.project_id[:_LONGEST],
-        reason=reason[:_REASON])
-    session.add(row)
+        'instance_uuid': request.instance_uuid[:_UUID],
+        'project_id': (request.project_id
+                       and request.project_id[:_LONGEST]),
+        'reason': reason[:_REASON]}
+
+
+def filtered(by: author.Author, refusal: scheduling.FilterRefusal) -> Row:
+    """Return the event of a decision in which a filter refused hosts."""
+    return _values(by, 'filter_refused', None, refusal.text) | {
+        'at': refusal.at, 'request_id': refusal.request_id,
+        'instance_uuid': refusal.instance_uuid,
+        'project_id': refusal.project_id,
+        'reason': refusal.reason[:_REASON]}
+
+
+def store(session: orm.Session, rows: Sequence[Row]) -> list[int]:
+    """Record events of refusals, whatever their authors; return their ids."""
+    events = [models.Event(**row) for row in rows]
+    session.add_all(events)
     session.flush()
-    return row.id
+    return [event.id for event in events]
 
 
 def count_more(session: orm.Session, more: Mapping[int, int]) -> None:
@@ -105,18 +123,6 @@ def count_more(session: orm.Session, more: Mapping[int, int]) -> None:
     session.execute(_COUNT, [
         {'event_id': event_id, 'more': number}
         for event_id, number in sorted(more.items())])
-
-
-def add_filtered(session: orm.Session,
-                 refusals: Iterable[scheduling.FilterRefusal]) -> None:
-    """Record what filters refused, in one statement."""
-    session.execute(_INSERT, [
-        _values(session, 'filter_refused', None, refusal.text) | {
-            'at': refusal.at, 'request_id': refusal.request_id,
-            'instance_uuid': refusal.instance_uuid,
-            'project_id': refusal.project_id,
-            'reason': refusal.reason[:_REASON]}
-        for refusal in refusals])
 
 
 def _log(session: orm.Session, kind: event.Kind, host: str | None,
@@ -140,18 +146,17 @@ def _log(session: orm.Session, kind: event.Kind, host: str | None,
     journal.note(session, level, '; '.join(parts))
 
 
-def _values(session: orm.Session, kind: event.Kind, host: str | None,
-            detail: str | None) -> dict[str, object]:
-    found = author.of(session)
+def _values(by: author.Author, kind: event.Kind, host: str | None,
+            detail: str | None) -> Row:
     return {
         'at': now(), 'kind': kind, 'host': host,
-        'actor': found.actor[:_LONGEST], 'request_id': found.request_id,
+        'actor': by.actor[:_LONGEST], 'request_id': by.request_id,
         'detail': detail and cleaning.shortened(detail)}
 
 
 def _objects(device: device_db.AnyDevice | None,
              assignment: assignment_db.AnyAssignment | None,
-             ) -> dict[str, object]:
+             ) -> Row:
     return {
         'device_uuid': device.uuid if device else None,
         'assignment_uuid': assignment.uuid if assignment else None,

@@ -98,7 +98,7 @@ class Changes:
     :ivar packed: see ``unpack``
     :ivar marker: to be sent for the next page; None: this is the last one
     :ivar anew: the pages will have all hosts; the caller drops what it knows
-    :ivar recorded: the refusals that the call had with it are stored
+    :ivar recorded: the conductor has the refusals that came with the call
     """
 
     since: float

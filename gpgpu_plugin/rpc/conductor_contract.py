@@ -288,8 +288,8 @@ class Conductor(history_contract.History, typing.Protocol):
             changed at that time or later; only others are returned
         :param marker: None: the first page; otherwise that of the page before,
             with the same ``since``
-        :param refusals: of decisions of filters, to be recorded; they are not
-            if the answer does not say so
+        :param refusals: of decisions of filters, to be recorded; they must be
+            sent again if the answer does not say ``recorded``
         """
 
     # -- operators ----------------------------------------------------------

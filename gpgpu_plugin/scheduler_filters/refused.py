@@ -9,11 +9,10 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What filters refused, until a conductor has recorded it.
+"""Decisions in which filters refused hosts, until a conductor has them.
 
-It is sent with the calls that the filters make anyway. What is not recorded
-yet is lost if nova-scheduler ends, and the oldest if no conductor answers for
-long.
+It is sent with the calls that the filters make anyway. What was not sent is
+lost if nova-scheduler ends, and the oldest if no conductor answers for long.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Refused:
 
     def recorded(self, sent: tuple[scheduling_obj.FilterRefusal, ...],
                  ) -> None:
-        """Forget decisions that a conductor has recorded."""
+        """Forget decisions that a conductor has."""
         with self._lock:
             # Some may have gone meanwhile.
             for refusal in sent:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Why a server failed, and what the request of its user did."""
+"""Events of servers that failed, and of the requests of their users."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ class EventsTest(cloud.GpuCloud):
         for claim in claims:
             self.abandon(claim)
         self.check_booted(*self.request(2, 'ACTIVE'), log)
-        [event] = self.history(refused)
+        [event] = self.wait_for(
+            lambda: self.history(refused), 'the event of the decision')
         self.assertEqual(
             ('filter_refused', of_refused, 'not_enough_available'),
             (event['kind'], event['request_id'], event['reason']))
@@ -101,7 +102,8 @@ class EventsTest(cloud.GpuCloud):
 
     def check_denied(self, server_id: str, request_id: str,
                      log: _Requests) -> None:
-        [event] = self.history(server_id)
+        [event] = self.wait_for(
+            lambda: self.history(server_id), 'the event of the denial')
         self.assertEqual(
             ('claim_denied', 'gpu1', 'host gpu1', request_id,
              'not_enough_available', 1,

@@ -25,6 +25,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -97,8 +98,10 @@ class ManagerCase(base.ConductorTestCase):
         self.compute = FakeComputeAPI()
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
+        self.refused_events = refusal_events.RefusalEvents(self.db)
         self.client = contract.Client(_Direct(manager.ConductorManager(
-            self.conf, self.db, self.compute)))
+            self.conf, self.db, self.compute,
+            refused=self.refused_events)))
         self.compute.answer = lambda host, question, usages: self.call(
             CONTRACT.answer, host=host, question=question, usages=usages)
 
@@ -173,6 +176,7 @@ class ClaimTest(ManagerCase):
         for _ in range(2):
             self.refused(exception.ClaimDenied, CONTRACT.claim,
                          request=self.request(9))
+        self.refused_events.run_once()
         [event] = self.call(
             CONTRACT.event_list, oldest_first=False, limit=9, marker=None,
             wanted=event_obj.EventFilter(kind='claim_denied'))

@@ -44,7 +44,7 @@ class RefusalCase(base.ConductorTestCase):
     def deny(self, instance='i1', reason='not_enough_available',
              subject=None):
         (subject or self.subject).denied(
-            self.db.by(BY), dataclasses.replace(
+            BY, dataclasses.replace(
                 self.request(2, instance), project_id='p1'),
             exception.ClaimDenied(
                 instance=instance, host='h1', reason=reason,
@@ -70,25 +70,27 @@ class RefusalCase(base.ConductorTestCase):
 
 
 class RowsTest(RefusalCase):
-    """What tests/functional_db runs on each server."""
+    """Statements and rows, on SQLite and in tests/functional_db."""
 
-    def test_thousand_equal_refusals_are_one_row_and_two_statements(self):
+    def test_thousand_equal_denials_are_one_row_and_two_statements(self):
         with self.statements() as found:
             for _ in range(1000):
                 self.deny()
+            self.assertEqual([], found)
             self.subject.run_once()
         self.assertEqual(['INSERT', 'UPDATE'], [
             text.split()[0] for text in found
             if not text.startswith('BEGIN')])
         self.assertEqual([1000], self.counts())
 
-    def test_decisions_are_stored_in_one_statement(self):
+    def test_refusals_of_many_callers_are_stored_at_once(self):
+        self.deny()
+        self.assertTrue(self.filtered([
+            self.refusal(), self.refusal(instance_uuid='i2')]))
         with self.statements() as found:
-            self.assertTrue(self.subject.filtered(
-                self.db.by(author.Author(actor='scheduler s1')),
-                [self.refusal(), self.refusal(instance_uuid='i2')]))
-        self.assertEqual(1, len([text for text in found
-                                 if text.startswith('INSERT')]))
+            self.subject.run_once()
+        self.assertLessEqual(len([text for text in found
+                                  if text.startswith('INSERT')]), 3)
         [event, _] = self.events('filter_refused')
         self.assertEqual(
             (datetime.datetime(2026, 11, 24, 12), 'i1', 'p1', 'scheduler s1',
@@ -99,12 +101,6 @@ class RowsTest(RefusalCase):
             'GpuFilter refused 4 hosts (host_unknown 1, '
             'not_enough_available 3) and left 0; the last one: h1: 2 '
             'requested, 1 available', event.detail)
-
-
-class DeniedTest(RefusalCase):
-
-    def test_event_has_reason_numbers_and_author(self):
-        self.deny()
         [event] = self.events()
         self.assertEqual(
             ('h1', 'i1', 'p1', 'host h1', 'req-1', 'not_enough_available',
@@ -112,33 +108,49 @@ class DeniedTest(RefusalCase):
             (event.host, event.instance_uuid, event.project_id, event.actor,
              event.request_id, event.reason, event.detail, event.count))
 
-    def test_thousand_refusals_of_many_threads_are_all_counted(self):
+    def filtered(self, refusals):
+        return self.subject.filtered(
+            author.Author(actor='scheduler s1'), refusals)
+
+
+class DeniedTest(RefusalCase):
+
+    def test_thousand_denials_beside_transactions_are_all_counted(self):
         def storm():
             for _ in range(125):
                 self.deny()
-        threads = [threading.Thread(target=storm) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+                self.subject.run_once()
+        thread = threading.Thread(target=storm)
+        thread.start()
+        for _ in range(875):
+            self.deny()
+        thread.join()
         self.subject.run_once()
         self.assertEqual([1000], self.counts())
+
+    def test_denial_while_others_are_stored_is_counted(self):
+        store = event_db.store
+
+        def slow(*args):
+            self.deny()
+            self.deny('i2')
+            self.deny('i2')
+            return store(*args)
+        self.deny()
+        with fixtures.MockPatchObject(event_db, 'store', slow):
+            self.subject._store(self.subject._next())
+        self.subject._count()
+        self.subject.run_once()
+        self.assertEqual([2, 2], self.counts())
 
     def test_other_instance_and_other_reason_are_other_events(self):
         self.deny()
         self.deny('i2')
         self.deny(reason='host_unknown')
+        self.subject.run_once()
         self.assertEqual([1, 1, 1], self.counts())
 
-    def test_refusal_after_a_minute_is_another_event(self):
-        self.deny()
-        self.deny()
-        self.subject.run_once()
-        self.now = refusal_events.PERIOD
-        self.deny()
-        self.assertEqual([2, 1], self.counts())
-
-    def test_repetitions_before_the_next_minute_are_counted(self):
+    def test_denial_after_a_minute_is_another_event(self):
         self.deny()
         self.deny()
         self.now = refusal_events.PERIOD
@@ -155,64 +167,68 @@ class DeniedTest(RefusalCase):
         other.run_once()
         self.assertEqual([5, 5], self.counts())
 
-    def test_refusal_that_cannot_be_stored_is_stored_next_time(self):
-        with fixtures.MockPatchObject(
-                event_db, 'add_refusal',
-                side_effect=exception.DatabaseBusy(reason='locked')):
-            self.deny()
-        self.assertIn('Cannot record that a claim was denied',
-                      self.log.output)
-        self.assertNotIn('Traceback', self.log.output)
-        self.deny()
-        self.assertEqual([1], self.counts())
-
     def test_quiet_conductor_asks_nothing_of_the_database(self):
         self.deny()
+        self.subject.run_once()
         with self.statements() as found:
             self.subject.run_once()
         self.assertEqual([], found)
 
-    def test_memory_is_bounded(self):
+    def test_more_than_one_transaction_takes_is_stored_in_several(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.refusal_events._LIMIT', 2))
-        for instance in ('i1', 'i2', 'i3', 'i1'):
-            self.deny(instance)
-        self.assertEqual(['i1', 'i2', 'i3', 'i1'], [
+            'gpgpu_plugin.conductor.refusal_events.CHUNK', 2))
+        for number in range(5):
+            self.deny(f'i{number}')
+        self.subject.run_once()
+        self.assertEqual([f'i{number}' for number in range(5)], [
             event.instance_uuid for event in self.events()])
-
-
-class MalformedTest(RefusalCase):
 
     def test_text_of_a_malformed_claim_is_cut(self):
         self.deny(instance='i' * 100)
+        self.subject.run_once()
         [found] = self.events()
         self.assertEqual('i' * 36, found.instance_uuid)
 
 
-class FilteredTest(RefusalCase):
-
-    def test_nothing_refused_costs_no_statement(self):
-        with self.statements() as found:
-            self.assertTrue(self.subject.filtered(self.db, ()))
-        self.assertEqual([], found)
+class FailureTest(RefusalCase):
 
     def failing(self, error):
         return fixtures.MockPatchObject(
-            event_db, 'add_filtered', side_effect=error)
+            event_db, 'store', side_effect=error)
 
-    def test_scheduler_sends_again_what_a_busy_database_did_not_take(self):
+    def test_refusals_wait_for_a_busy_database(self):
+        self.deny()
+        self.assertTrue(self.subject.filtered(BY, [self.refusal()]))
         with self.failing(exception.DatabaseBusy(reason='locked')):
-            self.assertFalse(self.subject.filtered(self.db, [self.refusal()]))
-        # Not tried with each call: a scheduler waits for the answer.
-        with self.statements() as found:
-            self.assertFalse(self.subject.filtered(self.db, [self.refusal()]))
-        self.assertEqual([], found)
-        self.now += refusal_events.PAUSE
-        self.assertTrue(self.subject.filtered(self.db, [self.refusal()]))
+            self.subject.run_once()
+        self.assertIn('Cannot record what was refused, trying again',
+                      self.log.output)
+        self.assertNotIn('Traceback', self.log.output)
+        self.deny()
+        self.subject.run_once()
+        self.assertEqual([2], self.counts())
         self.assertEqual(1, len(self.events('filter_refused')))
 
     def test_what_the_database_refuses_is_dropped(self):
+        self.deny()
+        self.deny()
         with self.failing(oslo_db_exception.DBDataError()):
-            self.assertTrue(self.subject.filtered(self.db, [self.refusal()]))
-        self.assertTrue(self.subject.filtered(self.db, [self.refusal()]))
-        self.assertEqual(1, len(self.events('filter_refused')))
+            self.subject.run_once()
+        self.deny('i2')
+        self.subject.run_once()
+        self.assertEqual(['i2'], [
+            event.instance_uuid for event in self.events()])
+
+    def test_memory_is_bounded(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.refusal_events._LIMIT', 2))
+        for instance in ('i1', 'i2', 'i3'):
+            self.deny(instance)
+        # The scheduler keeps what there is no room for.
+        self.assertFalse(self.subject.filtered(BY, [self.refusal()]))
+        self.subject.run_once()
+        self.assertTrue(self.subject.filtered(BY, [self.refusal()]))
+        self.deny('i1')
+        self.subject.run_once()
+        self.assertEqual([('i1', 2), ('i2', 1)], [
+            (event.instance_uuid, event.count) for event in self.events()])
