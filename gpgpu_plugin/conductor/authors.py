@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Who the events of a call name as its author."""
+"""Authors of the events that a call causes."""
 
 from __future__ import annotations
 

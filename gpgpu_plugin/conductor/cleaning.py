@@ -176,7 +176,7 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
              ) -> inventory_obj.HostInventory:
     """Record how a cleaning ended (ConductorAPI.clean_finished).
 
-    :param observer: is told of the end once it is committed
+    :param observer: called with the end once it is committed
     """
     host_id = device_db.host_id(db, device_uuid)
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a conductor shows to Prometheus.
+"""Metrics that a conductor shows to Prometheus.
 
 There are two kinds of metrics. Counters belong to this process, and begin at
 0 with it. Gauges are numbers of the whole cloud, which each conductor reads
@@ -61,7 +61,7 @@ OK, FAILED, POSTPONED, OTHER = 'ok', 'failed', 'postponed', 'other'
 
 VERDICTS = (ledger.Verdict.PASSED, ledger.Verdict.FAILED,
             ledger.Verdict.OUTDATED, POSTPONED)
-"""How a cleaning ends; one that is postponed has no record in the ledger."""
+"""Ends of a cleaning; one that is postponed has no record in the ledger."""
 
 CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds; callers wait for 10 s by default, and schedulers for 3 s."""
@@ -79,7 +79,7 @@ def outcome(error: BaseException | None) -> str:
 
 
 class Counters:
-    """What this process counts. Thread-safe.
+    """Counters of this process. Thread-safe.
 
     Each series begins with 0, so that the first event shows as an increase.
 

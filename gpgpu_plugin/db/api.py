@@ -92,7 +92,7 @@ class Database:
 
     :param url: SQLAlchemy URL; default ``[database] connection``
     :param limit: how long its transactions may wait; default no limits
-    :param observer: is told of each transaction that fails
+    :param observer: called with the failure of each transaction
     :raises ConfigInvalid: it names a server of MariaDB, but no database
     """
 

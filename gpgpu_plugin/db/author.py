@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Who changes something, as the events of a transaction name it."""
+"""Authors of transactions, which their events name."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _State = device_rules.DeviceState
 
 
 class Aspect(enum.StrEnum):
-    """What the colours of a map say."""
+    """Fact that the colours of a map show."""
 
     STATE = 'state'
     OWNER = 'owner'

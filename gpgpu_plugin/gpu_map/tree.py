@@ -32,7 +32,7 @@ NO_TYPE = 'unknown type'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Block:
-    """What is drawn as one coloured block.
+    """Device that is drawn as one coloured block.
 
     :ivar state: a domain.device.SHOWN_STATES
     :ivar kind: the variant of a whole GPU, the type of a vGPU

@@ -19,7 +19,7 @@ import datetime
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EventFilter:
-    """Which events are wanted: those that have all that is not None.
+    """Conditions on events; what is None does not matter.
 
     :ivar device: UUID
     :ivar instance: UUID

@@ -20,7 +20,7 @@ import json
 
 
 class UsageKey(enum.StrEnum):
-    """What usage can be summed by."""
+    """Key that usage can be summed by."""
 
     PROJECT = 'project'
     USER = 'user'

@@ -113,7 +113,7 @@ class Handled:
 
 
 Observer = Callable[[Handled], None]
-"""Function that is told of each call in the thread that handled it."""
+"""Function that is called after each call, in the thread that handled it."""
 
 
 def ignore(_handled: Handled) -> None:

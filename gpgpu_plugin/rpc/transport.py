@@ -183,7 +183,7 @@ def server(transport: Transport, topic: str, name: str,
     :param guard: what decides who may call; None: whoever can send a message
     :param threads: calls that it handles at once; None: those of
         ``[DEFAULT] executor_thread_pool_size``
-    :param observer: what is told of each call
+    :param observer: called after each call
     """
     dispatcher = arrival.Dispatcher(
         list(endpoints), context.ContextSerializer(),

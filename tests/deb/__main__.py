@@ -62,7 +62,7 @@ def _configure() -> str:
 
 @contextlib.contextmanager
 def _notified() -> Iterator[socket.socket]:
-    """Yield a socket on which systemd would be told that a unit serves."""
+    """Yield a socket on which systemd would hear that a unit serves."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(f'\0{uuid.uuid4()}')
         receiver.settimeout(patience.LONG)

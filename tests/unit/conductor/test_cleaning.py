@@ -68,7 +68,7 @@ class CleaningCase(base.ConductorTestCase):
 
 
 class EndedTest(CleaningCase):
-    """What an observer is told of."""
+    """Calls of the observer of cleanings."""
 
     def setUp(self):
         super().setUp()

@@ -124,7 +124,7 @@ class ArrivalTest(base.BaseTestCase):
         self.assertLess(max(map(len, lines)), 400)
 
     def observed(self, endpoint, message, ctxt=None):
-        """Return what an observer is told of a message."""
+        """Return with what an observer is called for a message."""
         found = []
         dispatcher = arrival.Dispatcher(
             [endpoint], context.ContextSerializer(),
