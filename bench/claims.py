@@ -90,20 +90,12 @@ def _race(url: str, conductors: int = 2, *, view: bool = True,
         conductors=conductors, view=view, refuse=refuse))
 
 
-def run() -> report.Result:
-    """Run all races."""
+def run_beside_peer() -> report.Result:
+    """Run the race on PostgreSQL and that of Placement."""
     with database(services.POSTGRESQL) as url:
         ours = _race(url)
     with database(services.POSTGRESQL) as url:
         peer = placement_peer.run(url)
-    with database(services.POSTGRESQL) as url:
-        unseen = _race(url, view=False)
-    with database(services.POSTGRESQL) as url:
-        refused = _race(url, view=False, refuse=True)
-    with database(services.MARIADB) as url:
-        mariadb = _race(url)
-    with _sqlite() as url:
-        sqlite = _race(url, conductors=1)
     rows = [report.Row(
         what='claims, 64 clients, PostgreSQL', unit='1/s', ours=_rate(ours),
         peer=peer.accepted / peer.seconds,
@@ -115,8 +107,18 @@ def run() -> report.Result:
             what=f'claim {name}', unit='ms', ours=_at(ours.latencies, part),
             peer=_at(peer.latencies, part),
             goal=report.Goal(at_most=1000) if name == 'p99' else None))
+    return report.Result(name='claims', rows=tuple(rows),
+                         wrong=tuple(_wrong('PostgreSQL', ours)))
+
+
+def _run_beside_messages() -> report.Result:
+    """Run a race that sees nothing, and one that is refused unseen."""
+    with database(services.POSTGRESQL) as url:
+        unseen = _race(url, view=False)
+    with database(services.POSTGRESQL) as url:
+        refused = _race(url, view=False, refuse=True)
     calls = _DEVICES + _CLAIMERS * _HOSTS
-    rows += [
+    return report.Result(name='claims', rows=(
         report.Row(
             what='claims of clients that do not see what is free',
             unit='1/s', ours=_rate(unseen)),
@@ -124,11 +126,26 @@ def run() -> report.Result:
             what='calls, granted or refused', unit='1/s',
             ours=calls / unseen.all_seconds,
             limit=_CLAIMERS * _HOSTS / refused.all_seconds,
-            note='limit: the same messages, refused without a look'),
+            note='limit: the same messages, refused without a look')),
+        wrong=(*_wrong('unseen', unseen), *refused.errors[:3]))
+
+
+def _run_elsewhere() -> report.Result:
+    """Run the races of the other databases."""
+    with database(services.MARIADB) as url:
+        mariadb = _race(url)
+    with _sqlite() as url:
+        sqlite = _race(url, conductors=1)
+    return report.Result(name='claims', rows=(
         report.Row(what='claims, MariaDB', unit='1/s', ours=_rate(mariadb)),
         report.Row(what='claims, SQLite, 1 conductor', unit='1/s',
-                   ours=_rate(sqlite))]
-    return report.Result(name='claims', rows=tuple(rows), wrong=(
-        *_wrong('PostgreSQL', ours), *_wrong('unseen', unseen),
-        *_wrong('MariaDB', mariadb), *_wrong('SQLite', sqlite),
-        *refused.errors[:3]))
+                   ours=_rate(sqlite))),
+        wrong=(*_wrong('MariaDB', mariadb), *_wrong('SQLite', sqlite)))
+
+
+def run() -> report.Result:
+    """Run all races."""
+    parts = (run_beside_peer(), _run_beside_messages(), _run_elsewhere())
+    return report.Result(
+        name='claims', rows=tuple(row for part in parts for row in part.rows),
+        wrong=tuple(wrong for part in parts for wrong in part.wrong))
