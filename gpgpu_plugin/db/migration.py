@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 import sqlalchemy as sa
@@ -34,10 +35,14 @@ def _config(connection: sa.Connection | None = None) -> config.Config:
     return result
 
 
-def revisions() -> list[str]:
-    """Return all revisions, oldest first."""
+@functools.cache
+def revisions() -> tuple[str, ...]:
+    """Return all revisions, oldest first.
+
+    Alembic imports each migration anew to find them, so it is done once.
+    """
     walk = script.ScriptDirectory.from_config(_config()).walk_revisions()
-    return [script.revision for script in walk][::-1]
+    return tuple(script.revision for script in walk)[::-1]
 
 
 def version(engine: sa.Engine) -> str | None:

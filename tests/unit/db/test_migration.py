@@ -434,6 +434,6 @@ class SQLiteTest(MigrationMixin, base.BaseTestCase):
                                 r'\bop\.(create|drop|add|bulk_insert)')
 
     def test_revisions_are_numbers_in_order(self):
-        found = migration.revisions()
+        found = list(migration.revisions())
         self.assertEqual([f'{number:04}' for number in range(
             1, len(found) + 1)], found)
