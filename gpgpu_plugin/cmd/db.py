@@ -53,14 +53,15 @@ class DBRestored(database.Command, command.Command):
 
 
 class DBPurge(database.Command, command.Command):
-    """Delete old events, ended assignments, and usage that was exported."""
+    """Delete old events, ended assignments, exported usage, notifications."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--before', required=True, type=dates.date, metavar='DATE',
-            help='delete events that were recorded, and assignments and '
-                 'usage that ended, before this date in UTC, such as '
+            help='delete events that were recorded, assignments and usage '
+                 'that ended, and notifications that were written but not '
+                 'sent, before this date in UTC, such as '
                  '2026-10-31 or 2026-10-31T12:00')
         parser.add_argument(
             '--max-rows', type=paging.number, metavar='NUMBER',
@@ -78,7 +79,8 @@ class DBPurge(database.Command, command.Command):
             lock.release()
         self.app.stdout.write(
             f'deleted {purged.events} events, {purged.assignments} ended '
-            f'assignments and {purged.usages} usages\n')
+            f'assignments, {purged.usages} usages and '
+            f'{purged.notifications} unsent notifications\n')
         if purged.unexported:
             self.note(f'{purged.unexported} usages stay, since they were not '
                       f'exported: see gpgpu-manage usage export')

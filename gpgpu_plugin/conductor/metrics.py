@@ -114,6 +114,15 @@ class Counters:
         self._failures = prometheus_client.Counter(
             'gpgpu_database_errors', 'Transactions of this conductor that '
             'failed.', ('kind',), registry=registry)
+        self._published = prometheus_client.Counter(
+            'gpgpu_notifications_published', 'Notifications that this '
+            'conductor has sent.', registry=registry)
+        self._publish_failures = prometheus_client.Counter(
+            'gpgpu_notification_failures', 'Attempts of this conductor to '
+            'send a notification that failed.', registry=registry)
+        self._dropped = prometheus_client.Counter(
+            'gpgpu_notifications_dropped', 'Notifications that this conductor '
+            'has deleted unsent, because too many waited.', registry=registry)
         self._begin_with_0()
         prometheus_client.Info(
             'gpgpu_build', 'Version of this conductor.', registry=registry,
@@ -159,6 +168,18 @@ class Counters:
         self._cleanings.labels(str(ended.verdict)).inc()
         if ended.seconds is not None:
             self._cleaning_seconds.observe(ended.seconds)
+
+    def published(self, number: int) -> None:
+        """Count notifications that the broker has."""
+        self._published.inc(number)
+
+    def publish_failed(self) -> None:
+        """Count an attempt to send a notification that failed."""
+        self._publish_failures.inc()
+
+    def notifications_dropped(self, number: int) -> None:
+        """Count notifications that were deleted unsent."""
+        self._dropped.inc(number)
 
     def failed(self, failure: api.Failure) -> None:
         """Count a transaction that failed."""
@@ -210,6 +231,9 @@ class Gauges:
         yield self._devices(reading.gauges)
         yield from self._capacities(reading.gauges)
         yield from self._hosts(reading.gauges)
+        yield _Gauge('gpgpu_notifications_waiting', 'Notifications that no '
+                     'broker has confirmed yet.',
+                     reading.gauges.notifications)
 
     def _family(self, name: str, documentation: str,
                 *labels: str) -> metrics_core.GaugeMetricFamily:

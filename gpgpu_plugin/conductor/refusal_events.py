@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import threading
 import time
@@ -28,12 +29,15 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from oslo_log import log as logging
+from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import notification as notification_obj
 from gpgpu_plugin.objects import scheduling
 
 LOG = logging.getLogger(__name__)
@@ -57,12 +61,14 @@ class _Refusal:
     """An event of a refusal.
 
     :ivar row: what is stored
+    :ivar payload: of the notification
     :ivar at: when, by the clock of the process
     :ivar id: of the row; None: it is not stored yet
     :ivar more: equal denials since its count was written
     """
 
     row: event_db.Row
+    payload: notification_obj.RefusalPayload
     at: float
     id: int | None = None
     more: int = 0
@@ -97,7 +103,9 @@ class RefusalEvents:
                 if found.more == 1:
                     self._repeated.append(found)
             elif len(self._waiting) < _LIMIT:
-                self._remember(key, _Refusal(row=row, at=self._clock()))
+                self._remember(key, _Refusal(
+                    row=row, payload=notification_db.denied(row),
+                    at=self._clock()))
 
     def _remember(self, key: _Key, refusal: _Refusal) -> None:
         self._waiting.append(refusal)
@@ -113,8 +121,11 @@ class RefusalEvents:
         :returns: False: too many wait, and the scheduler has to send them
             again
         """
-        found = [_Refusal(row=event_db.filtered(by, refusal),
-                          at=self._clock()) for refusal in refusals]
+        rows = [event_db.filtered(by, refusal) for refusal in refusals]
+        found = [
+            _Refusal(row=row, payload=notification_db.filtered(row, refusal),
+                     at=self._clock())
+            for row, refusal in zip(rows, refusals, strict=True)]
         with self._lock:
             if len(self._waiting) + len(found) > _LIMIT:
                 return False
@@ -147,8 +158,7 @@ class RefusalEvents:
             return False
         ids: list[int] = []
         try:
-            ids = self._db.write(lambda session: event_db.store(
-                session, [refusal.row for refusal in chunk]))
+            ids = self._db.write(functools.partial(_write, chunk))
         except exception.ConductorUnavailable:
             raise
         except Exception:
@@ -177,3 +187,9 @@ class RefusalEvents:
         if counts:
             self._db.write(
                 lambda session: event_db.count_more(session, counts))
+
+
+def _write(chunk: Sequence[_Refusal], session: orm.Session) -> list[int]:
+    """Record refusals, and notify of them; return the ids of the events."""
+    notification_db.refused(session, [refusal.payload for refusal in chunk])
+    return event_db.store(session, [refusal.row for refusal in chunk])

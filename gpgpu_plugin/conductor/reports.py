@@ -39,6 +39,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
@@ -183,6 +184,7 @@ def _store(session: orm.Session, host: models.Host,
         if row.present:
             row.present = False
             event_db.add(session, 'missing', host.name, row)
+            notification_db.device_seen(session, row)
             host_db.changed(host)
     _move_mdev_rows(devices, seen.values())
 
@@ -263,7 +265,10 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
         return
     if not row.present:
         event_db.add(session, 'returned', host.name, row)
+    was_present = row.present
     row.address, row.present = function.address, True
+    if not was_present:
+        notification_db.device_seen(session, row)
     if not in_use:
         row.vgpu_type = _foreign_type(function, vgpus)
     host_db.changed(host)

@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
+from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import periodic
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import variant_worker
@@ -33,12 +34,14 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import sqlite_lock
+from gpgpu_plugin.domain import audit
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import conductor_locks
 from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import ping
+from gpgpu_plugin.rpc import publisher
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 LOG = logging.getLogger(__name__)
@@ -59,9 +62,9 @@ class ConductorService:
     """A conductor; several can share a database and a transport.
 
     :param database: its errors are not counted in the metrics
-    :raises ConfigInvalid: the database does not have the newest schema,
-        calls are signed and there is no master key, or this machine does not
-        have the address of the metrics
+    :raises ConfigInvalid: the database does not have the newest schema, calls
+        are signed and there is no master key, this machine does not have the
+        address of the metrics, or notifications have no such driver
     """
 
     def __init__(self, conf: cfg.ConfigOpts,
@@ -75,6 +78,7 @@ class ConductorService:
             observer=self._monitoring.counters.failed)
         migration.check_current(self.database.engine)
         self._sqlite_lock = sqlite_lock.SQLiteLock(self.database.engine.url)
+        self._notifier = self._make_notifier(conf)
         compute = compute_api.ComputeAPI(conf, self._transport)
         self._leases = leases.LeaseWatch(self.database, compute)
         self._variants = variant_worker.VariantWorker(self.database, compute)
@@ -98,6 +102,17 @@ class ConductorService:
         self._servers = [
             self._make_server(conf, kind, endpoints, verifier)
             for kind in gpgpu_context.CallerKind]
+
+    def _make_notifier(self, conf: cfg.ConfigOpts) -> notifier.Notifier | None:
+        """Return the sender of notifications; None: they are off."""
+        if not publisher.drivers(conf):
+            return None
+        self.database.publish_as(f'gpgpu-conductor:{socket.gethostname()}')
+        period = conf.gpgpu.usage_audit_period
+        return notifier.Notifier(
+            self.database, publisher.Publisher(conf),
+            self._monitoring.counters, limit=conf.gpgpu.notifications_limit,
+            period=None if period == 'none' else audit.AuditPeriod(period))
 
     def _make_server(self, conf: cfg.ConfigOpts,
                      kind: gpgpu_context.CallerKind,
@@ -129,6 +144,8 @@ class ConductorService:
         self._leases.start()
         self._variants.start()
         self._counts.start()
+        if self._notifier is not None:
+            self._notifier.start()
 
     def stop(self) -> None:
         """Accept no new call, and wait until all running ones have ended.
@@ -144,6 +161,8 @@ class ConductorService:
             server.wait()
         self._counts.stop()
         self._refused.run_once()
+        if self._notifier is not None:
+            self._notifier.stop()
         self._monitoring.stop()
         self.database.engine.dispose()
         self._sqlite_lock.release()

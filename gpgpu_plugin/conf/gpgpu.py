@@ -105,6 +105,20 @@ OPTS = [
              'Without it, gpgpu-conductor shows the sums of all hosts, which '
              'are a few series for each variant, whatever the number of '
              'hosts.'),
+    cfg.IntOpt(
+        'notifications_limit', default=1000000, min=1000,
+        help='Number of notifications that may wait for their broker in the '
+             'database of gpgpu-conductor. If more wait, the oldest ones are '
+             'deleted unsent, which is logged and counted. A waiting '
+             'notification takes about one kilobyte. Notifications are '
+             'written only if [oslo_messaging_notifications] driver is set.'),
+    cfg.StrOpt(
+        'usage_audit_period', default='hour',
+        choices=('hour', 'day', 'month', 'none'),
+        help='Length of the periods, in UTC, after each of which '
+             'gpgpu-conductor notifies of all usage of devices within it '
+             '(gpgpu.assignment.exists). All conductors need the same '
+             'value.'),
     cfg.StrOpt(
         'cleaning_program',
         help='Program that nova-compute runs, as its own user and without '

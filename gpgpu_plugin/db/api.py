@@ -46,6 +46,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import limits
+from gpgpu_plugin.db import outbox
 
 T = typing.TypeVar('T')
 
@@ -115,6 +116,7 @@ class Database:
                 settings['connection'])).render_as_string(
                     hide_password=False)
         self._author = author.CONDUCTOR
+        self._publisher: str | None = None
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
         _turn_off_jit(self.engine)
@@ -142,6 +144,14 @@ class Database:
         found._author = caller
         return found
 
+    def publish_as(self, publisher_id: str | None) -> None:
+        """Have transactions write notifications from now on.
+
+        :param publisher_id: whom they name, such as ``gpgpu-conductor:host``;
+            None: they write none
+        """
+        self._publisher = publisher_id
+
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
         """Return the context of a transaction that only reads.
@@ -163,6 +173,7 @@ class Database:
         with self._sqlite_writer, self._translated():
             with self._context.writer.using(_Scope()) as session:
                 author.note(session, self._author)
+                outbox.enable(session, self._publisher)
                 began = time.monotonic()
                 yield session
                 session.flush()

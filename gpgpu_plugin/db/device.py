@@ -29,6 +29,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
@@ -325,6 +326,8 @@ def swap(session: orm.Session,
          changes: Sequence[tuple[DeviceRow, DeviceRow]]) -> None:
     """Store how devices changed, unless another writer was faster.
 
+    All changes of states come through here, so it notifies of them.
+
     :param changes: each device before and after its change; it is one
         statement, however many they are
     :raises Conflict: another writer changed a row since it was read
@@ -348,6 +351,7 @@ def swap(session: orm.Session,
             kind='device', name=', '.join(
                 before.uuid for before, _ in changes),
             reason='another process changed it at the same time; try again')
+    notification_db.devices_changed(session, changes)
 
 
 def _by_id(values: Mapping[int, object]) -> object:

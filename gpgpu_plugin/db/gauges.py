@@ -11,7 +11,7 @@
 #    under the License.
 """Numbers of the whole cloud, which the database counts for metrics.
 
-They take three statements, whatever the number of devices.
+They take four statements, whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import device as device_rules
 
 
@@ -67,8 +68,12 @@ class HeardHost(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gauges:
-    """Numbers of the cloud at one time."""
+    """Numbers of the cloud at one time.
 
+    :ivar notifications: that wait to be sent
+    """
+
+    notifications: int
     devices: Sequence[DeviceCount]
     capacities: Sequence[Capacity]
     hosts: Sequence[HeardHost]
@@ -81,6 +86,7 @@ def read(session: orm.Session, *, per_host: bool) -> Gauges:
     """
     host = models.Host.name if per_host else sa.null()
     return Gauges(
+        notifications=outbox.number(session),
         # The sum of integers is a decimal number on some databases.
         devices=[
             DeviceCount(name, variant, state, enabled, int(number))

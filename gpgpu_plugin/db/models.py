@@ -38,6 +38,7 @@ from gpgpu_plugin.db import caller_key_tables
 from gpgpu_plugin.db import column
 from gpgpu_plugin.db import history_tables
 from gpgpu_plugin.db import ledger_tables
+from gpgpu_plugin.db import notification_tables
 
 Base = column.Base
 Cleaning = ledger_tables.Cleaning
@@ -47,6 +48,8 @@ ExecutedCall = caller_key_tables.ExecutedCall
 HostAnswer = caller_key_tables.HostAnswer
 Event = history_tables.Event
 Usage = history_tables.Usage
+Notification = notification_tables.Notification
+NotificationState = notification_tables.NotificationState
 
 
 class Lock(Base):

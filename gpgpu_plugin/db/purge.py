@@ -11,6 +11,8 @@
 #    under the License.
 """Deletion of what is only history: events, ended assignments, their usage.
 
+Notifications that were never sent go with it.
+
 It runs beside conductors, in transactions that are short and independent of
 each other: after an interruption the next run goes on.
 """
@@ -45,6 +47,7 @@ class Purged:
     events: int
     assignments: int
     usages: int
+    notifications: int
     unexported: int
     complete: bool
 
@@ -53,6 +56,7 @@ def purge(db: api.Database, before: datetime.datetime,
           max_rows: int | None = None) -> Purged:
     """Delete events, ended assignments and usage that are older than a date.
 
+    So are notifications that wait, which matters once they are turned off.
     Usage stays until it was exported. The UUIDs of assignments stay known to
     hosts that were away since then, and may still have them in their books.
     The last assignment of each device stays, since a cleaning refers to it.
@@ -63,11 +67,13 @@ def purge(db: api.Database, before: datetime.datetime,
     """
     left = max_rows
     numbers = []
-    for chunk in (_purge_events, _purge_assignments, _purge_usages):
+    for chunk in (_purge_events, _purge_assignments, _purge_usages,
+                  _purge_notifications):
         numbers.append(_repeat(db, chunk, before, left))
         left = None if left is None else left - numbers[-1]
-    events, assignments, usages = numbers
+    events, assignments, usages, notifications = numbers
     return Purged(events=events, assignments=assignments, usages=usages,
+                  notifications=notifications,
                   unexported=_unexported(db, before),
                   complete=left is None or left > 0)
 
@@ -140,6 +146,19 @@ def _purge_usages(session: orm.Session, *, before: datetime.datetime,
         .order_by(models.Usage.ended_at).limit(size)).all()
     session.execute(
         sa.delete(models.Usage).where(models.Usage.id.in_(ids))
+        .execution_options(synchronize_session=False))
+    return len(ids)
+
+
+def _purge_notifications(session: orm.Session, *, before: datetime.datetime,
+                         size: int) -> int:
+    ids = session.scalars(
+        sa.select(models.Notification.id)
+        .where(models.Notification.created_at
+               < before.replace(tzinfo=datetime.UTC).timestamp())
+        .order_by(models.Notification.id).limit(size)).all()
+    session.execute(
+        sa.delete(models.Notification).where(models.Notification.id.in_(ids))
         .execution_options(synchronize_session=False))
     return len(ids)
 

@@ -28,6 +28,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import notification as notification_db
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.objects import claim as claim_obj
 
 TABLE = models.Base.metadata.tables['usages']
@@ -89,6 +91,11 @@ _END = (sa.update(TABLE)
         .values(ended_at=sa.func.coalesce(TABLE.c.ended_at, sa.case(
             (TABLE.c.began_at > _AT, TABLE.c.began_at), else_=_AT))))
 
+_LOCKED = (sa.select(TABLE)
+           .where(TABLE.c.assignment_uuid.in_(
+               sa.bindparam('uuids', expanding=True)))
+           .order_by(TABLE.c.assignment_uuid).with_for_update())
+
 
 def begin(session: orm.Session, uuids: Collection[str],
           at: datetime.datetime, *, ends_elsewhere: bool = True) -> None:
@@ -108,6 +115,7 @@ def begin(session: orm.Session, uuids: Collection[str],
     found = {row['assignment_uuid']: _values(row, at, None) for row in rows}
     if found:
         session.execute(_INSERT, list(found.values()))
+        notification_db.usages_began(session, found.values())
 
 
 def end(session: orm.Session, uuids: Collection[str],
@@ -130,6 +138,8 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
            if row['known'] is None]
     if new:
         session.execute(_INSERT, new)
+        notification_db.usages_began(session, new)
+        notification_db.usages_ended(session, new)
     for row in rows:
         if row['known'] is not None:
             _end(session, [row['assignment_uuid']], row['ended_at'])
@@ -138,9 +148,38 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
 def _end(session: orm.Session, uuids: Collection[str],
          at: datetime.datetime) -> int:
     """Return the number of usages, each of which has an end now."""
+    if outbox.is_enabled(session):
+        _notify_of_end(session, uuids, _whole(at))
     result = typing.cast('sa.CursorResult[object]', session.execute(
         _END, {'uuids': sorted(uuids), 'at': _whole(at)}))
     return result.rowcount
+
+
+def _notify_of_end(session: orm.Session, uuids: Collection[str],
+                   at: datetime.datetime) -> None:
+    """Notify of the usages that end now, and not of those that have ended.
+
+    Two transactions may end one usage: the one that releases the device, and
+    one of another host to which the instance moved.
+    """
+    rows = session.execute(_LOCKED, {'uuids': sorted(uuids)}).mappings().all()
+    notification_db.usages_ended(session, [
+        {**row, 'ended_at': max(row['began_at'], at)} for row in rows
+        if row['ended_at'] is None])
+
+
+def in_period(session: orm.Session, beginning: datetime.datetime,
+              ending: datetime.datetime, after: int,
+              limit: int) -> list[dict[str, typing.Any]]:
+    """Return usages that went on in a period, in the order of their ids.
+
+    :param after: id of the usage before the first one
+    """
+    return [dict(row) for row in session.execute(
+        sa.select(TABLE)
+        .where(TABLE.c.id > after, TABLE.c.began_at < ending, sa.or_(
+            TABLE.c.ended_at.is_(None), TABLE.c.ended_at > beginning))
+        .order_by(TABLE.c.id).limit(limit)).mappings()]
 
 
 def _values(row: sa.RowMapping, began_at: datetime.datetime,

@@ -78,15 +78,44 @@ class RPCServer(typing.Protocol):
 
 def get_transport(conf: cfg.ConfigOpts) -> Transport:
     """Return a transport to ``[gpgpu] transport_url``, else to Nova's."""
+    _register_global_only(conf)
+    transport: Transport = oslo_messaging.get_rpc_transport(
+        conf, url=conf.gpgpu.transport_url,
+        allowed_remote_exmods=_REMOTE_MODULES)
+    return transport
+
+
+def _register_global_only(conf: cfg.ConfigOpts) -> None:
     # oslo.messaging 18 registers these with the global CONF alone, yet reads
     # them from the transport's.
     for group, option in _GLOBAL_ONLY:
         if group not in conf:
             conf.register_opt(cfg.BoolOpt(option, default=False), group=group)
-    transport: Transport = oslo_messaging.get_rpc_transport(
-        conf, url=conf.gpgpu.transport_url,
-        allowed_remote_exmods=_REMOTE_MODULES)
+
+
+def notification_transport(conf: cfg.ConfigOpts) -> Transport:
+    """Return a transport for notifications.
+
+    It leads to ``[oslo_messaging_notifications] transport_url``, else to where
+    ``get_transport`` leads to.
+    """
+    _register_global_only(conf)
+    transport: Transport = oslo_messaging.get_notification_transport(
+        conf, url=_notification_url(conf))
     return transport
+
+
+def _notification_url(conf: cfg.ConfigOpts) -> str | None:
+    register_notification_opts(conf)
+    url: str | None = conf.oslo_messaging_notifications.transport_url
+    return url or typing.cast('str | None', conf.gpgpu.transport_url)
+
+
+def register_notification_opts(conf: cfg.ConfigOpts) -> None:
+    """Register ``[oslo_messaging_notifications]``."""
+    for group, options in oslo_messaging_opts.list_opts():
+        if group == 'oslo_messaging_notifications':
+            conf.register_opts(options, group=group)
 
 
 def register_server_opts(conf: cfg.ConfigOpts) -> None:
@@ -132,12 +161,18 @@ def probe(conf: cfg.ConfigOpts, transport: Transport) -> None:
     except Exception as exc:
         # Errors of kombu and oslo.messaging have no common base class.
         raise exception.BrokerUnavailable(
-            hosts=_hosts(conf), reason=exc) from exc
+            hosts=_hosts(conf, conf.gpgpu.transport_url),
+            reason=exc) from exc
 
 
-def _hosts(conf: cfg.ConfigOpts) -> str:
+def notification_hosts(conf: cfg.ConfigOpts) -> str:
+    """Return the brokers of notifications, for messages."""
+    return _hosts(conf, _notification_url(conf))
+
+
+def _hosts(conf: cfg.ConfigOpts, transport_url: str | None) -> str:
     # Not the URL, which contains a password.
-    url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
+    url = oslo_messaging.TransportURL.parse(conf, transport_url)
     return ', '.join(f'{host.hostname}:{host.port}' for host in url.hosts
                      ) or 'localhost (no transport_url is configured)'
 

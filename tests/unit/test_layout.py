@@ -39,6 +39,8 @@ ELSEWHERE = {
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
     'db/host_answer.py': 'conductor/test_questions.py calls all of it',
     'db/history_tables.py': 'db/test_models.py checks them',
+    'db/notification_tables.py': 'db/test_models.py and db/test_outbox.py use '
+                                 'them',
     'db/ledger_tables.py': 'db/test_models.py and db/test_ledger.py use them',
     'db/column.py': 'constants; db/test_models.py checks the columns',
     'db/migrations/env.py': _MIGRATION,
@@ -60,6 +62,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0016_draining_hosts.py': _MIGRATION,
     'db/migrations/versions/v0017_running_usages.py': _MIGRATION,
     'db/migrations/versions/v0018_authors_of_events.py': _MIGRATION,
+    'db/migrations/versions/v0019_notifications.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',

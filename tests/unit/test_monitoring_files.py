@@ -158,7 +158,7 @@ class DashboardTest(base.BaseTestCase):
                     for rule in monitoring_files.alerts())):
             for name in ('gpgpu_devices', 'gpgpu_max_capacity',
                          'gpgpu_remaining_capacity', 'gpgpu_hosts',
-                         'gpgpu_silent_hosts',
+                         'gpgpu_silent_hosts', 'gpgpu_notifications_waiting',
                          'gpgpu_host_heard_timestamp_seconds'):
                 for found in re.findall(
                         rf'(\w+)(?: by \([^)]*\))? ?\(\s*{name}\b',

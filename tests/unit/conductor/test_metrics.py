@@ -45,6 +45,19 @@ class MetricsTestCase(base.BaseTestCase):
             method=method, arguments=arguments, seconds=seconds, error=error))
 
 
+class NotificationsTest(MetricsTestCase):
+
+    def test_notifications_are_counted(self):
+        self.counters.published(5)
+        self.counters.publish_failed()
+        self.counters.notifications_dropped(2)
+        self.assertEqual((3, 5, 1, 2), tuple(map(self.value, (
+            'gpgpu_notifications_waiting',
+            'gpgpu_notifications_published_total',
+            'gpgpu_notification_failures_total',
+            'gpgpu_notifications_dropped_total'))))
+
+
 class CallsTest(MetricsTestCase):
 
     def test_outcome_follows_from_the_error(self):

@@ -76,7 +76,7 @@ class MonitoringTest(base.ConductorTestCase):
         with self.statements() as found:
             for _ in range(10):
                 self.scrape()
-        self.assertEqual(3, len([
+        self.assertEqual(4, len([
             text for text in found if text != 'BEGIN']), found)
 
     def test_database_that_hangs_is_shown_as_down(self):

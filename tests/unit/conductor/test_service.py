@@ -12,9 +12,11 @@
 """Tests of the service: its schema check, its start and its end."""
 
 import gc
+import socket
 import threading
 
 import fixtures
+from oslo_messaging.notify import _impl_test
 from oslotest import base
 
 from gpgpu_plugin import context
@@ -22,10 +24,13 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
 from tests.fixtures import patience
+from tests.unit.db import test_outbox
 
 
 class SchemaTest(base.BaseTestCase):
@@ -58,6 +63,52 @@ class SchemaTest(base.BaseTestCase):
         found = self.start(None).database
         self.addCleanup(found.engine.dispose)
         self.assertEqual(made.connection, str(found.engine.url))
+
+
+class NotifierTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.db = self.useFixture(database.Database(self.conf)).db
+
+    def make(self, *drivers):
+        rpc_transport.register_notification_opts(self.conf)
+        self.conf.set_override(
+            'driver', list(drivers), 'oslo_messaging_notifications')
+        return service.ConductorService(self.conf, database=self.db)
+
+    def written(self):
+        with self.db.writer() as session:
+            return outbox.is_enabled(session)
+
+    def test_without_a_driver_nothing_is_written(self):
+        conductor = service.ConductorService(self.conf, database=self.db)
+        conductor.start()
+        self.assertFalse(self.written())
+        conductor.stop()
+
+    def test_noop_writes_nothing(self):
+        self.make('noop')
+        self.assertFalse(self.written())
+
+    def test_notifications_are_sent_while_it_runs(self):
+        _impl_test.reset()
+        self.addCleanup(_impl_test.reset)
+        conductor = self.make('test')
+        self.assertTrue(self.written())
+        with self.db.writer() as session:
+            outbox.add(session, [test_outbox.refusal()])
+        conductor.start()
+        self.assertTrue(patience.wait_until(
+            lambda: len(_impl_test.NOTIFICATIONS) == 1))
+        conductor.stop()
+        [(_, message, _, _)] = _impl_test.NOTIFICATIONS
+        self.assertEqual(f'gpgpu-conductor:{socket.gethostname()}',
+                         message['publisher_id'])
+
+    def test_unknown_driver_is_refused_at_start(self):
+        self.assertRaises(exception.ConfigInvalid, self.make, 'mesaging')
 
 
 class FreezeTest(base.BaseTestCase):

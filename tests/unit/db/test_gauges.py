@@ -98,12 +98,18 @@ class LeftOutTest(GaugesCase):
         self.assertEqual({'h1'}, {row.host for row in found.capacities})
         self.assertEqual(['h1'], [host.name for host in found.hosts])
 
+    def test_notifications_that_wait_are_counted(self):
+        self.assertEqual(0, self.read().notifications)
+        self.db.publish_as('gpgpu-conductor:c1')
+        self.claim(3)
+        self.assertEqual(3, self.read().notifications)
+
     def test_statements_do_not_grow_with_devices_and_hosts(self):
         for _ in range(2):
             for per_host in (True, False):
                 with self.statements() as found:
                     self.read(per_host=per_host)
-                self.assertEqual(3, len([
+                self.assertEqual(4, len([
                     text for text in found if text != 'BEGIN']), found)
             self.report_second_host()
 

@@ -62,6 +62,15 @@ class PurgeTest(base.ConductorTestCase):
     def purge(self, days=-1, **kwargs):
         return purge.purge(self.db, self.now - days * DAY, **kwargs)
 
+    def test_old_notifications_that_were_not_sent_go(self):
+        self.db.publish_as('gpgpu-conductor:c1')
+        self.life(3)
+        written = self.count(models.Notification)
+        self.assertGreater(written, 5)
+        self.assertEqual(0, self.purge(days=1).notifications)
+        self.assertEqual(written, self.purge().notifications)
+        self.assertEqual(0, self.count(models.Notification))
+
     def left(self):
         with self.db.reader() as session:
             return set(session.scalars(sa.select(models.Assignment.uuid)))

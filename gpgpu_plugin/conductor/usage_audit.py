@@ -1,0 +1,87 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``exists`` notifications: one per usage and audit period, after its end.
+
+Any number of conductors may write them at once. The row of the state of
+notifications orders them, and says how far they are.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import limits
+from gpgpu_plugin.db import notification as notification_db
+from gpgpu_plugin.db import outbox
+from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.domain import audit
+
+CHUNK = 500
+"""Number of notifications that one transaction writes."""
+
+DELAY = datetime.timedelta(seconds=2 * limits.TRANSACTION)
+"""Time from the end of a period until its usage is known for certain.
+
+A transaction that began or ended usage in it may be committed late.
+"""
+
+MISSED = 24
+"""Number of periods that are made up for, if no conductor ran."""
+
+
+def run(db: api.Database, period: audit.AuditPeriod,
+        is_stopped: Callable[[], bool] = lambda: False) -> None:
+    """Write the notifications of all periods that have ended."""
+    write = functools.partial(_write_chunk, period)
+    while not is_stopped() and db.write(write):
+        pass
+
+
+def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
+    """Write some notifications; return whether there may be more."""
+    state = outbox.lock_state(session)
+    complete = audit.beginning(period, event_db.now() - DELAY)
+    if state.audited_until is None:
+        # Nothing was promised for the time before notifications were enabled.
+        state.audited_until = complete
+    earliest = _earliest(period, complete)
+    if state.audited_until < earliest:
+        state.audited_until, state.audited_usage_id = earliest, 0
+    if state.audited_until >= complete:
+        return False
+    # Shorter than a period, if its length was changed.
+    beginning = state.audited_until
+    ending = audit.ending(period, beginning)
+    rows = usage_db.in_period(
+        session, beginning, ending, state.audited_usage_id, CHUNK)
+    notification_db.usages_exist(session, rows, beginning, ending)
+    if len(rows) < CHUNK:
+        state.audited_until, state.audited_usage_id = ending, 0
+    else:
+        state.audited_usage_id = rows[-1]['id']
+    return True
+
+
+def _earliest(period: audit.AuditPeriod,
+              complete: datetime.datetime) -> datetime.datetime:
+    """Return the beginning of the first period that is made up for."""
+    found = complete
+    for _ in range(MISSED):
+        found = audit.beginning(
+            period, found - datetime.timedelta(microseconds=1))
+    return found

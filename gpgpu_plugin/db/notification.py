@@ -1,0 +1,197 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Notifications of changes, written in their transactions.
+
+Each function does nothing unless notifications are enabled, so that they cost
+nothing where nobody wants them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import typing
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import author
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
+from gpgpu_plugin.domain import notification
+from gpgpu_plugin.objects import notification as objects
+from gpgpu_plugin.objects import scheduling
+
+if typing.TYPE_CHECKING:
+    from gpgpu_plugin.db import device as device_db
+
+_Type = notification.EventType
+_Row = Mapping[str, typing.Any]
+
+_HOSTS = models.Base.metadata.tables['hosts']
+_GROUPS = models.Base.metadata.tables['host_gpu_groups']
+_VARIANTS = models.Base.metadata.tables['variants']
+_NAMES = (
+    sa.select(_HOSTS.c.id, _HOSTS.c.name, _GROUPS.c.id, _VARIANTS.c.name)
+    .select_from(_HOSTS
+                 .outerjoin(_GROUPS, _GROUPS.c.host_id == _HOSTS.c.id)
+                 .outerjoin(_VARIANTS,
+                            _GROUPS.c.variant_id == _VARIANTS.c.id))
+    .where(_HOSTS.c.id.in_(sa.bindparam('host_ids', expanding=True))))
+
+CONDUCTOR = 'gpgpu-conductor'
+"""Who refuses a claim."""
+
+
+def devices_changed(session: orm.Session, changes: Sequence[
+        tuple[device_db.DeviceRow, device_db.DeviceRow]]) -> None:
+    """Notify of devices whose state changed.
+
+    :param changes: each device before and after its change
+    """
+    changed = [(before, now) for before, now in changes
+               if before.state != now.state]
+    if not changed or not outbox.is_enabled(session):
+        return
+    hosts, variants = _names(session, [now for _, now in changed])
+    outbox.add(session, [
+        (notification.of_state(before.state, now.state),
+         _device(session, now, hosts, variants, before.state))
+        for before, now in changed])
+
+
+def device_seen(session: orm.Session, device: device_db.AnyDevice) -> None:
+    """Notify of a device that a scan no longer found, or found again."""
+    if outbox.is_enabled(session):
+        outbox.add(session, [(
+            _Type.DEVICE_PRESENT if device.present else _Type.DEVICE_MISSING,
+            _device(session, device, *_names(session, [device])))])
+
+
+def _names(session: orm.Session, devices: Iterable[device_db.AnyDevice],
+           ) -> tuple[dict[int, str], dict[int | None, str]]:
+    """Return the names of hosts, and of the variants of groups, by id."""
+    hosts: dict[int, str] = {}
+    variants: dict[int | None, str] = {}
+    for host_id, host, group_id, variant in session.execute(
+            _NAMES, {'host_ids': list({
+                device.host_id for device in devices})}):
+        hosts[host_id] = host
+        variants[group_id] = variant
+    return hosts, variants
+
+
+def _device(session: orm.Session, device: device_db.AnyDevice,
+            hosts: Mapping[int, str], variants: Mapping[int | None, str],
+            old_state: str | None = None) -> objects.DevicePayload:
+    return objects.DevicePayload(
+        request_id=author.of(session).request_id, uuid=device.uuid,
+        host=hosts[device.host_id], address=device.address,
+        stable_id=device.stable_id, kind=device.kind,
+        variant=variants.get(device.group_id),
+        serial=json.loads(device.pci_function).get('serial'),
+        vgpu_type=device.vgpu_type, old_state=old_state, state=device.state,
+        enabled=device.enabled, present=device.present, reason=device.reason,
+        generation=device.generation)
+
+
+def usages_began(session: orm.Session, rows: Iterable[_Row]) -> None:
+    """Notify of usages that began.
+
+    :param rows: values of ``usages``, by column
+    """
+    if outbox.is_enabled(session):
+        outbox.add(session, [
+            (_Type.ASSIGNMENT_START, objects.AssignmentPayload(
+                **_usage(session, row), ended_at=None, seconds=0))
+            for row in rows])
+
+
+def usages_ended(session: orm.Session, rows: Iterable[_Row]) -> None:
+    """Notify of usages that ended, as ``usages_began`` does."""
+    if outbox.is_enabled(session):
+        outbox.add(session, [
+            (_Type.ASSIGNMENT_END, objects.AssignmentPayload(
+                **_usage(session, row), ended_at=_text(row['ended_at']),
+                seconds=_seconds(row['began_at'], row['ended_at'])))
+            for row in rows])
+
+
+def usages_exist(session: orm.Session, rows: Iterable[_Row],
+                 beginning: datetime.datetime,
+                 ending: datetime.datetime) -> None:
+    """Notify of usages in an audit period, as ``usages_began`` does."""
+    outbox.add(session, [
+        (_Type.ASSIGNMENT_EXISTS, objects.AssignmentExistsPayload(
+            **_usage(session, row),
+            ended_at=row['ended_at'] and _text(row['ended_at']),
+            seconds=_seconds(max(row['began_at'], beginning),
+                             min(row['ended_at'] or ending, ending)),
+            audit_period_beginning=_text(beginning),
+            audit_period_ending=_text(ending)))
+        for row in rows])
+
+
+def _usage(session: orm.Session, row: _Row) -> dict[str, typing.Any]:
+    return {
+        'request_id': author.of(session).request_id,
+        'uuid': row['assignment_uuid'], 'began_at': _text(row['began_at']),
+        **{name: row[name] for name in (
+            'instance_uuid', 'project_id', 'user_id', 'flavor', 'host',
+            'device_uuid', 'address', 'serial', 'variant', 'vgpu_type',
+            'resource_class')}}
+
+
+def _text(at: datetime.datetime) -> str:
+    return at.isoformat(timespec='seconds') + 'Z'
+
+
+def _seconds(began: datetime.datetime, ended: datetime.datetime) -> int:
+    return max(0, int((ended - began).total_seconds()))
+
+
+def denied(event: _Row) -> objects.RefusalPayload:
+    """Return the payload for a claim that is denied now.
+
+    :param event: values of its row in ``events``, by column
+    """
+    return objects.RefusalPayload(
+        **_refusal(event), refused_by=CONDUCTOR,
+        hosts_refused={event['reason']: 1}, hosts_left=None)
+
+
+def filtered(event: _Row, refusal: scheduling.FilterRefusal,
+             ) -> objects.RefusalPayload:
+    """Return the payload for a decision in which a filter refused hosts.
+
+    :param event: as for ``denied``
+    """
+    return objects.RefusalPayload(
+        **_refusal(event), refused_by=refusal.filter,
+        hosts_refused=dict(refusal.reasons), hosts_left=refusal.passed)
+
+
+def _refusal(event: _Row) -> dict[str, typing.Any]:
+    return {name: event[name] for name in (
+        'request_id', 'instance_uuid', 'project_id', 'host', 'reason',
+        'detail')}
+
+
+def refused(session: orm.Session,
+            refusals: Iterable[objects.RefusalPayload]) -> None:
+    """Notify of refusals."""
+    outbox.add(session, [
+        (notification.of_refusal(refusal.hosts_refused, refusal.hosts_left),
+         refusal) for refusal in refusals])

@@ -1,0 +1,198 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Notifications that wait to be sent, and what conductors agree on about them.
+
+They are added in the transaction of the change and read after it. One
+conductor at a time sends them: it has a lease by the clock of the database.
+If its lease ends before its batch, another one sends the same notifications
+again, in the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import time
+import typing
+import uuid
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import notification
+from gpgpu_plugin.objects import notification as objects
+
+CHUNK = 1000
+"""Number of rows that one transaction deletes."""
+
+_KEY = 'gpgpu_publisher'
+_TABLE = models.Base.metadata.tables['notifications']
+_STATE = models.Base.metadata.tables['notification_states']
+_INSERT = sa.insert(_TABLE).inline()
+_ALL = 'all'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A notification that waits.
+
+    :ivar message: as oslo.messaging sends it
+    """
+
+    id: int
+    message_id: str
+    message: dict[str, object]
+
+
+def enable(session: orm.Session, publisher_id: str | None) -> None:
+    """Note with a transaction who publishes its notifications.
+
+    :param publisher_id: None: it writes none
+    """
+    session.info[_KEY] = publisher_id
+
+
+def is_enabled(session: orm.Session) -> bool:
+    """Return whether a transaction writes notifications."""
+    return session.info.get(_KEY) is not None
+
+
+def add(session: orm.Session, payloads: Iterable[
+        tuple[notification.EventType, objects.Payload]]) -> None:
+    """Write notifications, in one statement, if they are enabled."""
+    publisher_id = session.info.get(_KEY)
+    if publisher_id is None:
+        return
+    now = time.time()
+    rows = [_row(str(uuid.uuid4()), publisher_id, now, event_type, payload)
+            for event_type, payload in payloads]
+    if rows:
+        session.execute(_INSERT, rows)
+
+
+def _row(message_id: str, publisher_id: str, now: float,
+         event_type: notification.EventType,
+         payload: objects.Payload) -> dict[str, object]:
+    at = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    return {
+        'message_id': message_id, 'created_at': now,
+        'message': json.dumps({
+            'message_id': message_id,
+            'publisher_id': publisher_id,
+            'event_type': str(event_type),
+            'priority': str(notification.PRIORITIES[event_type]),
+            'payload': objects.primitive(payload),
+            'timestamp': at.strftime('%Y-%m-%d %H:%M:%S.%f')})}
+
+
+def may_send(session: orm.Session, sender: str) -> bool:
+    """Return whether a notification waits, and no other sender has it."""
+    other = sa.exists().where(
+        _STATE.c.name == _ALL, _STATE.c.sender != sender,
+        _STATE.c.sends_until > clock.now())
+    return bool(session.scalar(sa.select(sa.and_(
+        sa.exists().where(_TABLE.c.id.is_not(None)), ~other))))
+
+
+def acquire(session: orm.Session, sender: str, seconds: float) -> bool:
+    """Become or remain the only sender for some time.
+
+    :param sender: UUID
+    :returns: False: another one sends
+    """
+    now = clock.now()
+    done = typing.cast('sa.CursorResult[object]', session.execute(
+        sa.update(_STATE)
+        .where(_STATE.c.name == _ALL, sa.or_(
+            _STATE.c.sender.is_(None), _STATE.c.sender == sender,
+            _STATE.c.sends_until <= now))
+        .values(sender=sender, sends_until=now + seconds)))
+    return done.rowcount == 1
+
+
+def give_up(session: orm.Session, sender: str) -> None:
+    """Let any conductor send, unless another one does already."""
+    session.execute(
+        sa.update(_STATE)
+        .where(_STATE.c.name == _ALL, _STATE.c.sender == sender)
+        .values(sender=None, sends_until=None))
+
+
+def waiting(session: orm.Session, limit: int) -> list[Waiting]:
+    """Return the oldest notifications that wait, in their order."""
+    return [
+        Waiting(id=row.id, message_id=row.message_id,
+                message=json.loads(row.message))
+        for row in session.execute(
+            sa.select(_TABLE.c.id, _TABLE.c.message_id, _TABLE.c.message)
+            .order_by(_TABLE.c.id).limit(limit))]
+
+
+def delete(session: orm.Session, sent: Sequence[Waiting]) -> None:
+    """Delete notifications that the broker has."""
+    session.execute(sa.delete(_TABLE).where(
+        _TABLE.c.id.in_([row.id for row in sent]),
+        _TABLE.c.message_id.in_([row.message_id for row in sent])))
+
+
+def drop_oldest(session: orm.Session, limit: int) -> int:
+    """Delete the oldest notifications if more than a limit wait.
+
+    :returns: number of those that were deleted, ``CHUNK`` at most, which are
+        counted for ``dropped``
+    """
+    session.execute(sa.select(_STATE.c.name).where(
+        _STATE.c.name == _ALL).with_for_update())
+    least, greatest = session.execute(sa.select(
+        sa.func.min(_TABLE.c.id), sa.func.max(_TABLE.c.id))).one()
+    # Ids have gaps; counting the rows takes longer.
+    if least is None or greatest - least < limit:
+        return 0
+    excess = min(CHUNK, number(session) - limit)
+    if excess <= 0:
+        return 0
+    ids = session.scalars(
+        sa.select(_TABLE.c.id).order_by(_TABLE.c.id).limit(excess)).all()
+    session.execute(sa.delete(_TABLE).where(_TABLE.c.id.in_(ids)))
+    session.execute(
+        sa.update(_STATE).where(_STATE.c.name == _ALL)
+        .values(dropped=_STATE.c.dropped + len(ids)))
+    return len(ids)
+
+
+def number(session: orm.Session) -> int:
+    """Return how many notifications wait."""
+    return int(session.scalars(
+        sa.select(sa.func.count()).select_from(_TABLE)).one())
+
+
+def dropped(session: orm.Session) -> int:
+    """Return how many notifications were deleted unsent, ever."""
+    return int(session.scalars(
+        sa.select(_STATE.c.dropped).where(_STATE.c.name == _ALL)).one())
+
+
+def lock_state(session: orm.Session) -> models.NotificationState:
+    """Return the state, locked until the transaction ends.
+
+    Must be the transaction's first statement (see db.api).
+    """
+    return session.scalars(
+        sa.select(models.NotificationState)
+        .where(models.NotificationState.name == _ALL)
+        .with_for_update()
+        .execution_options(populate_existing=True)).one()

@@ -1,0 +1,152 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Payloads of notifications, in the form that Nova's versioned ones have.
+
+A field that is added raises the minor version, any other change the major one.
+A test keeps a fingerprint of the fields of each version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+
+from gpgpu_plugin.objects import codec
+
+NAMESPACE = 'gpgpu'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Payload:
+    """What all payloads have.
+
+    :cvar VERSION: of the fields
+    :ivar request_id: of the user's request to Nova, or of the call that caused
+        the notification; None: no call did
+    """
+
+    VERSION: typing.ClassVar[str]
+
+    request_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AssignmentPayload(Payload):
+    """Usage of one device by one instance.
+
+    :ivar uuid: of the assignment, which identifies the usage for ever
+    :ivar flavor: name of the flavor at the time of the claim
+    :ivar address: PCI address; of a vGPU that is an mdev, that of its GPU
+    :ivar serial: serial number of the GPU
+    :ivar began_at: ISO 8601, UTC
+    :ivar ended_at: as ``began_at``; None: it goes on
+    :ivar seconds: of use: all of it at the end, 0 at the start, and the part
+        within the audit period for ``exists``
+    """
+
+    VERSION: typing.ClassVar[str] = '1.0'
+
+    uuid: str
+    instance_uuid: str
+    project_id: str | None
+    user_id: str | None
+    flavor: str | None
+    host: str
+    device_uuid: str | None
+    address: str | None
+    serial: str | None
+    variant: str | None
+    vgpu_type: str
+    resource_class: str
+    began_at: str
+    ended_at: str | None
+    seconds: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AssignmentExistsPayload(AssignmentPayload):
+    """Usage of one device by one instance within an audit period.
+
+    :ivar audit_period_beginning: ISO 8601, UTC
+    :ivar audit_period_ending: as ``audit_period_beginning``; it is not part of
+        the period
+    """
+
+    VERSION: typing.ClassVar[str] = '1.0'
+
+    audit_period_beginning: str
+    audit_period_ending: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DevicePayload(Payload):
+    """A device after a change.
+
+    :ivar variant: None: it is in no group
+    :ivar kind: a domain.device.DeviceKind
+    :ivar serial: serial number that the device reports itself
+    :ivar vgpu_type: of the vGPU that is there
+    :ivar old_state: None: the state is the same as before
+    :ivar state: a domain.device.DeviceState
+    :ivar reason: why it is quarantined
+    :ivar generation: counts the changes of the state of this device
+    """
+
+    VERSION: typing.ClassVar[str] = '1.0'
+
+    uuid: str
+    host: str
+    address: str
+    stable_id: str
+    kind: str
+    variant: str | None
+    serial: str | None
+    vgpu_type: str | None
+    old_state: str | None
+    state: str
+    enabled: bool
+    present: bool
+    reason: str | None
+    generation: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RefusalPayload(Payload):
+    """A request of an instance that hosts were refused for.
+
+    :ivar refused_by: ``gpgpu-conductor`` or the name of a scheduler filter
+    :ivar host: None: a filter refused several at once
+    :ivar reason: the most frequent one
+    :ivar hosts_refused: number of hosts by the name of the reason
+    :ivar hosts_left: number of hosts that were not refused; None: not known
+    :ivar detail: the numbers in words
+    """
+
+    VERSION: typing.ClassVar[str] = '1.0'
+
+    refused_by: str
+    instance_uuid: str
+    project_id: str | None
+    host: str | None
+    reason: str
+    hosts_refused: dict[str, int]
+    hosts_left: int | None
+    detail: str | None
+
+
+def primitive(payload: Payload) -> dict[str, object]:
+    """Return a payload as it is sent."""
+    return {
+        'gpgpu_object.name': type(payload).__name__,
+        'gpgpu_object.namespace': NAMESPACE,
+        'gpgpu_object.version': payload.VERSION,
+        'gpgpu_object.data': codec.to_primitive(payload)}

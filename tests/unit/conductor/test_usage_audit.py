@@ -1,0 +1,113 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of ``exists`` notifications: one per usage and period."""
+
+import datetime
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import usage_audit
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import audit
+from tests.fixtures import notified
+from tests.unit.conductor import base
+
+NOON = datetime.datetime(2026, 11, 24, 12)
+HOUR = datetime.timedelta(hours=1)
+MINUTE = datetime.timedelta(minutes=1)
+_Period = audit.AuditPeriod
+
+
+class UsageAuditTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.now = NOON + 30 * MINUTE
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.event.now', lambda: self.now))
+        self.run_at(self.now)
+        self.db.publish_as(notified.PUBLISHER)
+
+    def run_at(self, at, period=_Period.HOUR):
+        """Return instance, hour and seconds of what is notified."""
+        with self.db.writer() as session:
+            session.execute(sa.delete(models.Notification))
+        self.now = at
+        usage_audit.run(self.db, period)
+        found = [message['payload']['gpgpu_object.data'] for message in
+                 notified.messages(self.db)]
+        return [(data['instance_uuid'], int(
+            data['audit_period_beginning'][11:13]), data['seconds'])
+            for data in found]
+
+    def test_each_usage_has_one_in_each_period_after_its_end(self):
+        self.boot(2)
+        self.assertEqual([], self.run_at(NOON + 59 * MINUTE))
+        # What was committed late would be missing.
+        self.assertEqual([], self.run_at(NOON + HOUR))
+        self.assertEqual([('i1', 12, 1800)] * 2,
+                         self.run_at(NOON + HOUR + 2 * MINUTE))
+        self.assertEqual([], self.run_at(NOON + HOUR + 3 * MINUTE))
+        self.assertEqual([('i1', 13, 3600)] * 2,
+                         self.run_at(NOON + 2 * HOUR + 2 * MINUTE))
+
+    def test_sum_of_the_seconds_is_the_usage(self):
+        granted = self.boot()
+        self.now = NOON + 2 * HOUR + 20 * MINUTE
+        releases.release(self.db, base.uuids(granted))
+        found = self.run_at(NOON + 5 * HOUR)
+        self.assertEqual([('i1', 12, 1800), ('i1', 13, 3600),
+                          ('i1', 14, 1200)], found)
+
+    def test_more_than_one_chunk_has_each_once(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', 3))
+        for number in range(7):
+            self.boot(1, f'i{number}')
+        self.assertEqual(
+            [f'i{number}' for number in range(7)],
+            [instance for instance, _, _ in self.run_at(
+                NOON + HOUR + 2 * MINUTE)])
+
+    def test_chunk_that_failed_is_written_once(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', 2))
+        for number in range(4):
+            self.boot(1, f'i{number}')
+        stops = iter([False, True])
+        self.now = NOON + HOUR + 2 * MINUTE
+        with self.db.writer() as session:
+            session.execute(sa.delete(models.Notification))
+        usage_audit.run(self.db, _Period.HOUR, lambda: next(stops))
+        self.assertEqual(['assignment.exists'] * 2, notified.types(self.db))
+        self.assertEqual(['i2', 'i3'], [
+            instance for instance, _, _ in self.run_at(self.now)])
+
+    def test_periods_without_a_conductor_are_made_up_for(self):
+        self.boot()
+        found = self.run_at(NOON + 4 * HOUR)
+        self.assertEqual([12, 13, 14], [hour for _, hour, _ in found])
+
+    def test_only_some_periods_are_made_up_for(self):
+        self.boot()
+        found = self.run_at(NOON + 100 * HOUR + 2 * MINUTE)
+        self.assertEqual(usage_audit.MISSED, len(found))
+        self.assertEqual(15, found[-1][1])
+
+    def test_longer_period_begins_where_the_shorter_ended(self):
+        self.boot()
+        self.run_at(NOON + HOUR + 2 * MINUTE)
+        # Eleven hours are left of the day.
+        self.assertEqual([('i1', 13, 39600)], self.run_at(
+            NOON + 13 * HOUR, _Period.DAY))

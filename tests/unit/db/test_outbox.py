@@ -1,0 +1,168 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of notifications that wait, and of the lease of their sender."""
+
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
+from gpgpu_plugin.domain import notification
+from gpgpu_plugin.objects import notification as objects
+from tests.unit.db import base
+
+PUBLISHER = 'gpgpu-conductor:c1'
+
+
+def refusal(number=0):
+    return notification.EventType.REQUEST_REFUSE, objects.RefusalPayload(
+        refused_by='GpuFilter', instance_uuid=f'i{number}', project_id=None,
+        host=None, reason='host_draining', hosts_refused={},
+        hosts_left=None, detail=None)
+
+
+class OutboxCase(base.DatabaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.db.publish_as(PUBLISHER)
+
+    def write(self, count, first=0):
+        with self.db.writer() as session:
+            outbox.add(session, map(refusal, range(first, first + count)))
+
+    def waiting(self, limit=100):
+        with self.db.reader() as session:
+            return outbox.waiting(session, limit)
+
+    def instances(self):
+        return [row.message['payload']['gpgpu_object.data']['instance_uuid']
+                for row in self.waiting()]
+
+    def call(self, function, *args):
+        with self.db.writer() as session:
+            return function(session, *args)
+
+
+class AddTest(OutboxCase):
+
+    def test_notification_has_the_fields_of_oslo_messaging(self):
+        self.write(1)
+        [row] = self.waiting()
+        message = row.message
+        self.assertEqual(
+            {'message_id', 'publisher_id', 'event_type', 'priority',
+             'payload', 'timestamp'}, set(message))
+        self.assertEqual(
+            (row.message_id, PUBLISHER, 'gpgpu.request.refuse', 'INFO'),
+            (message['message_id'], message['publisher_id'],
+             message['event_type'], message['priority']))
+
+    def test_transaction_that_is_rolled_back_leaves_none(self):
+        class Error(Exception):
+            pass
+
+        def fail():
+            with self.db.writer() as session:
+                outbox.add(session, [refusal()])
+                self.assertEqual(1, outbox.number(session))
+                raise Error
+        self.assertRaises(Error, fail)
+        self.assertEqual([], self.waiting())
+
+    def test_nothing_is_written_unless_enabled(self):
+        self.db.publish_as(None)
+        self.write(1)
+        self.assertEqual([], self.waiting())
+
+    def test_oldest_are_first(self):
+        self.write(3)
+        self.write(2, first=3)
+        self.assertEqual([f'i{number}' for number in range(5)],
+                         self.instances())
+        self.assertEqual(2, len(self.waiting(2)))
+
+
+class DeleteTest(OutboxCase):
+
+    def test_only_what_was_sent_is_deleted(self):
+        self.write(3)
+        self.call(outbox.delete, self.waiting(2))
+        self.assertEqual(['i2'], self.instances())
+
+    def test_row_with_the_id_of_one_that_was_sent_stays(self):
+        self.write(1)
+        sent = self.waiting()
+        self.call(outbox.delete, sent)
+        self.write(1, first=1)
+        [again] = self.waiting()
+        self.assertEqual(sent[0].id, again.id)
+        self.call(outbox.delete, sent)
+        self.assertEqual(['i1'], self.instances())
+
+
+class LeaseTest(OutboxCase):
+
+    def test_one_sends_at_a_time(self):
+        self.write(1)
+        self.assertTrue(self.call(outbox.acquire, 'a', 60))
+        self.assertFalse(self.call(outbox.acquire, 'b', 60))
+        self.assertTrue(self.call(outbox.acquire, 'a', 60))
+        self.assertTrue(self.call(outbox.may_send, 'a'))
+        self.assertFalse(self.call(outbox.may_send, 'b'))
+
+    def test_lease_that_was_given_up_is_free(self):
+        self.write(1)
+        self.call(outbox.acquire, 'a', 60)
+        self.call(outbox.give_up, 'b')
+        self.assertFalse(self.call(outbox.acquire, 'b', 60))
+        self.call(outbox.give_up, 'a')
+        self.assertTrue(self.call(outbox.may_send, 'b'))
+        self.assertTrue(self.call(outbox.acquire, 'b', 60))
+
+    def test_lease_that_has_ended_is_free(self):
+        self.write(1)
+        self.call(outbox.acquire, 'a', -1)
+        self.assertTrue(self.call(outbox.may_send, 'b'))
+        self.assertTrue(self.call(outbox.acquire, 'b', 60))
+        self.assertFalse(self.call(outbox.acquire, 'a', 60))
+
+    def test_nobody_sends_what_does_not_wait(self):
+        self.assertFalse(self.call(outbox.may_send, 'a'))
+
+
+class DropTest(OutboxCase):
+
+    def test_oldest_above_the_limit_are_dropped_and_counted(self):
+        self.write(5)
+        self.assertEqual(2, self.call(outbox.drop_oldest, 3))
+        self.assertEqual(['i2', 'i3', 'i4'], self.instances())
+        self.write(1, first=5)
+        self.assertEqual(1, self.call(outbox.drop_oldest, 3))
+        self.assertEqual(3, self.call(outbox.dropped))
+
+    def test_nothing_within_the_limit_is_dropped(self):
+        for limit in (0, 3):
+            self.assertEqual(0, self.call(outbox.drop_oldest, limit))
+        self.write(5)
+        # The ids are further apart than the limit.
+        self.call(outbox.delete, self.waiting()[1:4])
+        self.assertEqual(0, self.call(outbox.drop_oldest, 3))
+        self.assertEqual(0, self.call(outbox.dropped))
+
+
+class StateTest(OutboxCase):
+
+    def test_there_is_one_state(self):
+        with self.db.writer() as session:
+            state = outbox.lock_state(session)
+            self.assertEqual(('all', None, 0), (
+                state.name, state.audited_until, state.audited_usage_id))
+            self.assertEqual(1, session.query(
+                models.NotificationState).count())

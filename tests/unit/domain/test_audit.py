@@ -1,0 +1,51 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of audit periods."""
+
+import datetime
+
+from hypothesis import given
+from hypothesis import strategies
+from oslotest import base
+
+from gpgpu_plugin.domain import audit
+
+AT = datetime.datetime(2026, 12, 31, 23, 59, 59, 5)
+
+
+class PeriodTest(base.BaseTestCase):
+
+    def test_time_is_in_its_hour_day_and_month(self):
+        for period, beginning in (
+                ('hour', datetime.datetime(2026, 12, 31, 23)),
+                ('day', datetime.datetime(2026, 12, 31)),
+                ('month', datetime.datetime(2026, 12, 1))):
+            period = audit.AuditPeriod(period)
+            self.assertEqual(beginning, audit.beginning(period, AT))
+            self.assertEqual(datetime.datetime(2027, 1, 1),
+                             audit.ending(period, AT))
+
+    def test_february_ends_with_it(self):
+        self.assertEqual(
+            datetime.datetime(2028, 3, 1), audit.ending(
+                audit.AuditPeriod.MONTH, datetime.datetime(2028, 2, 1)))
+
+    @given(strategies.sampled_from(audit.AuditPeriod),
+           strategies.datetimes(datetime.datetime(2000, 1, 1),
+                                datetime.datetime(2100, 1, 1)))
+    def test_periods_have_neither_gap_nor_overlap(self, period, at):
+        beginning = audit.beginning(period, at)
+        ending = audit.ending(period, at)
+        self.assertTrue(beginning <= at < ending)
+        self.assertEqual(ending, audit.beginning(period, ending))
+        self.assertEqual(beginning, audit.beginning(
+            period, ending - datetime.timedelta(microseconds=1)))

@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of which notification a change is."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain import device
+from gpgpu_plugin.domain import notification
+
+_Type = notification.EventType
+_State = device.DeviceState
+
+
+class OfStateTest(base.BaseTestCase):
+
+    def test_only_a_failed_cleaning_is_a_cleaning_error(self):
+        found = {
+            (state, event): notification.of_state(state, after)
+            for (state, event), after in device.TRANSITIONS.items()}
+        self.assertEqual(
+            [(_State.CLEANING, device.DeviceEvent.CLEAN_FAILED)],
+            [change for change, event_type in found.items()
+             if event_type is _Type.DEVICE_CLEAN_ERROR])
+        for change, event_type in found.items():
+            if event_type is not _Type.DEVICE_CLEAN_ERROR:
+                self.assertEqual(
+                    device.TRANSITIONS[change] is _State.QUARANTINED,
+                    event_type is _Type.DEVICE_QUARANTINE, change)
+
+
+class OfRefusalTest(base.BaseTestCase):
+
+    def test_no_host_with_capacity_left_is_no_capacity(self):
+        for reasons in (['not_enough_available'], ['driver_has_no_room'],
+                        ['host_draining', 'not_enough_available']):
+            self.assertIs(_Type.REQUEST_NO_CAPACITY,
+                          notification.of_refusal(reasons, 0))
+
+    def test_refusal_that_leaves_hosts_is_none(self):
+        for hosts_left in (1, None):
+            self.assertIs(_Type.REQUEST_REFUSE, notification.of_refusal(
+                ['not_enough_available'], hosts_left))
+
+    def test_refusal_for_another_reason_is_none(self):
+        self.assertIs(_Type.REQUEST_REFUSE, notification.of_refusal(
+            ['no_such_group', 'topology_same_numa'], 0))
+
+
+class PrioritiesTest(base.BaseTestCase):
+
+    def test_each_type_has_a_priority(self):
+        self.assertEqual(set(_Type), set(notification.PRIORITIES))
