@@ -1,0 +1,188 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Notifications on PostgreSQL and MariaDB, with several conductors."""
+
+import datetime
+import threading
+
+import fixtures
+
+from gpgpu_plugin.conductor import notifier
+from gpgpu_plugin.conductor import usage_audit
+from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.domain import audit
+from tests.fixtures import database
+from tests.fixtures import notified
+from tests.fixtures import patience
+from tests.fixtures import services
+from tests.unit.conductor import base
+from tests.unit.conductor import test_notifier
+from tests.unit.conductor import test_usage_audit
+from tests.unit.db import test_notification
+from tests.unit.db import test_outbox
+
+
+class PostgreSQLMixin:
+
+    server = services.POSTGRESQL
+
+    def setUp(self):
+        services.require(self, self.server)
+        super().setUp()
+
+    def database(self):
+        return database.ServerDatabase(self.conf, self.server)
+
+
+class MariaDBMixin(PostgreSQLMixin):
+
+    server = services.MARIADB
+
+
+class ConcurrentCase(base.ConductorTestCase):
+    """Several threads at once, as in several conductors."""
+
+    def setUp(self):
+        super().setUp()
+        self.db.publish_as(notified.PUBLISHER)
+
+    def at_once(self, count, call):
+        """Call something in several threads at the same time."""
+        barrier = threading.Barrier(count)
+
+        def run(number):
+            barrier.wait(patience.LONG)
+            call(number)
+        threads = [threading.Thread(target=run, args=(number,))
+                   for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def test_several_senders_send_each_once(self):
+        for number in range(5):
+            self.boot(1, f'i{number}')
+        expected = [message['message_id']
+                    for message in notified.messages(self.db)]
+        sent = []
+
+        class Publisher(test_notifier.Broker):
+
+            def publish(self, message):
+                sent.append(message['message_id'])
+        broker = Publisher()
+        senders = [notifier.Notifier(self.db, broker, broker, limit=1000)
+                   for _ in range(4)]
+        self.at_once(4, lambda number: senders[number].run_once())
+        self.assertEqual(expected, sent)
+        self.assertEqual([], notified.messages(self.db))
+
+    def test_usage_that_two_transactions_end_ends_once(self):
+        uuids = base.uuids(self.boot(4))
+        before = len(notified.messages(self.db))
+
+        def end(number):
+            self.db.write(lambda session: usage_db.end(
+                session, uuids[::-1] if number % 2 else uuids,
+                datetime.datetime(2100, 1, 1)))
+        self.at_once(4, end)
+        self.assertEqual(['assignment.end'] * 4,
+                         notified.types(self.db)[before:])
+
+    def test_several_conductors_write_each_exists_once(self):
+        now = datetime.datetime(2026, 11, 24, 12, 30)
+        with fixtures.MonkeyPatch('gpgpu_plugin.db.event.now', lambda: now):
+            usage_audit.run(self.db, audit.AuditPeriod.HOUR)
+            uuids = base.uuids(self.boot(8))
+        before = len(notified.messages(self.db))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', 3))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.event.now',
+            lambda: now + datetime.timedelta(hours=1)))
+        self.at_once(4, lambda number: usage_audit.run(
+            self.db, audit.AuditPeriod.HOUR))
+        found = [message['payload']['gpgpu_object.data']
+                 for message in notified.messages(self.db)[before:]]
+        self.assertEqual(
+            [(uuid, 1800) for uuid in uuids],
+            [(data['uuid'], data['seconds']) for data in found])
+
+
+class PostgreSQLConcurrentTest(PostgreSQLMixin, ConcurrentCase):
+    pass
+
+
+class MariaDBConcurrentTest(MariaDBMixin, ConcurrentCase):
+    pass
+
+
+class PostgreSQLLifeTest(PostgreSQLMixin, test_notification.LifeTest):
+    pass
+
+
+class MariaDBLifeTest(MariaDBMixin, test_notification.LifeTest):
+    pass
+
+
+class PostgreSQLUsageTest(PostgreSQLMixin, test_notification.UsageTest):
+    pass
+
+
+class MariaDBUsageTest(MariaDBMixin, test_notification.UsageTest):
+    pass
+
+
+class PostgreSQLUsageAuditTest(PostgreSQLMixin,
+                               test_usage_audit.UsageAuditTest):
+    pass
+
+
+class MariaDBUsageAuditTest(MariaDBMixin, test_usage_audit.UsageAuditTest):
+    pass
+
+
+class PostgreSQLRolledBackTest(PostgreSQLMixin,
+                               test_notification.RolledBackTest):
+    pass
+
+
+class MariaDBRolledBackTest(MariaDBMixin, test_notification.RolledBackTest):
+    pass
+
+
+class OutboxMixin(PostgreSQLMixin):
+    """A database on a server for tests of rows."""
+
+    def setUp(self):
+        super().setUp()
+        self.db = self.useFixture(self.database()).db
+        self.db.publish_as(test_outbox.PUBLISHER)
+
+
+class PostgreSQLLeaseTest(OutboxMixin, test_outbox.LeaseTest):
+    pass
+
+
+class MariaDBLeaseTest(OutboxMixin, test_outbox.LeaseTest):
+
+    server = services.MARIADB
+
+
+class PostgreSQLDropTest(OutboxMixin, test_outbox.DropTest):
+    pass
+
+
+class MariaDBDropTest(OutboxMixin, test_outbox.DropTest):
+
+    server = services.MARIADB
