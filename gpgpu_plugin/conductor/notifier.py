@@ -130,13 +130,20 @@ class Notifier:
         now = self._clock()
         if self._period is not None and (
                 self._audited is None or now - self._audited > AUDIT_INTERVAL):
-            usage_audit.run(self._db, self._period, self._stopped.is_set)
             self._audited = now
+            try:
+                usage_audit.run(
+                    self._db, self._period, self._stopped.is_set)
+            except exception.ConductorUnavailable:
+                raise
+            except Exception:
+                # What waits is sent all the same.
+                LOG.exception('Cannot notify of the usage in audit periods, '
+                              'trying again in %d s', AUDIT_INTERVAL)
 
     def _send_all(self) -> bool:
         """Return whether the broker took all that was tried."""
-        self._drop()
-        for _ in range(BATCHES):
+        for batch in range(BATCHES):
             with self._db.reader() as session:
                 if (self._stopped.is_set()
                         or not outbox.may_send(session, self._uuid)):
@@ -145,6 +152,8 @@ class Notifier:
             if not self._db.write(lambda session: outbox.acquire(
                     session, self._uuid, LEASE)):
                 return True
+            if batch == 0:
+                self._drop()
             if not self._send_batch(began):
                 # Its way to the broker may be the only one that is down.
                 self._give_up()

@@ -135,6 +135,12 @@ class SendTest(NotifierCase):
     def fail_to_delete(session, sent):
         raise exception.DatabaseUnavailable(reason='it is away')
 
+    def test_conductor_writes_nothing_while_nothing_waits(self):
+        with fixtures.MonkeyPatch('gpgpu_plugin.db.api.Database.write',
+                                  lambda *args: self.fail('written')):
+            self.assertEqual(notifier.INTERVAL, self.subject.run_once())
+        self.assertEqual('', self.log.output)
+
     def test_sender_without_its_lease_stops(self):
         self.write(3)
 
@@ -221,6 +227,16 @@ class AuditTest(NotifierCase):
         self.now += notifier.AUDIT_INTERVAL
         subject.run_once()
         self.assertEqual(['hour'] * 2, found)
+
+    def test_audit_that_fails_does_not_keep_others_from_being_sent(self):
+        def fail(db, period, is_stopped):
+            raise KeyError
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.run', fail))
+        self.write(1)
+        self.conductor(period=audit.AuditPeriod.HOUR).run_once()
+        self.assertEqual(['i0'], self.broker.got)
+        self.assertIn('Cannot notify of the usage', self.log.output)
 
     def test_without_a_period_nothing_is_searched_for(self):
         self.useFixture(fixtures.MonkeyPatch(
