@@ -18,10 +18,14 @@ UUIDs and times, of which only the form counts, and seconds.
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 import re
 import typing
+from collections.abc import Iterator
+
+import yaml
 
 from gpgpu_plugin.domain import notification
 from tests.fixtures import notified
@@ -30,6 +34,9 @@ from tests.unit.conductor import base
 
 FOLDER = (test_meta.TOP / 'doc' / 'source' / 'admin' / 'notification_samples')
 PAGE = 'admin/notifications.rst'
+
+CEILOMETER = test_meta.TOP / 'etc' / 'ceilometer'
+DATA = "$.payload.'gpgpu_object.data'."
 
 _FORMS = (
     ('UUID', r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'),
@@ -90,19 +97,96 @@ class SamplesTest(base.ConductorTestCase):
 
 class PageTest(base.base.BaseTestCase):
 
-    def test_page_has_each_type_and_its_sample(self) -> None:
+    def test_page_has_each_sample(self) -> None:
         page = test_meta.doc(PAGE)
-        self.assertEqual(
-            sorted(notification.EventType),
-            sorted(re.findall(r'^   \* - ``(gpgpu\.[a-z._]+)``$', page,
-                              re.MULTILINE)))
         self.assertEqual(
             sorted(path.name for path in FOLDER.iterdir()),
             sorted(re.findall(
                 r'literalinclude:: notification_samples/(\S+)', page)))
 
-    def test_page_has_priority_of_each_type(self) -> None:
+    def test_page_has_each_type_with_its_priority(self) -> None:
         rows = dict(re.findall(
             r'^   \* - ``(gpgpu\.[a-z._]+)``\n     - (\w+)$',
             test_meta.doc(PAGE), re.MULTILINE))
         self.assertEqual(notification.PRIORITIES, rows)
+
+
+def meters() -> list[dict[str, typing.Any]]:
+    """Return the definitions of the meters of Ceilometer."""
+    text = (CEILOMETER / 'meters.d' / 'gpgpu.yaml').read_text()
+    found: list[dict[str, typing.Any]] = yaml.safe_load(text)['metric']
+    return found
+
+
+def resources() -> list[dict[str, typing.Any]]:
+    """Return the definitions of the resources of Gnocchi."""
+    text = (CEILOMETER / 'gnocchi_resources.yaml').read_text()
+    found: list[dict[str, typing.Any]] = yaml.safe_load(text)['resources']
+    return found
+
+
+def types_of(meter: dict[str, typing.Any]) -> list[str]:
+    """Return the types of notifications that a meter selects."""
+    patterns = meter['event_type']
+    return [event_type for event_type in notification.EventType
+            if any(re.match(pattern, event_type) for pattern in (
+                [patterns] if isinstance(patterns, str) else patterns))]
+
+
+def paths(meter: dict[str, typing.Any]) -> Iterator[str]:
+    """Yield the paths in a notification that a meter names."""
+    for values in (meter, meter.get('metadata', {})):
+        for value in values.values():
+            if isinstance(value, str) and value.startswith('$'):
+                yield value
+
+
+class CeilometerTest(base.base.BaseTestCase):
+
+    def test_each_path_of_a_meter_is_in_the_samples(self) -> None:
+        for meter in meters():
+            found = list(paths(meter))
+            self.assertGreater(len(found), 2)
+            self.assertTrue(types_of(meter), meter['name'])
+            for event_type in types_of(meter):
+                data = sample(event_type)['payload']['gpgpu_object.data']
+                for path in found:
+                    self.assertTrue(path.startswith(DATA), path)
+                    self.assertIn(path.removeprefix(DATA), data)
+
+    def test_path_that_is_in_no_sample_is_found(self) -> None:
+        data = sample('gpgpu.device.missing')['payload']['gpgpu_object.data']
+        self.assertNotIn('instance_uuid', data)
+
+    def test_each_meter_has_what_ceilometer_requires(self) -> None:
+        for meter in meters():
+            self.assertLessEqual(
+                {'name', 'type', 'event_type', 'unit', 'volume',
+                 'resource_id'}, meter.keys())
+            self.assertIn(meter['type'], ('gauge', 'delta', 'cumulative'))
+
+    def test_each_meter_is_a_metric_of_one_resource(self) -> None:
+        metrics = collections.Counter(
+            name for resource in resources() for name in resource['metrics'])
+        self.assertEqual({meter['name']: 1 for meter in meters()}, metrics)
+
+    def test_each_attribute_is_in_the_metadata_of_each_meter(self) -> None:
+        metadata = {meter['name']: set(meter['metadata'])
+                    for meter in meters()}
+        for resource in resources():
+            attributes = {path.removeprefix('resource_metadata.')
+                          for path in resource['attributes'].values()}
+            for name in resource['metrics']:
+                self.assertEqual(attributes, metadata[name], name)
+
+    def test_page_creates_each_attribute_and_shows_each_meter(self) -> None:
+        page = test_meta.doc(PAGE)
+        commands = dict(re.findall(
+            r'resource-type create (\w+) ((?:.*\\\n)*.*)', page))
+        self.assertEqual(
+            {resource['resource_type']: set(resource['attributes'])
+             for resource in resources()},
+            {name: set(re.findall(r'-a (\w+):', text))
+             for name, text in commands.items()})
+        for meter in meters():
+            self.assertIn(f'``{meter["name"]}``', page)
