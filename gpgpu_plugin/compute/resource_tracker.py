@@ -398,5 +398,5 @@ class ResourceTracker:
         if done.orphans:
             self.release(orphan.uuid for orphan in done.orphans)
         self.inventory.accept(tasks.compare_allocations(
-            self._host(), self.inventory.newest, done.listed))
+            self._host(), self.inventory.newest, done.listed, done.used))
         self._schedule.reconciled()

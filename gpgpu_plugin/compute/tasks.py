@@ -90,12 +90,14 @@ class Reconciled:
     :ivar listed: all active assignments of the host
     :ivar orphans: the assignments among them that nobody uses any more; their
         releases are pending
+    :ivar used: those that instances use here, by Nova and the hypervisor
     :ivar repeat: whether an instance changed here during the comparison, so
         that its assignments stay until the next one
     """
 
     listed: tuple[claim_obj.Assignment, ...]
     orphans: tuple[claim_obj.Assignment, ...]
+    used: tuple[claim_obj.Assignment, ...] = ()
     repeat: bool = False
 
 
@@ -311,6 +313,9 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
                 f'{orphan.uuid} (device {orphan.address}, instance '
                 f'{orphan.instance_uuid})' for orphan in orphans))
     return Reconciled(listed=listed, orphans=orphans,
+                      used=tuple(assignment for assignment in listed
+                                 if assignment.uuid not in pending | unused
+                                 and assignment.instance_uuid not in late),
                       repeat=len(orphans) < len(unused))
 
 
@@ -326,12 +331,14 @@ def _by_instance(
 def compare_allocations(
         host: host_mod.Host, inventory: inventory_obj.HostInventory | None,
         listed: Sequence[claim_obj.Assignment],
+        used: Iterable[claim_obj.Assignment] = (),
         ) -> inventory_obj.HostInventory | None:
     """Send the conductor the allocations that Placement has for the host.
 
     Only groups with assigned devices matter; without any no call is made.
 
     :param listed: assignments known before Placement is asked
+    :param used: those among them that instances use here
     """
     variants = {assignment.variant for assignment in listed}
     if inventory is None or not variants:
@@ -343,7 +350,8 @@ def compare_allocations(
             if group.variant in variants])
     return host.session.call(
         host.api.compare_allocations, number, allocated,
-        [assignment.uuid for assignment in listed])
+        [assignment.uuid for assignment in listed],
+        [assignment.uuid for assignment in used])
 
 
 def restore(host: host_mod.Host,

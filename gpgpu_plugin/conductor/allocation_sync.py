@@ -23,6 +23,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 
+from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
@@ -32,9 +33,13 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import session as session_obj
+
+LOG = logging.getLogger(__name__)
 
 Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Units by provider UUID, consumer UUID and resource class."""
@@ -43,11 +48,14 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 def compare(db: api.Database, host_name: str, allocations: Allocations,
             assignments: Iterable[str], number: int = 0,
             origin: session_obj.Origin | None = None,
+            used: Collection[str] = (),
             ) -> inventory_obj.HostInventory:
     """Store what Placement says (ConductorAPI.compare_allocations).
 
     :param number: counts the comparisons of the origin's session; one that
         was overtaken by a newer one is not stored
+    :param used: UUIDs of assignments whose usage goes on, whatever host has
+        begun another usage of their instances
     """
     known = set(assignments)
     with db.reader() as session:
@@ -60,6 +68,7 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
             if number <= host.comparison_number:
                 return inventory.of_host(session, host)
             host.comparison_number = number
+        _resume_usage(session, host, used)
         for group in capacity.load(session, [host.id])[host.id]:
             found = allocations.get(group.value.provider_uuid)
             if found is None:
@@ -76,6 +85,19 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
                     host_db.changed(host)
         return inventory.refresh(session, host)
     return db.write(work)
+
+
+def _resume_usage(session: orm.Session, host: models.Host,
+                  used: Collection[str]) -> None:
+    resumed = usage_db.resume(session, host.id, used) if used else []
+    if resumed:
+        LOG.warning(
+            'Instances %s still use their devices on %s, although they began '
+            'to use devices on another host: an evacuation is not complete or '
+            'failed, or the other host claimed for instances that are not '
+            'there. Their usage on %s goes on; "gpgpu-manage instance '
+            'history" names the other host', ', '.join(resumed), host.name,
+            host.name)
 
 
 def covered_by(assignments: Collection[group_rules.AssignedDevice],

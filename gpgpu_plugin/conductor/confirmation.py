@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -61,12 +62,13 @@ def confirm(
         outdated = _outdated(active, claimed)
         destination = [assignment for assignment in claimed
                        if assignment not in outdated]
-        # First, since it ends what the instance used before at the same time.
-        _begin_usage(session, destination)
+        at = event_db.now()
+        _begin_usage(session, destination, at)
         for assignment in (
                 *outdated, *_replaced(active, destination, confirmation)):
             releases.release_active(
-                session, hosts[assignment.host_id], assignment)
+                session, hosts[assignment.host_id], assignment, at=at,
+                by_host=assignment.host_id == origin_id)
         # The unique key is checked by each statement: what is replaced must
         # have left it first.
         session.flush()
@@ -160,11 +162,12 @@ def _replaced(active: Sequence[models.Assignment],
 
 
 def _begin_usage(session: orm.Session,
-                 destination: Sequence[models.Assignment]) -> None:
+                 destination: Sequence[models.Assignment],
+                 at: datetime.datetime) -> None:
     used = [assignment.uuid for assignment in destination
             if assignment.lease_expires_at is None]
     if used:
-        usage_db.begin(session, used, event_db.now())
+        usage_db.begin(session, used, at)
 
 
 def _become_instance(session: orm.Session, hosts: Mapping[int, models.Host],

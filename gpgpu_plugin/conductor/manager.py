@@ -170,9 +170,13 @@ class ConductorManager(conductor_contract.Conductor):
         assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
-        return claims.activate(
+        offered = claims.activate(
             self._by_host(ctxt, origin.host), assignments,
             driver_capacities, origin)
+        for host in releases.left_hosts(self._db, assignments):
+            # Usage there has ended unless the host knows better.
+            self._tell(ctxt, host)
+        return offered
 
     def abort(
         self, ctxt: _Context, *, origin: session_obj.Origin,
@@ -219,11 +223,11 @@ class ConductorManager(conductor_contract.Conductor):
     def compare_allocations(
         self, ctxt: _Context, *, origin: session_obj.Origin, number: int,
         allocations: conductor_contract.Allocations,
-        assignments: Sequence[str],
+        assignments: Sequence[str], used: Sequence[str],
     ) -> inventory_obj.HostInventory:
         return allocation_sync.compare(
             self._by_host(ctxt, origin.host), origin.host, allocations,
-            assignments, number, origin)
+            assignments, number, origin, used)
 
     def instance_assignments(self, ctxt: _Context, *, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:

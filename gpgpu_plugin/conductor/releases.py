@@ -17,6 +17,7 @@ Every writing transaction locks its host first.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import logging
 import types
 from collections.abc import Iterable
@@ -117,6 +118,18 @@ def other_hosts(db: api.Database, uuids: Sequence[str]) -> list[str]:
         return assignment_db.other_hosts(session, uuids)
 
 
+def left_hosts(db: api.Database, uuids: Sequence[str]) -> list[str]:
+    """Return the other hosts on which instances have devices after a build.
+
+    Each of them knows from Nova whether the instance is still there.
+
+    :param uuids: UUIDs of the assignments that were activated
+    """
+    with db.reader() as session:
+        return assignment_db.other_hosts(
+            session, uuids, [claim_obj.ClaimRole.INSTANCE])
+
+
 def _end(
     db: api.Database,
     uuids: Sequence[str],
@@ -145,7 +158,8 @@ def _end(
         # The UUIDs name one claim, so that a late call ends nothing else. The
         # device of one that ended may be another instance's now.
         ended = [row for row in loaded.rows.assignments if row.uuid in uuids]
-        if origin is None or origin.host == host.name:
+        is_own = origin is not None and origin.host == host.name
+        if origin is None or is_own:
             sessions.check(host, origin, reported=False)
         else:
             sessions.refuse(host_db.find(session, origin.host), origin,
@@ -156,7 +170,8 @@ def _end(
         devices = _end_all(
             session, host, ended, kind, events, fault, detail,
             policies={group.rows.id: group.rows.variant.cleaning_policy
-                      for group in loaded.groups})
+                      for group in loaded.groups},
+            alive_since=(host.session_began_at if is_own else None))
         if driver_capacity.store(session, host, driver_capacities):
             return inventory.refresh(session, host)
         return inventory.refresh(
@@ -197,10 +212,14 @@ def _end_all(session: orm.Session, host: models.Host,
              kind: event_rules.Kind, events: _Events, fault: str | None = None,
              detail: str | None = None,
              policies: Mapping[int, str] = types.MappingProxyType({}),
+             at: datetime.datetime | None = None,
+             alive_since: datetime.datetime | None = None,
              ) -> list[device_db.DeviceRow]:
     """End assignments of a (locked) host; return their devices afterwards.
 
     :param policies: cleaning policies by the group's id
+    :param at: when they end; None: now
+    :param alive_since: when the host, which ends them, began its session
     :raises Conflict: a device is in a state without an event
     """
     if not rows:
@@ -210,7 +229,7 @@ def _end_all(session: orm.Session, host: models.Host,
             row, kind, events, fault, policies.get(row.device.group_id or 0)))
         for row in rows]
     device_db.swap(session, changes)
-    assignment_db.end(session, rows, event_db.now())
+    assignment_db.end(session, rows, at or event_db.now(), alive_since)
     event_db.add_all(session, kind, host.name,
                      [(row.device, row) for row in rows], fault or detail,
                      level=logging.WARNING if any(
@@ -263,9 +282,17 @@ def release_all(session: orm.Session, host: models.Host,
 
 
 def release_active(session: orm.Session, host: models.Host,
-                   row: models.Assignment) -> None:
-    """Release one active assignment, as ``release_all`` does."""
+                   row: models.Assignment, *,
+                   at: datetime.datetime | None = None,
+                   by_host: bool = False) -> None:
+    """Release one active assignment, as ``release_all`` does.
+
+    :param at: when it ends; None: now
+    :param by_host: its host, where the guest was, says so
+    """
     session.flush()
-    release_all(session, host, assignment_db.active(session, [row.uuid]))
+    _end_all(session, host, assignment_db.active(session, [row.uuid]),
+             'release', _RELEASE, at=at,
+             alive_since=host.session_began_at if by_host else None)
     for changed in (row.device, row):
         session.expire(changed)

@@ -176,6 +176,8 @@ def _accept(session: orm.Session, host: models.Host,
     before = host.generation
     # What the host or a scheduler once had must never be newer.
     host.generation = max(host.generation, request.generation)
+    if host.start_uuid != request.start_uuid:
+        host.session_began_at = event_db.now()
     host.start_uuid = request.start_uuid
     host.machine = json.dumps(codec.to_primitive(request.identity))
     host.heard_at = time.time()

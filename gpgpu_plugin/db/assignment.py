@@ -150,15 +150,18 @@ def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
 
 
 def end(session: orm.Session, rows: Collection[AssignmentRow],
-        at: datetime.datetime) -> None:
+        at: datetime.datetime,
+        alive_since: datetime.datetime | None = None) -> None:
     """Record that assignments, and the usage of their devices, have ended.
 
     That is one statement, and one for those whose devices a guest had.
+
+    :param alive_since: see usage.end
     """
     session.execute(_END, {'uuids': [row.uuid for row in rows], 'at': at})
     used = [row.uuid for row in rows if is_used(row)]
     if used:
-        usage.end(session, used, at)
+        usage.end(session, used, at, alive_since)
 
 
 def is_used(row: AnyAssignment) -> bool:
@@ -315,10 +318,13 @@ def hosts_with_expired_lease(session: orm.Session, now: float,
         .order_by(models.Host.name)))
 
 
-def other_hosts(session: orm.Session, uuids: Collection[str]) -> list[str]:
+def other_hosts(session: orm.Session, uuids: Collection[str],
+                roles: Collection[str] = tuple(claim_obj.ClaimRole),
+                ) -> list[str]:
     """Return the other hosts on which the same instances have assignments.
 
     :param uuids: UUIDs of assignments, including ended ones
+    :param roles: ignore those of other roles among them
     :returns: names of hosts
     """
     given = orm.aliased(models.Assignment)
@@ -328,7 +334,7 @@ def other_hosts(session: orm.Session, uuids: Collection[str]) -> list[str]:
               models.Assignment.host_id == models.Host.id)
         .join(given, given.instance_uuid == models.Assignment.instance_uuid)
         .where(models.Assignment.active == 1,
-               given.uuid.in_(list(uuids)),
+               given.uuid.in_(list(uuids)), given.role.in_(list(roles)),
                given.host_id != models.Assignment.host_id)
         .order_by(models.Host.name)))
 

@@ -78,7 +78,8 @@ class Host(Base):
     and its name and node can be reported anew. ``problems``: JSON list of what
     the last scan could not read, for ``host show``. ``reported_at``: when that
     scan arrived, in UTC. ``session``: number of the start of nova-compute that
-    speaks for the host, 0 before the first. ``start_uuid``: that start; NULL
+    speaks for the host, 0 before the first. ``session_began_at``: when that
+    start began it (UTC); NULL: unknown. ``start_uuid``: that start; NULL
     after a restore of the database, when the host must begin a new session.
     ``machine``: JSON of the identity of its machine. ``heard_at``: seconds
     since the epoch when it last called. ``takeover``: the operator allows the
@@ -115,6 +116,7 @@ class Host(Base):
     reported_at: orm.Mapped[datetime.datetime | None]
     session: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
+    session_began_at: orm.Mapped[datetime.datetime | None]
     start_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     machine: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='{}', server_default=column.EMPTY_OBJECT)

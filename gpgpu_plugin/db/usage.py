@@ -12,9 +12,14 @@
 """Rows of ``usages``, from the beginning to the end of each usage.
 
 A usage begins when a guest runs with a device: when a claim is activated or,
-for a migration, when Nova confirms it. It ends with the assignment, or when
-the instance begins to use devices elsewhere, whatever comes first. Claims that
-no guest used, and devices of a migration that was reverted, have none.
+for a migration, when Nova confirms it. It ends with the assignment. Claims
+that no guest used, and devices of a migration that was reverted, have none.
+
+If the instance begins to use devices elsewhere, as in an evacuation, the usage
+ends with that for the present. Any host may claim its own devices for any
+instance, and an evacuation may fail, so only the host of the assignment
+decides: it resumes the usage, or releases the devices. A host that was not
+restarted since then had the guest until the release.
 """
 
 from __future__ import annotations
@@ -83,17 +88,27 @@ _ENDED = (
            TABLE.c.ended_at.is_(None)))
 _INSERT = sa.insert(TABLE).inline()
 _AT = sa.bindparam('at', type_=sa.DateTime())
+_ALIVE_SINCE = sa.bindparam('alive_since', type_=sa.DateTime())
+_NOT_ALIVE = datetime.datetime.max
+_UUIDS: sa.BindParameter[str] = sa.bindparam('uuids', expanding=True)
 # By the unique key alone: MariaDB locks all rows of the index that it reads.
 # The clock of the conductor that began it may be ahead.
 _END = (sa.update(TABLE)
-        .where(TABLE.c.assignment_uuid.in_(
-            sa.bindparam('uuids', expanding=True)))
-        .values(ended_at=sa.func.coalesce(TABLE.c.ended_at, sa.case(
-            (TABLE.c.began_at > _AT, TABLE.c.began_at), else_=_AT))))
+        .where(TABLE.c.assignment_uuid.in_(_UUIDS))
+        .values(ended_at=sa.case(
+            (TABLE.c.ended_at < _ALIVE_SINCE, TABLE.c.ended_at),
+            (TABLE.c.began_at > _AT, TABLE.c.began_at), else_=_AT)))
+_SUSPENDED = (
+    sa.select(TABLE.c.assignment_uuid, TABLE.c.instance_uuid)
+    .join(_ASSIGNMENTS, _ASSIGNMENTS.c.uuid == TABLE.c.assignment_uuid)
+    .where(TABLE.c.assignment_uuid.in_(_UUIDS), TABLE.c.ended_at.is_not(None),
+           _ASSIGNMENTS.c.host_id == sa.bindparam('host_id'),
+           _ASSIGNMENTS.c.active == 1, IS_USED))
+_RESUME = (sa.update(TABLE).where(TABLE.c.assignment_uuid.in_(_UUIDS))
+           .values(ended_at=None))
 
 _LOCKED = (sa.select(TABLE)
-           .where(TABLE.c.assignment_uuid.in_(
-               sa.bindparam('uuids', expanding=True)))
+           .where(TABLE.c.assignment_uuid.in_(_UUIDS))
            .order_by(TABLE.c.assignment_uuid).with_for_update())
 
 
@@ -104,7 +119,7 @@ def begin(session: orm.Session, uuids: Collection[str],
     :param uuids: of assignments without a usage
     :param ends_elsewhere: the guests use nothing else from now on, such as
         the devices on a host that an instance was evacuated from, which
-        stay assigned until that host is back
+        stay assigned until that host is back and releases them
     """
     # Not INSERT ... SELECT, for which MariaDB locks each row that it reads,
     # those of variants too. An UPDATE that finds no row locks a gap.
@@ -118,12 +133,32 @@ def begin(session: orm.Session, uuids: Collection[str],
         notification_db.usages_began(session, found.values())
 
 
-def end(session: orm.Session, uuids: Collection[str],
-        at: datetime.datetime) -> None:
-    """Record that the usage of assignments ends, unless it ended before."""
-    if _end(session, uuids, at) < len(uuids):
+def end(session: orm.Session, uuids: Collection[str], at: datetime.datetime,
+        alive_since: datetime.datetime | None = None) -> None:
+    """Record that the usage of assignments ends, unless it ended before.
+
+    :param alive_since: when the host of the assignments, which ends them, was
+        started: it had their guests until now, whatever other hosts began
+        since then; None: unknown, or somebody else ends them
+    """
+    if _end(session, uuids, at, alive_since) < len(uuids):
         # A conductor of the previous version activated them.
         keep(session, _ASSIGNMENTS.c.uuid.in_(list(uuids)))
+
+
+def resume(session: orm.Session, host_id: int,
+           uuids: Collection[str]) -> list[str]:
+    """Record that usage goes on, though another host began one later.
+
+    :param uuids: assignments that the host, asking Nova, found to be used
+    :returns: UUIDs of the instances whose usage had ended for that
+    """
+    found = session.execute(
+        _SUSPENDED, {'uuids': list(uuids), 'host_id': host_id}).all()
+    if found:
+        session.execute(
+            _RESUME, {'uuids': sorted(row.assignment_uuid for row in found)})
+    return sorted({row.instance_uuid for row in found})
 
 
 def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
@@ -145,27 +180,31 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
             _end(session, [row['assignment_uuid']], row['ended_at'])
 
 
-def _end(session: orm.Session, uuids: Collection[str],
-         at: datetime.datetime) -> int:
+def _end(session: orm.Session, uuids: Collection[str], at: datetime.datetime,
+         alive_since: datetime.datetime | None = None) -> int:
     """Return the number of usages, each of which has an end now."""
+    whole, since = _whole(at), _whole(alive_since or _NOT_ALIVE)
     if outbox.is_enabled(session):
-        _notify_of_end(session, uuids, _whole(at))
-    result = typing.cast('sa.CursorResult[object]', session.execute(
-        _END, {'uuids': sorted(uuids), 'at': _whole(at)}))
+        _notify_of_end(session, uuids, whole, since)
+    result = typing.cast('sa.CursorResult[object]', session.execute(_END, {
+        'uuids': sorted(uuids), 'at': whole, 'alive_since': since}))
     return result.rowcount
 
 
 def _notify_of_end(session: orm.Session, uuids: Collection[str],
-                   at: datetime.datetime) -> None:
-    """Notify of the usages that end now, and not of those that have ended.
+                   at: datetime.datetime,
+                   alive_since: datetime.datetime) -> None:
+    """Notify of the usages whose end _END sets, and not of those it keeps.
 
     Two transactions may end one usage: the one that releases the device, and
-    one of another host to which the instance moved.
+    one of another host to which the instance moved. If the former was right,
+    there is a second notification, with the later end.
     """
     rows = session.execute(_LOCKED, {'uuids': sorted(uuids)}).mappings().all()
     notification_db.usages_ended(session, [
-        {**row, 'ended_at': max(row['began_at'], at)} for row in rows
-        if row['ended_at'] is None])
+        {**row, 'ended_at': end} for row in rows
+        if (end := max(row['began_at'], at)) != row['ended_at'] and (
+            row['ended_at'] is None or row['ended_at'] >= alive_since)])
 
 
 def in_period(session: orm.Session, beginning: datetime.datetime,

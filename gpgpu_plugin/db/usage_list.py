@@ -23,11 +23,13 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
 from gpgpu_plugin.db import usage
 from gpgpu_plugin.objects import usage as objects
 
 _TABLE = usage.TABLE
+_ASSIGNMENTS = models.Base.metadata.tables['assignments']
 _SAME = ('project_id', 'user_id', 'instance_uuid', 'role', 'flavor', 'host',
          'device_uuid', 'address', 'serial', 'variant', 'vgpu_type',
          'resource_class')
@@ -89,13 +91,18 @@ def unexported(session: orm.Session, limit: int,
                marker: str | None = None) -> tuple[objects.UsageInfo, ...]:
     """Return ended usage that was not exported, in the order of its end.
 
+    Usage of an assignment that is still active may be resumed (usage.resume).
+
     :param marker: UUID of the usage before the first one
     :raises NotFound: no such marker
     """
     found = (
         _select(clock.seconds(_TABLE.c.ended_at)
                 - clock.seconds(_TABLE.c.began_at))
-        .where(_TABLE.c.exported_at.is_(None), _TABLE.c.ended_at.is_not(None))
+        .where(_TABLE.c.exported_at.is_(None), _TABLE.c.ended_at.is_not(None),
+               ~sa.exists().where(
+                   _ASSIGNMENTS.c.uuid == _TABLE.c.assignment_uuid,
+                   _ASSIGNMENTS.c.active == 1))
         .order_by(*_EXPORT_ORDER).limit(limit))
     if marker is not None:
         found = found.where(page.after(

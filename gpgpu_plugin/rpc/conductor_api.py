@@ -224,11 +224,12 @@ class ConductorAPI(_Conductor):
     def compare_allocations(
         self, ctxt: _Context, origin: session_obj.Origin, number: int,
         allocations: conductor_contract.Allocations,
-        assignments: Sequence[str],
+        assignments: Sequence[str], used: Sequence[str] = (),
     ) -> inventory_obj.HostInventory:
         return self._call(
             _Conductor.compare_allocations, ctxt, origin=origin,
-            number=number, allocations=allocations, assignments=assignments)
+            number=number, allocations=allocations, assignments=assignments,
+            used=used)
 
     def instance_assignments(self, ctxt: _Context, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:

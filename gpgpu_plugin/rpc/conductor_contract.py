@@ -182,6 +182,7 @@ class Conductor(history_contract.History, typing.Protocol):
     def compare_allocations(
         self, ctxt: _Context, *, origin: session_obj.Origin, number: int,
         allocations: Allocations, assignments: Sequence[str],
+        used: Sequence[str],
     ) -> inventory_obj.HostInventory:
         """Record which assignments a Placement allocation still covers.
 
@@ -194,6 +195,8 @@ class Conductor(history_contract.History, typing.Protocol):
             out stay as they are
         :param assignments: UUIDs of the assignments known before Placement
             was asked; its answer says nothing about later ones
+        :param used: UUIDs of those that instances use here, by Nova and the
+            hypervisor: their usage goes on, if another host ended it
         :raises NotFound: the host never reported
         """
 

@@ -161,6 +161,16 @@ class TwoHostsTest(MovesCase):
             **self.nothing_assigned,
             'guest': self.facts(self.server)['guest']})
 
+    def check_evacuated_usage(self) -> list[tuple[object, ...]]:
+        """Check that usage moved in one second; return what was recorded."""
+        rows = self.listing('usage', 'list', '--instance', self.server['id'])
+        [left] = {row['ended_at'] for row in rows if row['host'] == 'gpu1'}
+        self.assertEqual({(left, None)}, {
+            (row['began_at'], row['ended_at'])
+            for row in rows if row['host'] == 'gpu2'})
+        return [(row['uuid'], row['began_at'], row['ended_at'])
+                for row in rows]
+
     def test_denied(self) -> None:
         self.restart_scheduler('ComputeFilter')
         claim = self.claim_directly('gpu2', 2, 'L40S')
@@ -309,8 +319,10 @@ class EvacuateTest(EvacuateCase):
         # A dead host's guest may still use its GPUs.
         self.wait_facts(self.server, self.expected(
             {'gpu1': self.gpus, 'gpu2': new}))
+        used = self.check_evacuated_usage()
         self.gpu1_comes_back()
         self.wait_facts(self.server, self.expected({'gpu2': new}))
+        self.assertEqual(used, self.check_evacuated_usage())
         self.delete(self.server)
         self.wait_facts(self.server, self.nothing_assigned)
 

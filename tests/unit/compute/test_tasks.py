@@ -367,14 +367,15 @@ class CompareAllocationsTest(TasksTestCase):
         self.inventory = make.host_inventory(make.group(), make.group('T4'))
 
     def compare(self, inventory, *listed):
-        return tasks.compare_allocations(self.host, inventory, listed)
+        return tasks.compare_allocations(
+            self.host, inventory, listed, listed[:1])
 
     def test_groups_with_assigned_devices_alone_are_asked_about(self):
         self.assertIs(self.api.compare_allocations.return_value, self.compare(
             self.inventory, make.assignment(), make.assignment(uuid='a2')))
         self.assertEqual(['provider-H100'], self.asked.call_args.args[2])
         self.assertEqual(
-            (1, {'provider-H100': {}}, ['a1', 'a2']),
+            (1, {'provider-H100': {}}, ['a1', 'a2'], ['a1']),
             self.api.compare_allocations.call_args.args[2:])
 
     def test_host_without_assignments_or_inventory_asks_nobody(self):

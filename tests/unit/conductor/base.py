@@ -33,7 +33,12 @@ from tests.fixtures import database
 from tests.fixtures import hosts
 from tests.fixtures import reported
 
-NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
+
+def node_uuid(host):
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
+
+
+NODE = node_uuid('h1')
 
 
 def function(number, **facts):
@@ -78,8 +83,7 @@ class ConductorTestCase(base.BaseTestCase):
 
     def report_second_host(self, functions=EIGHT):
         hosts.store(self.db, scan(
-            functions, host='h2',
-            node_uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h2'))))
+            functions, host='h2', node_uuid=node_uuid('h2')))
 
     def request(self, count=1, instance='i1', host='h1', allocated=None,
                 variant='H100', **kwargs):

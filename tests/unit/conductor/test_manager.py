@@ -202,6 +202,22 @@ class ClaimTest(ManagerCase):
         self.assertIsNone(self.abort(['none'], touched=True))
         self.assertEqual([], self.compute.refreshed)
 
+    def test_activation_tells_other_hosts_that_have_the_instance(self):
+        self.report_second_host()
+        self.boot(1, host='h2')
+        uuids = base.uuids(self.claim_by_rpc())
+        self.call(CONTRACT.activate, assignments=uuids,
+                  driver_capacities=None)
+        self.assertEqual(['h2'], self.compute.changed)
+
+    def test_activation_of_a_move_tells_nobody(self):
+        self.report_second_host()
+        self.boot(1, host='h2')
+        uuids = base.uuids(self.claim_destination(1, 'm1', source='h2'))
+        self.call(CONTRACT.activate, assignments=uuids,
+                  driver_capacities=None)
+        self.assertEqual([], self.compute.changed)
+
     def test_life_of_a_claim_by_rpc(self):
         uuids = base.uuids(self.claim_by_rpc())
         self.call(CONTRACT.activate, assignments=uuids,
@@ -406,7 +422,8 @@ class OperatorTest(ManagerCase):
                 (CONTRACT.report, {'report': base.scan(base.EIGHT)}),
                 (CONTRACT.host_inventory, {'host': 'h1'}),
                 (CONTRACT.compare_allocations, {
-                    'number': 1, 'allocations': {}, 'assignments': ()}),
+                    'number': 1, 'allocations': {}, 'assignments': (),
+                    'used': ()}),
                 (CONTRACT.changes_since, {
                     'since': 0.0, 'known': (), 'marker': None,
                     'refusals': ()}),

@@ -16,15 +16,19 @@ import datetime
 import fixtures
 import sqlalchemy as sa
 
+from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import test_adoption
 from tests.unit.conductor import vgpu_base
@@ -189,6 +193,106 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         # The host is back.
         releases.release(self.db, left)
         self.assertEqual(before, self.lifetimes())
+
+    def origin(self, host='h1', **fields):
+        return hosts.origin(host, base.node_uuid(host), **fields)
+
+    def restarted(self, host='h1'):
+        """Return the origin of another start of a host, which has reported."""
+        hosts.begin(self.db, host, base.node_uuid(host), start_uuid='s2',
+                    expected=1)
+        origin = self.origin(host, session=2, start_uuid='s2')
+        reports.report(self.db, base.scan(
+            base.EIGHT, host=host, node_uuid=base.node_uuid(host), number=1),
+            origin)
+        return origin
+
+    def compare(self, origin, used, number=1):
+        allocation_sync.compare(
+            self.db, origin.host, {}, used, number, origin, used)
+
+    def test_host_that_another_one_claims_for_keeps_its_usage(self):
+        """The other host is hostile: it can claim for any instance."""
+        self.report_second_host()
+        uuids = base.uuids(self.boot(1))
+        theirs = base.uuids(self.boot(1, host='h2'))
+        self.assertEqual(theirs, self.running())
+        self.compare(self.origin(), uuids)
+        self.assertEqual([*uuids, *theirs], self.running())
+
+    def test_release_of_a_host_that_was_never_down_ends_its_usage(self):
+        """Also if it has not compared since another host claimed."""
+        self.report_second_host()
+        origin = self.restarted()
+        uuids = base.uuids(self.boot(1))
+        self.boot(1, host='h2')
+        [(_, _, claimed), _] = self.lifetimes()
+        releases.release(self.db, uuids, origin)
+        [(_, _, ended), _] = self.lifetimes()
+        self.assertGreater(ended, claimed)
+
+    def test_usage_of_a_failed_evacuation_goes_on_at_the_source(self):
+        self.report_second_host()
+        uuids = base.uuids(self.boot(2))
+        before = self.used()
+        releases.release(self.db, base.uuids(self.boot(2, host='h2')))
+        self.assertEqual([], self.running())
+        origin = self.restarted()
+        self.compare(origin, uuids)
+        self.assertEqual(before, self.used(host='h1'))
+        releases.release(self.db, uuids, origin)
+        self.assertLess(self.used(host='h2')[0]['ended_at'],
+                        self.used(host='h1')[0]['ended_at'])
+
+    def test_evacuated_host_that_is_back_changes_nothing(self):
+        self.report_second_host()
+        left = base.uuids(self.boot(2))
+        self.boot(2, host='h2')
+        before = self.used()
+        origin = self.restarted()
+        # Nova has the instance elsewhere, so it is none of the used ones.
+        self.compare(origin, [])
+        releases.release(self.db, left, origin)
+        self.assertEqual(before, self.used())
+
+    def test_host_cannot_resume_usage_of_another_host(self):
+        self.report_second_host()
+        left = base.uuids(self.boot(1))
+        self.boot(1, host='h2')
+        before = self.used()
+        self.compare(self.origin('h2'), left)
+        self.assertEqual(before, self.used())
+
+    def test_operator_who_ends_an_evacuated_assignment_changes_nothing(self):
+        self.report_second_host()
+        left = base.uuids(self.boot(1))
+        self.boot(1, host='h2')
+        before = self.used()
+        releases.end(self.db, left, 'the host is gone')
+        self.assertEqual(before, self.used())
+
+    def test_confirmation_ends_usage_that_another_host_had_ended(self):
+        self.report_second_host()
+        origin = self.restarted()
+        source = base.uuids(self.boot(1))
+        self.boot(1, host='h2')
+        granted = base.uuids(self.claim_destination(1, 'm1', host='h1'))
+        claims.activate(self.db, granted, origin=origin)
+        confirmation.confirm(self.db, claim_obj.MigrationConfirmation(
+            instance_uuid='i1', migration_uuid='m1',
+            source_assignments=tuple(source)), origin)
+        self.assertEqual(
+            [self.used(assignment_uuid=granted[0])[0]['began_at']],
+            [row['ended_at'] for row in self.used(assignment_uuid=source[0])])
+
+    def test_usage_that_may_be_resumed_is_not_exported(self):
+        self.report_second_host()
+        left = base.uuids(self.boot(1))
+        self.boot(1, host='h2')
+        self.assertEqual((), usage_admin.unexported(self.db))
+        releases.release(self.db, left)
+        self.assertEqual(
+            left, [row.uuid for row in usage_admin.unexported(self.db)])
 
     def test_usage_of_others_goes_on(self):
         self.report_second_host()
