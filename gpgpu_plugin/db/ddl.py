@@ -88,19 +88,67 @@ def make_nullable(table: str, column: sa.Column[typing.Any]) -> None:
 
 
 def create_index(name: str, table: str, columns: list[str]) -> None:
-    """Create an index of a table.
+    """Create an index of a small table, whose writers wait.
 
     :raises Conflict: the index exists on other columns
     """
-    for index in sa.inspect(op.get_bind()).get_indexes(table):
+    if not _has_index(op.get_bind(), name, table, columns):
+        op.create_index(name, table, columns)
+
+
+def create_index_online(name: str, table: str, columns: list[str]) -> None:
+    """Create an index of a table while claims write to it.
+
+    PostgreSQL builds it outside of a transaction, so in a session of its own,
+    which sees the schema of the previous migration. A build that was cut
+    leaves an index that is not valid, and that is dropped first. On SQLite
+    writers wait.
+
+    :raises Conflict: the index exists on other columns
+    """
+    bind = op.get_bind()
+    on = f'{name} ON {table} ({", ".join(columns)})'
+    match bind.dialect.name:
+        case 'postgresql':
+            with bind.engine.connect() as connection:
+                connection = connection.execution_options(
+                    isolation_level='AUTOCOMMIT')
+                if _is_invalid(connection, name):
+                    connection.exec_driver_sql(
+                        f'DROP INDEX CONCURRENTLY {name}')
+                if not _has_index(connection, name, table, columns):
+                    connection.exec_driver_sql(
+                        f'CREATE INDEX CONCURRENTLY {on}')
+        case 'mysql' | 'mariadb':
+            if not _has_index(bind, name, table, columns):
+                # Refused, rather than with a lock, if it is impossible.
+                op.execute(f'CREATE INDEX {on} ALGORITHM=INPLACE LOCK=NONE')
+        case _:
+            create_index(name, table, columns)
+
+
+def _is_invalid(connection: sa.Connection, name: str) -> bool:
+    return connection.scalar(
+        sa.text('SELECT indisvalid FROM pg_index '
+                'WHERE indexrelid = to_regclass(:name)'),
+        {'name': name}) is False
+
+
+def _has_index(connection: sa.Connection, name: str, table: str,
+               columns: list[str]) -> bool:
+    """Return whether an index exists.
+
+    :raises Conflict: it is on other columns
+    """
+    for index in sa.inspect(connection).get_indexes(table):
         if index['name'] == name:
             if index['column_names'] != columns or index['unique']:
                 raise _conflict(
                     'index', name,
                     f'it should be on {columns} of {table}, but is on '
                     f'{index["column_names"]}, unique={index["unique"]}')
-            return
-    op.create_index(name, table, columns)
+            return True
+    return False
 
 
 def drop_index(name: str, table: str) -> None:

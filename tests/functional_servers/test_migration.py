@@ -11,6 +11,15 @@
 #    under the License.
 """Migrations on PostgreSQL and MariaDB, whose lock MariaDB has once."""
 
+import contextlib
+import threading
+import time
+
+from oslo_db import exception as db_exc
+
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.db.migrations.versions import v0029_indexes_of_history
+from tests.fixtures import patience
 from tests.functional_db import test_database
 from tests.unit.conductor import base
 from tests.unit.db import test_migration
@@ -30,3 +39,76 @@ class MariaDBMigration(test_database.MariaDBMixin,
 
     functions = ()
     variant = False
+
+
+class PostgreSQLIndexes(test_database.PostgreSQLMixin,
+                        base.ConductorTestCase):
+    """Indexes are built while another transaction writes to their tables."""
+
+    def setUp(self):
+        super().setUp()
+        self.indexes = self.valid()
+        with self.db.engine.begin() as connection:
+            for name in self.indexes:
+                connection.exec_driver_sql(f'DROP INDEX {name}')
+            connection.exec_driver_sql(
+                'UPDATE alembic_version SET version_num = '
+                f"'{v0029_indexes_of_history.down_revision}'")
+
+    def valid(self):
+        """Return the names of the valid indexes of the migration."""
+        with self.db.engine.connect() as connection:
+            names = connection.exec_driver_sql(
+                'SELECT indexrelid::regclass::text FROM pg_index '
+                'WHERE indisvalid ORDER BY 1').scalars().all()
+        wanted = {f'ix_{table}_{"_".join(columns)}' for table, columns
+                  in v0029_indexes_of_history.INDEXES}
+        return [name for name in names if name in wanted]
+
+    @contextlib.contextmanager
+    def writer(self):
+        """Hold a transaction that has written an event."""
+        with self.db.engine.connect() as connection:
+            connection.exec_driver_sql(
+                "INSERT INTO events (kind) VALUES ('claim')")
+            yield
+
+    def is_building(self):
+        with self.db.engine.connect() as connection:
+            return connection.exec_driver_sql(
+                "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' "
+                "AND datname = current_database() AND wait_event_type = "
+                "'Lock' AND query LIKE 'CREATE INDEX%%'").scalar() == 1
+
+    def test_claims_go_on_while_indexes_are_built(self):
+        self.assertEqual([], self.valid())
+        build = threading.Thread(target=migration.sync,
+                                 args=(self.db.engine,))
+        claim = threading.Thread(target=self.boot, daemon=True)
+        with self.writer():
+            build.start()
+            end = time.monotonic() + patience.LONG
+            while not self.is_building() and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertTrue(self.is_building())
+            claim.start()
+            claim.join(patience.LONG)
+            self.assertEqual((False, True),
+                             (claim.is_alive(), build.is_alive()))
+        build.join(patience.LONG)
+        self.assertEqual(self.indexes, self.valid())
+        self.assertEqual({'assigned': 1, 'available': 7}, self.states())
+
+    def test_index_whose_build_was_cut_is_built_again(self):
+        with self.writer(), self.db.engine.connect() as connection:
+            connection = connection.execution_options(
+                isolation_level='AUTOCOMMIT')
+            connection.exec_driver_sql('SET statement_timeout = 200')
+            self.assertRaises(
+                db_exc.DBError, connection.exec_driver_sql,
+                'CREATE INDEX CONCURRENTLY ix_events_request_id ON events '
+                '(request_id)')
+            connection.invalidate()
+        self.assertEqual([], self.valid())
+        self.assertTrue(migration.sync(self.db.engine))
+        self.assertEqual(self.indexes, self.valid())

@@ -64,6 +64,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0018_authors_of_events.py': _MIGRATION,
     'db/migrations/versions/v0019_notifications.py': _MIGRATION,
     'db/migrations/versions/v0028_time_of_sessions.py': _MIGRATION,
+    'db/migrations/versions/v0029_indexes_of_history.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',

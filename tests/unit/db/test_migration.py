@@ -135,8 +135,12 @@ class MigrationMixin:
             case 'mysql':
                 return before
             case _:
-                # Each migration is a transaction of its own.
-                return statements[begin:]
+                # Each migration is a transaction of its own, but an index
+                # that is built concurrently stays.
+                return statements[max(begin, *(
+                    number + 1 for number in range(begin - 1, cut + 1)
+                    if number < begin
+                    or 'CONCURRENTLY' in statements[number])):]
 
     def statements_of_revisions(self):
         """Return the statements of each revision, when nothing cuts them."""

@@ -30,7 +30,3 @@ def upgrade() -> None:
         ddl.add_column('usages', sa.Column(name, kind))
     # The previous version always writes it.
     ddl.make_nullable('usages', sa.Column('ended_at', sa.DateTime()))
-    for columns in (['host', 'ended_at'], ['ended_at'], ['instance_uuid'],
-                    ['exported_at', 'ended_at']):
-        ddl.create_index(
-            f'ix_usages_{"_".join(columns)}', 'usages', columns)

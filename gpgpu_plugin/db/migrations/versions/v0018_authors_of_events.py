@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Author, request, project and reason of events, and indexes to list them."""
+"""Author, request, project and reason of events."""
 
 import sqlalchemy as sa
 
@@ -19,8 +19,6 @@ revision = '0018'
 down_revision = '0017'
 branch_labels = None
 depends_on = None
-
-_INDEXED = ('host', 'kind', 'project_id')
 
 
 def upgrade() -> None:
@@ -32,7 +30,3 @@ def upgrade() -> None:
             sa.Column('count', sa.Integer(), nullable=False,
                       server_default='1')):
         ddl.add_column('events', column)
-    # Without the time in them: the rows of each list are in the order of ids.
-    for name in _INDEXED:
-        ddl.create_index(f'ix_events_{name}_id', 'events', [name, 'id'])
-    ddl.create_index('ix_events_request_id', 'events', ['request_id'])
