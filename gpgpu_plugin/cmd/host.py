@@ -45,7 +45,7 @@ class HostList(reach.Command, lister.Lister):
                 gpgpu_context.admin(), limit=parsed_args.limit,
                 marker=parsed_args.marker),
             ('host', 'node', 'node_uuid', 'devices', 'draining',
-             'reported_at', 'heard_at'))
+             'reported_at', 'heard_at', 'version'))
 
 
 class HostShow(reach.Command, show.ShowOne):

@@ -22,6 +22,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin import version
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import inventory
 from gpgpu_plugin.domain import machine
@@ -118,7 +119,8 @@ class HostSession:
                 host=self._host, node=node, node_uuid=node_uuid,
                 start_uuid=self.start_uuid, identity=identity,
                 expected=expected, generation=self.generation(),
-                superseded=self._superseded, doubted=self._doubted)
+                superseded=self._superseded, doubted=self._doubted,
+                version=version.VERSION)
             try:
                 granted = self._api.begin_session(
                     gpgpu_context.admin(), request)

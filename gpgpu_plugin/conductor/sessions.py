@@ -43,6 +43,10 @@ _HEARD_PRECISION = 60
 nothing else."""
 
 
+_LONGEST_VERSION = 64
+"""Of what a host sends, which may be anything."""
+
+
 class _HostUnknown(Exception):
     """The host begins its first session."""
 
@@ -179,6 +183,8 @@ def _accept(session: orm.Session, host: models.Host,
     if host.start_uuid != request.start_uuid:
         host.session_began_at = event_db.now()
     host.start_uuid = request.start_uuid
+    host.plugin_version = request.version and request.version[
+        :_LONGEST_VERSION]
     host.machine = json.dumps(codec.to_primitive(request.identity))
     host.heard_at = time.time()
     host.takeover = False

@@ -215,6 +215,21 @@ def silent(session: orm.Session, since: float) -> list[str]:
     return _names(session, sa.func.coalesce(models.Host.heard_at, 0) < since)
 
 
+def of_other_versions(session: orm.Session, version: str,
+                      since: float) -> list[tuple[str, str | None]]:
+    """Return name and version of live hosts with another version.
+
+    :param since: only hosts that called since then
+    :returns: the version is None if it is unknown
+    """
+    return list(session.execute(
+        sa.select(models.Host.name, models.Host.plugin_version)
+        .where(models.Host.deleted == 0, models.Host.heard_at >= since,
+               sa.or_(models.Host.plugin_version.is_(None),
+                      models.Host.plugin_version != version))
+        .order_by(models.Host.name)).tuples())
+
+
 def restored(session: orm.Session) -> list[str]:
     """Return the names of live hosts that must report after a restore."""
     return _names(session, models.Host.restored.is_(True))

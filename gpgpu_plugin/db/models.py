@@ -79,7 +79,8 @@ class Host(Base):
     the last scan could not read, for ``host show``. ``reported_at``: when that
     scan arrived, in UTC. ``session``: number of the start of nova-compute that
     speaks for the host, 0 before the first. ``session_began_at``: when that
-    start began it (UTC); NULL: unknown. ``start_uuid``: that start; NULL
+    start began it (UTC); NULL: unknown. ``plugin_version``: of its
+    gpgpu_plugin; NULL: unknown. ``start_uuid``: that start; NULL
     after a restore of the database, when the host must begin a new session.
     ``machine``: JSON of the identity of its machine. ``heard_at``: seconds
     since the epoch when it last called. ``takeover``: the operator allows the
@@ -117,6 +118,7 @@ class Host(Base):
     session: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
     session_began_at: orm.Mapped[datetime.datetime | None]
+    plugin_version: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     start_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     machine: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='{}', server_default=column.EMPTY_OBJECT)

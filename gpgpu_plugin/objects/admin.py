@@ -53,6 +53,7 @@ class HostInfo:
     :ivar restored: the host has to report what it has, since the database was
         restored from a backup
     :ivar draining: no instance gets a device of it
+    :ivar version: of its gpgpu_plugin; None: unknown
     """
 
     host: str
@@ -66,6 +67,7 @@ class HostInfo:
     heard_at: str | None = None
     restored: bool = False
     draining: bool = False
+    version: str | None = None
 
     @property
     def marker(self) -> str:

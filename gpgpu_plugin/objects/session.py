@@ -37,6 +37,7 @@ class SessionRequest:
         place: it must not take it back from a nova-compute that is alive
     :ivar doubted: the database contradicts the host's book, so it must have
         been restored from a backup
+    :ivar version: of its gpgpu_plugin; None: it does not say
     """
 
     host: str
@@ -48,6 +49,7 @@ class SessionRequest:
     generation: int = 0
     superseded: bool = False
     doubted: bool = False
+    version: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ import re
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin import version
 from gpgpu_plugin.cmd.upgrade import result
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
@@ -70,7 +71,7 @@ def _without_revision(tables: list[str]) -> result.Result:
 
 
 def computes(session: orm.Session, timeout: float) -> result.Result:
-    """Check that each host has called recently.
+    """Check that each host has called recently, and has this version.
 
     :param timeout: seconds without a call after which a host is silent
     """
@@ -88,8 +89,17 @@ def computes(session: orm.Session, timeout: float) -> result.Result:
             f'the database was restored, and these hosts have not reported '
             f'what they have since, so that they offer nothing: '
             f'{result.names(restored)}. Start nova-compute there'))
+    others = [
+        f'{name} has {other or "an unknown version"}' for name, other
+        in host_db.of_other_versions(session, version.VERSION, since)]
+    if others:
+        found.append(result.warning(
+            f'this is gpgpu_plugin {version.VERSION}, and '
+            f'{result.names(others)}: upgrade gpgpu_plugin there, or here if '
+            f'it is older, and restart nova-compute there'))
     return result.join(
-        found, f'{host_db.count(session)} hosts are known, and none is silent')
+        found, f'{host_db.count(session)} hosts are known, none is silent, '
+               f'and all have version {version.VERSION}')
 
 
 def _utc(seconds: float) -> str:

@@ -75,7 +75,8 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
         heard_at=None if host.heard_at is None else
         datetime.datetime.fromtimestamp(
             host.heard_at, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ'),
-        restored=host.restored, draining=host.draining)
+        restored=host.restored, draining=host.draining,
+        version=host.plugin_version)
 
 
 def drain(db: api.Database, name: str, *,

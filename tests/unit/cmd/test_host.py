@@ -19,6 +19,7 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import version
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import models
@@ -45,6 +46,11 @@ class HostTest(base.CommandTestCase):
         shown = self.json('host', 'show', 'h1')
         self.assertEqual((1, False), (shown['Session'], shown['Restored']))
         self.assertRegex(shown['Heard At'], r'^\d{4}-.*Z$')
+
+    def test_list_and_show_have_the_version(self):
+        for row in (*self.json('host', 'list'),
+                    self.json('host', 'show', 'h1')):
+            self.assertEqual(version.VERSION, row['Version'])
 
     def test_drain_lists_what_is_left_until_the_host_is_empty(self):
         # No nova-compute answers whether the device is used.

@@ -155,6 +155,14 @@ class BeginTest(SessionCase):
         self.assertTrue(self.begin('s1', 1, doubted=True).restored)
 
 
+    def test_start_says_which_version_the_host_has(self):
+        for start, sent, stored in (
+                ('s1', '1.2.3', '1.2.3'), ('s2', None, None),
+                ('s3', 'x' * 100, 'x' * 64)):
+            self.begin(start, self.number(), version=sent)
+            self.assertEqual(stored, host_admin.show(self.db, 'h1').version)
+
+
 class CheckTest(SessionCase):
 
     def test_call_of_the_present_session_is_taken(self):

@@ -16,6 +16,7 @@ tests/functional_db runs them on PostgreSQL and MariaDB.
 
 import sqlalchemy as sa
 
+from gpgpu_plugin import version
 from gpgpu_plugin.cmd.upgrade import database
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import migration
@@ -78,6 +79,9 @@ class SchemaTest(base.ResultMixin, conductor_base.ConductorTestCase):
                       'database of another service', text)
 
 
+SAME = f'none is silent, and all have version {version.VERSION}'
+
+
 class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def check(self, timeout=900):
@@ -89,7 +93,7 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
             session.execute(sa.update(models.Host).values(**values))
 
     def test_host_that_called_passes(self):
-        self.assertEqual('1 hosts are known, and none is silent',
+        self.assertEqual(f'1 hosts are known, {SAME}',
                          self.success(self.check()))
 
     def test_silent_host_is_named(self):
@@ -105,8 +109,22 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def test_deleted_host_is_neither_counted_nor_silent(self):
         self.set_host(heard_at=None, deleted=sa.literal_column('id'))
-        self.assertEqual('0 hosts are known, and none is silent',
+        self.assertEqual(f'0 hosts are known, {SAME}',
                          self.success(self.check()))
+
+    def test_host_of_another_version_is_named(self):
+        self.set_host(plugin_version='0.0.9')
+        self.assertIn('and h1 has 0.0.9: upgrade',
+                      self.warning(self.check()))
+
+    def test_host_of_an_unknown_version_is_named(self):
+        self.set_host(plugin_version=None)
+        self.assertIn('and h1 has an unknown version: upgrade',
+                      self.warning(self.check()))
+
+    def test_version_of_a_silent_host_does_not_matter(self):
+        self.set_host(plugin_version='0.0.9', heard_at=1000.0)
+        self.assertNotIn('0.0.9', self.warning(self.check()))
 
     def test_host_that_must_report_after_a_restore_is_named(self):
         sessions.mark_restored(self.db)
