@@ -87,6 +87,7 @@ class ResourceTracker:
         self._releases = releases.Releases(
             host, self.assignments, self.flush_releases)
         self.find_orphans = find_orphans
+        self.is_here: Callable[[str], bool] = lambda instance_uuid: True
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
         self._schedule = schedule.Schedule(
@@ -392,7 +393,7 @@ class ResourceTracker:
 
     def _reconcile(self) -> None:
         done = tasks.reconcile(
-            self._host(), self.builds, self.find_orphans)
+            self._host(), self.builds, self.find_orphans, self.is_here)
         if done.repeat:
             self._schedule.require(_T.RECONCILE)
         if done.orphans:

@@ -90,7 +90,8 @@ class Reconciled:
     :ivar listed: all active assignments of the host
     :ivar orphans: the assignments among them that nobody uses any more; their
         releases are pending
-    :ivar used: those that instances use here, by Nova and the hypervisor
+    :ivar used: those that are in use, of instances that are on this host in
+        Nova, unlike one that was evacuated and still has a guest here
     :ivar repeat: whether an instance changed here during the comparison, so
         that its assignments stay until the next one
     """
@@ -269,13 +270,16 @@ def clean(host: host_mod.Host, cleanings: cleanings_mod.Cleanings,
 
 
 def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
-              find_orphans: FindOrphans) -> Reconciled:
+              find_orphans: FindOrphans,
+              is_here: Callable[[str], bool] = lambda instance_uuid: True,
+              ) -> Reconciled:
     """Compare the conductor's assignments with the host's instances.
 
     Afterwards the host's state file has the conductor's list, without orphans
     and with what changed here meanwhile. In doubt an assignment stays.
 
-    :raises Exception: what ``find_orphans`` raises; nothing was changed
+    :param is_here: returns whether Nova has an instance on this host
+    :raises Exception: what they raise; nothing was changed
     """
     builds.begin_comparison()
     changes = host.assignments.changes()
@@ -286,11 +290,14 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
     building = builds.leave_out()
     pending = set(host.assignments.pending())
     unused: set[str] = set()
+    here: set[str] = set()
     for instance_uuid, assigned in _by_instance(
             assignment for assignment in listed
             if assignment.uuid not in pending).items():
         if instance_uuid not in building:
             unused.update(find_orphans(assigned))
+            if is_here(instance_uuid):
+                here.add(instance_uuid)
     # Nova and the hypervisor were asked about one instance after the other. A
     # build that began meanwhile may use what was unused when they answered.
     with builds.lock:
@@ -315,7 +322,7 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
     return Reconciled(listed=listed, orphans=orphans,
                       used=tuple(assignment for assignment in listed
                                  if assignment.uuid not in pending | unused
-                                 and assignment.instance_uuid not in late),
+                                 and assignment.instance_uuid in here - late),
                       repeat=len(orphans) < len(unused))
 
 

@@ -96,7 +96,7 @@ _UUIDS: sa.BindParameter[str] = sa.bindparam('uuids', expanding=True)
 _END = (sa.update(TABLE)
         .where(TABLE.c.assignment_uuid.in_(_UUIDS))
         .values(ended_at=sa.case(
-            (TABLE.c.ended_at < _ALIVE_SINCE, TABLE.c.ended_at),
+            (TABLE.c.ended_at <= _ALIVE_SINCE, TABLE.c.ended_at),
             (TABLE.c.began_at > _AT, TABLE.c.began_at), else_=_AT)))
 _SUSPENDED = (
     sa.select(TABLE.c.assignment_uuid, TABLE.c.instance_uuid)

@@ -69,6 +69,15 @@ def find(assignments: Sequence[claim.Assignment],
     return found
 
 
+def is_here(instance_uuid: str, host: str) -> bool:
+    """Return whether Nova has an instance on this host.
+
+    An evacuated instance is elsewhere, also while its guest is still here.
+    """
+    location = _location(instance_uuid)
+    return location is not None and location.host == host
+
+
 def usage(assignments: Sequence[claim.Assignment],
           domain_of: Callable[[str], liveness.Domain],
           building: Collection[str]) -> tuple[claim.Usage, ...]:

@@ -158,7 +158,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
             self, host: str) -> resource_tracker.ResourceTracker:
         self._gpu_transport = rpc_transport.get_transport(CONF)
         host_class = extensions.load(extensions.HOSTS, self.gpu_host)
-        return resource_tracker.ResourceTracker(
+        tracker = resource_tracker.ResourceTracker(
             CONF, host,
             host_class.for_host(CONF, host, self._gpu_guests()),
             conductor_api.ConductorAPI(
@@ -166,6 +166,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
                 caller=gpgpu_context.CallerKind.HOST, name=host),
             self._gpu_client, functools.partial(
                 orphans.find, domain_of=self._gpu_domain))
+        tracker.is_here = functools.partial(orphans.is_here, host=host)
+        return tracker
 
     def _gpu_guests(self) -> guest.Guests | None:
         """Return what boots guests for cleanings; None: nothing can."""

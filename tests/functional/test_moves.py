@@ -161,16 +161,6 @@ class TwoHostsTest(MovesCase):
             **self.nothing_assigned,
             'guest': self.facts(self.server)['guest']})
 
-    def check_evacuated_usage(self) -> list[tuple[object, ...]]:
-        """Check that usage moved in one second; return what was recorded."""
-        rows = self.listing('usage', 'list', '--instance', self.server['id'])
-        [left] = {row['ended_at'] for row in rows if row['host'] == 'gpu1'}
-        self.assertEqual({(left, None)}, {
-            (row['began_at'], row['ended_at'])
-            for row in rows if row['host'] == 'gpu2'})
-        return [(row['uuid'], row['began_at'], row['ended_at'])
-                for row in rows]
-
     def test_denied(self) -> None:
         self.restart_scheduler('ComputeFilter')
         claim = self.claim_directly('gpu2', 2, 'L40S')
@@ -309,6 +299,16 @@ class EvacuateCase(MovesCase):
 
 class EvacuateTest(EvacuateCase):
     """Evacuation from the first of two hosts."""
+
+    def check_evacuated_usage(self) -> list[tuple[object, ...]]:
+        """Check that usage moved in one second; return what was recorded."""
+        rows = self.listing('usage', 'list', '--instance', self.server['id'])
+        [left] = {row['ended_at'] for row in rows if row['host'] == 'gpu1'}
+        self.assertEqual({(left, None)}, {
+            (row['began_at'], row['ended_at'])
+            for row in rows if row['host'] == 'gpu2'})
+        return [(row['uuid'], row['began_at'], row['ended_at'])
+                for row in rows]
 
     def test_returned_host_releases_devices_of_evacuated_server(self) -> None:
         self.evacuate('done')

@@ -232,9 +232,11 @@ class ReconcileTaskTest(TasksTestCase):
         super().setUp()
         self.builds = builds_mod.Builds(lambda instance_uuid: None)
 
-    def reconcile(self, *listed, builds=(), gone=(), meanwhile=None):
+    def reconcile(self, *listed, builds=(), gone=(), meanwhile=None,
+                  elsewhere=()):
         """Compare with a list.
 
+        :param elsewhere: instances that Nova does not have here
         :param meanwhile: called while Nova is asked
         """
         self.api.host_assignments.return_value = listed
@@ -247,7 +249,20 @@ class ReconcileTaskTest(TasksTestCase):
         with contextlib.ExitStack() as running:
             for instance_uuid in builds:
                 running.enter_context(self.builds.running(instance_uuid))
-            return tasks.reconcile(self.host, self.builds, find_orphans)
+            return tasks.reconcile(
+                self.host, self.builds, find_orphans,
+                lambda instance_uuid: instance_uuid not in elsewhere)
+
+    def test_used_is_what_instances_have_that_are_here(self):
+        """An evacuated one has a guest until Nova destroys it."""
+        stays, orphan, evacuated, pending, built = listed = [
+            make.assignment(uuid=f'a{number}', instance_uuid=f'i{number}')
+            for number in range(1, 6)]
+        self.book.add_pending([pending.uuid])
+        done = self.reconcile(*listed, gone=[orphan.instance_uuid],
+                              elsewhere=[evacuated.instance_uuid],
+                              builds=[built.instance_uuid])
+        self.assertEqual((stays,), done.used)
 
     def test_book_becomes_the_list_without_orphans(self):
         self.book.add('i9', [make.assignment(instance_uuid='i9')])

@@ -51,6 +51,15 @@ class FindTest(base.BaseTestCase):
                 [make.assignment()],
                 lambda uuid: liveness.Domain(self.domain), **kwargs)
 
+    def test_instance_is_where_nova_has_it(self):
+        for location, here in (
+                (liveness.Location(host='h1', task=None), True),
+                (liveness.Location(host='h2', task=None), False),
+                (None, False)):
+            with mock.patch.object(
+                    orphans, '_location', return_value=location):
+                self.assertEqual(here, orphans.is_here('i1', 'h1'))
+
     def test_deleted_instance_uses_nothing(self):
         self.assertEqual({'a1'}, self.find())
         self.assertEqual({'a1'}, self.find({'deleted': True}))

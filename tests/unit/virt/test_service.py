@@ -25,6 +25,7 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import service
 from tests.unit.compute import make
 
@@ -199,6 +200,15 @@ class InitHostTest(ServiceTestCase):
         self.calls.nova.init_host.side_effect = RuntimeError('libvirt')
         self.assertRaises(RuntimeError, self.driver.init_host, 'h1')
         self.assertFalse(self.worker.start.called)
+
+    def test_nova_is_asked_which_instances_are_here(self):
+        self.driver.init_host('h1')
+        with fixtures.MockPatch(
+                'gpgpu_plugin.virt.orphans._location',
+                lambda instance: liveness.Location(
+                    host='h1' if instance == 'i1' else 'h2')):
+            self.assertTrue(self.tracker.is_here('i1'))
+            self.assertFalse(self.tracker.is_here('i2'))
 
     def test_guest_that_may_run_uses_its_assignments(self):
         self.driver.init_host('h1')
