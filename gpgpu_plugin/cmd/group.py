@@ -23,7 +23,11 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd import variant as variant_cmd
 from gpgpu_plugin.domain.allocation import request
+
+_POLICIES = ('host', 'variant', 'allocation_policy', 'policy_source',
+             'cleaning_policy')
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
@@ -67,30 +71,53 @@ class GroupShow(reach.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        found = self.api.group_list(
-            gpgpu_context.admin(), host=parsed_args.host,
-            variant=parsed_args.variant)
-        if not found:
+        groups = {group.variant: group for group in self.api.group_list(
+            gpgpu_context.admin(), host=parsed_args.host)}
+        if parsed_args.variant not in groups:
             raise exception.NotFound(
                 kind='group',
-                name=f'{parsed_args.variant} on {parsed_args.host}')
-        return columns.fields(found[0])
+                name=f'{parsed_args.variant} on {parsed_args.host} (known '
+                     f'there: {", ".join(groups) or "none"})')
+        return columns.fields(groups[parsed_args.variant])
 
 
-class GroupSet(reach.Command, show.ShowOne):
-    """Set the allocation policy of a group."""
+class GroupSet(reach.Command, lister.Lister):
+    """Set the allocation policy of a group, or of all groups of a variant.
+
+    A group has the policy of its variant until it gets one of its own.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_key(parser)
         parser.add_argument(
-            '--allocation-policy', required=True,
+            'host', nargs='?',
+            help='name of the nova-compute service; not with --all-hosts')
+        parser.add_argument('variant', help='name of the variant')
+        parser.add_argument(
+            '--all-hosts', action='store_true',
+            help='set the policy of the variant, which hosts that come later '
+                 'have, too, and unset that of each of its groups')
+        policy = parser.add_mutually_exclusive_group(required=True)
+        policy.add_argument(
+            '--allocation-policy',
             choices=[str(policy) for policy in request.AllocationPolicy],
-            help='prefer packed or spread GPUs where topology does not '
-                 'decide')
+            help='prefer packed (depth_first) or spread (breadth_first) GPUs '
+                 'where topology does not decide')
+        policy.add_argument(
+            '--unset', choices=['allocation-policy'], metavar='FIELD',
+            help='return to what the variant has: allocation-policy')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.group_set(
-            gpgpu_context.admin(), parsed_args.host, parsed_args.variant,
-            parsed_args.allocation_policy))
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        host = parsed_args.host
+        if parsed_args.all_hosts == (host is not None):
+            raise exception.Invalid(
+                field='host', value=host,
+                expected='either the name of a host before the variant, or '
+                         '--all-hosts')
+        api, context = self.api, gpgpu_context.admin()
+        groups = api.group_set(context, host, parsed_args.variant,
+                               parsed_args.allocation_policy)
+        variant_cmd.note_pending(
+            self, api.variant_show(context, parsed_args.variant))
+        return columns.rows(groups, _POLICIES)

@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import pathlib
+import typing
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -35,20 +36,35 @@ from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.objects import admin
 
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
-           'type', 'resource_class', 'mix_policy', 'cleaning_policy',
-           'memory_mib')
+           'type', 'resource_class', 'mix_policy', 'allocation_policy',
+           'cleaning_policy', 'memory_mib')
+_OPTIONS = {'trait': 'traits', **{
+    name.replace('_', '-'): name for name in _FIELDS
+    if name not in ('vendor', 'device', 'type')}}
+"""Fields that can be unset, by option."""
 _HELP = {
+    'vendor': 'PCI ID of the vendor, 4 hex digits (10de is NVIDIA)',
+    'device': 'PCI ID of the device, 4 hex digits; see "pci list"',
+    'subsystem_vendor': 'PCI ID of the board\'s vendor, 4 hex digits '
+                        '(default: any)',
+    'subsystem': 'PCI ID of the board, 4 hex digits; needs '
+                 '--subsystem-vendor (default: any)',
+    'revision': 'PCI revision, 2 hex digits (default: any)',
+    'allocation_policy': 'prefer packed (depth_first) or spread '
+                         '(breadth_first) GPUs where topology does not '
+                         'decide; a group may have another one, see "group '
+                         'set" (default: depth_first)',
     'resource_class': 'resource class of a whole GPU '
                       '(default: CUSTOM_GPU_<name>)',
-    'type': 'kind of device; only gpu',
+    'type': 'kind of device; only gpu (default: gpu)',
     'mix_policy': 'which vGPUs may be on one GPU together: '
-               + ', '.join(capacity.VGPUMixPolicy),
+               + ', '.join(capacity.VGPUMixPolicy) + ' (default: same_type)',
     'cleaning_policy': 'steps that a whole GPU must pass between two tenants: '
                        + ', '.join(cleaning.POLICIES)
                        + ', or at least two steps joined by "+", reset or flr '
-                         'first (flr+settings+canary)',
+                         'first (flr+settings+canary) (default: default)',
     'memory_mib': 'MiB of memory of a whole GPU, all of which a scrub must '
-                  'verify'}
+                  'verify (default: unknown)'}
 _COLUMNS = ('name', *_FIELDS, 'unsupported_ok', 'traits', 'devices',
             'status', 'reason', 'hosts_pending')
 
@@ -60,13 +76,33 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
             '--' + name.replace('_', '-'),
             required=required and name in ('vendor', 'device'),
             type=int if name == 'memory_mib' else str,
-            help=_HELP.get(name, 'PCI ID in hex'))
+            help=_HELP[name])
     parser.add_argument('--trait', action='append', dest='traits',
-                        help='trait of its resource providers, repeatable')
+                        help='trait of its resource providers, such as '
+                             'CUSTOM_FAST, repeatable; they replace all that '
+                             'it has')
     parser.add_argument(
         '--unsupported-ok', action=argparse.BooleanOptionalAction,
         help='offer GPUs that guests normally cannot use as a whole; use it '
              'only if you have a remedy for the reason in "device show"')
+
+
+def _with_defaults(before: admin.VariantInfo,
+                   parsed_args: argparse.Namespace) -> admin.VariantInfo:
+    """Return a variant without the fields that the operator unsets.
+
+    :raises Invalid: one of them is set, too
+    """
+    names = [_OPTIONS[option] for option in parsed_args.unset]
+    for option in parsed_args.unset:
+        if getattr(parsed_args, _OPTIONS[option]) is not None:
+            raise exception.Invalid(
+                field='--unset', value=option,
+                expected=f'a field that --{option} does not set')
+    defaults: dict[str, typing.Any] = {
+        field.name: field.default for field in dataclasses.fields(before)
+        if field.name in names}
+    return dataclasses.replace(before, **defaults)
 
 
 def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
@@ -134,17 +170,28 @@ class VariantShow(reach.Command, show.ShowOne):
 
 
 class VariantSet(reach.Command, show.ShowOne):
-    """Change a variant; while a device is assigned, only its cleaning."""
+    """Change a variant.
+
+    Fields that are not given stay. While one of its devices is assigned,
+    its PCI IDs, type and resource class cannot change; all else can, and
+    instances keep what they have.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_fields(parser, required=False)
+        parser.add_argument(
+            '--unset', action='append', choices=sorted(_OPTIONS), default=[],
+            metavar='FIELD',
+            help='return to the default of a field, repeatable: '
+                 + ', '.join(sorted(_OPTIONS)))
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         api, context = self.api, gpgpu_context.admin()
         before = api.variant_show(context, parsed_args.name)
-        changed = api.variant_set(context, _with_given(before, parsed_args))
+        changed = api.variant_set(context, _with_given(
+            _with_defaults(before, parsed_args), parsed_args), before)
         note_pending(self, changed)
         return columns.fields(changed)
 
@@ -199,15 +246,19 @@ def _missing(wanted: Sequence[rules.Variant],
 
     :raises Conflict: one of them cannot be created; none was
     """
-    different = [variant.name for variant in wanted if variant.name in known
-                 and rules.matters_while_assigned(
-                     known[variant.name].without_devices(), variant)]
+    different = {
+        variant.name: fields for variant in wanted if variant.name in known
+        and (fields := {
+            name.replace('_', ' ') for name in rules.changed(
+                known[variant.name].without_devices(), variant)
+            if name in (*rules.IDENTITY, 'traits', 'mix_policy')})}
     if different:
+        names = ', '.join(sorted(set().union(*different.values())))
         raise exception.Conflict(
             kind='variant', name=', '.join(different),
-            reason='it exists with another ID, resource class, trait or mix '
-                   'policy; nothing was imported (change it with "variant '
-                   'set", or import the others with --only)')
+            reason=f'it exists with another {names}; nothing was imported '
+                   f'(change it with "variant set", or import the others '
+                   f'with --only)')
     missing = [variant for variant in wanted if variant.name not in known]
     for variant in missing:
         catalogue.check_beside(variant, [

@@ -312,11 +312,11 @@ class ConductorManager(conductor_contract.Conductor):
         return variant_admin.show(self._db, name)
 
     def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
-                    ) -> admin.VariantInfo:
+                    before: admin.VariantInfo | None) -> admin.VariantInfo:
         with self._variant_caller(
                 ctxt, 'variant_set', variant.name) as caller:
             return variant_admin.set_(
-                self._by_operator(ctxt), variant, caller)
+                self._by_operator(ctxt), variant, caller, before)
 
     def variant_delete(self, ctxt: _Context, *, name: str) -> None:
         with self._variant_caller(ctxt, 'variant_delete', name) as caller:
@@ -369,10 +369,13 @@ class ConductorManager(conductor_contract.Conductor):
                    ) -> tuple[admin.GroupInfo, ...]:
         return group_admin.list_all(self._db, host, variant, limit, marker)
 
-    def group_set(self, ctxt: _Context, *, host: str, variant: str,
-                  allocation_policy: str) -> admin.GroupInfo:
-        return group_admin.set_(
-            self._by_operator(ctxt), host, variant, allocation_policy)
+    def group_set(self, ctxt: _Context, *, host: str | None, variant: str,
+                  allocation_policy: str | None,
+                  ) -> tuple[admin.GroupInfo, ...]:
+        with self._variant_caller(ctxt, 'group_set', variant) as caller:
+            return group_admin.set_(
+                self._by_operator(ctxt), host, variant, allocation_policy,
+                caller)
 
     def _usage(self, ctxt: _Context) -> assignment_admin.Ask:
         return functools.partial(self._questions.usage, ctxt)

@@ -37,20 +37,20 @@ def sync(session: orm.Session, host_ids: Sequence[int]) -> None:
     A type that no GPU has any more stays as long as Placement may know it.
     """
     rows = {row.id: row for row in group_db.of_hosts(session, host_ids)}
-    enabled = functools.cache(functools.partial(
-        variant_db.keep_enabled_types, session))
+    defaults = functools.cache(functools.partial(
+        variant_db.keep_defaults, session))
     for groups in capacity.load(session, host_ids).values():
         for group in groups:
-            _sync(rows[group.rows.id], group.value, enabled)
+            _sync(rows[group.rows.id], group.value, defaults)
     session.flush()
 
 
 def _sync(row: models.Group, group: group_rules.GroupCapacity,
-          enabled_of: Callable[[int], set[str]]) -> None:
+          defaults: Callable[[int], variant_db.Defaults]) -> None:
     found = group.found_types()
     rows = {known.vgpu_type: known for known in row.types}
     if found.keys() - rows.keys():
-        enabled = enabled_of(row.variant_id)
+        enabled = defaults(row.variant_id).enabled_types
         for name in sorted(found.keys() - rows.keys()):
             rows[name] = models.VGPUType(
                 vgpu_type=name, enabled=name in enabled,

@@ -23,7 +23,8 @@ meanwhile (``reports``). So a host that reports between two chunks, or whose
 devices no chunk saw, is matched correctly.
 
 To enable or disable a vGPU type on all hosts is such a change, too, which sets
-the type in their groups and matches nothing.
+the type in their groups and matches nothing. So is to let all groups have what
+their variant has.
 """
 
 from __future__ import annotations
@@ -224,10 +225,7 @@ def _apply(session: orm.Session, part: _Part) -> list[str] | None:
     hosts = host_db.lock_ids(
         session, part.host_ids, skip_locked=not part.waits)
     live = [host for host in hosts if not host.deleted]
-    changed = (
-        _match(session, change, live) if change.vgpu_type is None
-        else enable(session, live, change.variant_id, change.vgpu_type,
-                    enabled=bool(change.enabled)))
+    changed = _on_hosts(session, change, live)
     if part.waits:
         skipped = part.skipped[1:]
     else:
@@ -237,6 +235,37 @@ def _apply(session: orm.Session, part: _Part) -> list[str] | None:
             host_id for host_id in part.host_ids if host_id not in locked)]
     change.skipped_hosts = json.dumps(skipped)
     return changed
+
+
+def _on_hosts(session: orm.Session, change: models.VariantChange,
+              hosts: Sequence[models.Host]) -> list[str]:
+    """Apply the change to (locked) hosts.
+
+    :returns: names of the hosts that changed
+    """
+    if change.vgpu_type is not None:
+        return enable(session, hosts, change.variant_id, change.vgpu_type,
+                      enabled=bool(change.enabled))
+    changed = _match(session, change, hosts) if change_db.matches(
+        change) else []
+    _inherit(session, change, hosts)
+    return changed
+
+
+def _inherit(session: orm.Session, change: models.VariantChange,
+             hosts: Sequence[models.Host]) -> None:
+    """Let groups of (locked) hosts have what their variant has.
+
+    Claims read it from the group; no host and no scheduler has a copy.
+    """
+    variant = session.get_one(models.Variant, change.variant_id)
+    for group in group_db.of_hosts(session, [host.id for host in hosts]):
+        if group.variant_id != variant.id:
+            continue
+        if change.clears_groups:
+            group.own_policy = False
+        if not group.own_policy:
+            group.allocation_policy = variant.allocation_policy
 
 
 def _match(session: orm.Session, change: models.VariantChange,
@@ -348,7 +377,7 @@ def _undo(session: orm.Session, part: _Part,
     variant.reason = (
         f'instance {instance} got a device of this variant at the same time; '
         f'the {what} was undone. Groups that it had deleted are created '
-        f'again with the default allocation policy and types')
+        f'again with the allocation policy and types of the variant')
     change.last_host_id, change.skipped_hosts = 0, '[]'
     event_db.add(session, 'variant_undo', detail=json.dumps(
         {'name': variant.name, 'reason': variant.reason}))

@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import uuid
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -40,7 +39,6 @@ from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as rules
-from gpgpu_plugin.domain.allocation import request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,11 +154,12 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     devices: dict[int, list[models.Device]] = {host.id: [] for host in hosts}
     for device in device_db.of_hosts(session, list(devices)):
         devices[device.host_id].append(device)
-    enabled = functools.cache(functools.partial(
-        variant_db.keep_enabled_types, session))
+    defaults = functools.cache(functools.partial(
+        variant_db.keep_defaults, session))
 
     def create(host: models.Host, variant: str) -> models.Group:
-        group = _group(host, variants[variant], enabled(variants[variant].id))
+        group = _group(host, variants[variant],
+                       defaults(variants[variant].id))
         session.add(group)
         return group
     used = {
@@ -222,11 +221,11 @@ def _move(host: models.Host, device: models.Device, before: str | None,
 
 
 def _group(host: models.Host, variant: models.Variant,
-           enabled: Collection[str]) -> models.Group:
+           defaults: variant_db.Defaults) -> models.Group:
     return models.Group(
         host_id=host.id, variant=variant,
         provider_uuid=naming.provider_uuid(host.node_uuid, variant.name),
-        allocation_policy=str(request.AllocationPolicy.DEPTH_FIRST),
+        allocation_policy=defaults.allocation_policy,
         types=[models.VGPUType(
             vgpu_type=naming.PASSTHROUGH, listed=True,
-            enabled=naming.PASSTHROUGH in enabled)])
+            enabled=naming.PASSTHROUGH in defaults.enabled_types)])

@@ -154,7 +154,8 @@ class Variant(Base):
     ``cleaning_policy``: what its GPUs must pass between two tenants, a name or
     steps. ``memory_mib``: MiB of memory of a GPU, NULL for unknown.
     ``unsupported_ok``: whether GPUs that no guest can use as a whole are
-    offered all the same.
+    offered all the same. ``allocation_policy``: of groups without one of their
+    own.
     ``enabled_types``: JSON list of the vGPU types that new groups offer.
     ``status``: a domain.variant.Status, whether a change of it is being
     applied to hosts. ``reason``: why its last change was undone, NULL if it
@@ -187,6 +188,8 @@ class Variant(Base):
     memory_mib: orm.Mapped[int | None]
     unsupported_ok: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
+    allocation_policy: orm.Mapped[str] = orm.mapped_column(
+        sa.String(32), default='depth_first', server_default='depth_first')
     enabled_types: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='["passthrough"]',
         server_default=column.PASSTHROUGH_ONLY)
@@ -203,6 +206,8 @@ class VariantChange(Base):
     concerned. ``before``: JSON of the values to which the variant returns if
     the change is undone, NULL if it was created. ``vgpu_type``, ``enabled``:
     the type that is being enabled or disabled, NULL if that is not the change.
+    ``clears_groups``: the change is that groups lose what they have of their
+    own.
     ``last_host_id``: hosts up to this id are done, but for
     ``skipped_hosts``: JSON list of the ids of hosts that were locked, to be
     done one by one.
@@ -220,6 +225,8 @@ class VariantChange(Base):
     before: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     vgpu_type: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     enabled: orm.Mapped[bool | None]
+    clears_groups: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
     last_host_id: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
     skipped_hosts: orm.Mapped[str] = orm.mapped_column(
@@ -231,7 +238,8 @@ class Group(Base):
 
     ``host_id``, ``variant_id``: the host and the variant. ``provider_uuid``:
     the resource provider. ``allocation_policy``: which GPUs a claim takes if
-    the flavor does not say.
+    the flavor does not say. ``own_policy``: the group has it of its own, and
+    not from its variant.
 
     Unique key: one group for each host and variant. Index ``variant_id``: a
     variant is changed and deleted together with its groups.
@@ -247,6 +255,8 @@ class Group(Base):
     provider_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     allocation_policy: orm.Mapped[str] = orm.mapped_column(
         sa.String(32), default='depth_first', server_default='depth_first')
+    own_policy: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
     variant: orm.Mapped[Variant] = orm.relationship(lazy='joined')
     types: orm.Mapped[list[VGPUType]] = orm.relationship(
         cascade='all, delete-orphan', order_by='VGPUType.id')

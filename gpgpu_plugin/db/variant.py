@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 
@@ -27,7 +28,7 @@ from gpgpu_plugin.domain import variant as rules
 
 _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
         'type', 'resource_class', 'mix_policy', 'cleaning_policy',
-        'memory_mib', 'unsupported_ok')
+        'memory_mib', 'unsupported_ok', 'allocation_policy')
 
 COLUMNS = tuple(models.Base.metadata.tables['variants'].c[name]
                 for name in ('name', 'traits', *_IDS))
@@ -110,13 +111,27 @@ def enabled_types(row: models.Variant) -> set[str]:
     return set(json.loads(row.enabled_types))
 
 
-def keep_enabled_types(session: orm.Session, variant_id: int) -> set[str]:
-    """Return the types that new groups offer until the transaction ends.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What groups of a variant have if they have nothing of their own.
 
-    Who changes them meanwhile waits, and then finds the groups that this
+    :ivar enabled_types: ``passthrough`` among them
+    """
+
+    enabled_types: frozenset[str]
+    allocation_policy: str
+
+
+def keep_defaults(session: orm.Session, variant_id: int) -> Defaults:
+    """Return what new groups have until the transaction ends.
+
+    Who changes it meanwhile waits, and then finds the groups that this
     transaction adds.
     """
-    return set(json.loads(session.scalars(
-        sa.select(models.Variant.enabled_types)
+    types, policy = session.execute(
+        sa.select(models.Variant.enabled_types,
+                  models.Variant.allocation_policy)
         .where(models.Variant.id == variant_id)
-        .with_for_update(read=True)).one()))
+        .with_for_update(read=True)).tuples().one()
+    return Defaults(enabled_types=frozenset(json.loads(types)),
+                    allocation_policy=policy)

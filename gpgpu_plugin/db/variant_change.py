@@ -55,6 +55,19 @@ def add_type(session: orm.Session, row: models.Variant, vgpu_type: str, *,
     return change
 
 
+def add_clearing(session: orm.Session,
+                 row: models.Variant) -> models.VariantChange:
+    """Add that all groups of a variant lose what they have of their own."""
+    change = add(session, row, rules.Status.APPLYING, [], None)
+    change.clears_groups = True
+    return change
+
+
+def matches(change: models.VariantChange) -> bool:
+    """Return whether devices may change their groups."""
+    return change.vgpu_type is None and not change.clears_groups
+
+
 def before(change: models.VariantChange) -> rules.Variant | None:
     """Return to what the variant returns if the change is undone."""
     if change.before is None:
@@ -111,12 +124,12 @@ def next_hosts(session: orm.Session, change: models.VariantChange,
                limit: int | None = None) -> list[int]:
     """Return the ids of the next hosts that a change concerns, in order.
 
-    Those are hosts that have a group of the variant and, unless only a type
-    changes, hosts with devices of its ids, or of which the ids are unknown.
+    Those are hosts that have a group of the variant and, unless only groups
+    change, hosts with devices of its ids, or of which the ids are unknown.
     """
     pairs: list[tuple[str | None, str | None]] = (
         [(None, None), *map(tuple, json.loads(change.ids))]
-        if change.vgpu_type is None else [])
+        if matches(change) else [])
     found = set(group_db.host_ids_of_variant(
         session, change.variant_id, change.last_host_id, limit))
     for vendor, product in pairs:

@@ -21,6 +21,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.vgpu import capacity
 
 TYPES = ('gpu',)
@@ -29,6 +30,12 @@ _OPTIONAL = ('subsystem_vendor', 'subsystem', 'revision')
 # MiB; ten times what one GPU has today.
 _LARGEST_MEMORY = 4 * 1024 ** 2
 _IDS = ('vendor', 'device', *_OPTIONAL)
+
+IDENTITY = (*_IDS, 'type', 'resource_class')
+"""Fields that say which devices a variant has, and what instances of them
+were allocated. They cannot change while one is assigned."""
+OFFER = ('traits', 'mix_policy', 'unsupported_ok')
+"""Fields that change what groups offer, to later instances alone."""
 
 
 class Status(enum.StrEnum):
@@ -63,6 +70,7 @@ class Variant:
         verify; None: unknown
     :ivar unsupported_ok: whether hardware that no guest can use as a whole is
         offered all the same (domain.unsupported)
+    :ivar allocation_policy: of groups that have none of their own
     """
 
     name: str
@@ -78,6 +86,7 @@ class Variant:
     cleaning_policy: str = cleaning.DEFAULT
     memory_mib: int | None = None
     unsupported_ok: bool = False
+    allocation_policy: str = request.AllocationPolicy.DEPTH_FIRST.value
 
     @property
     def specificity(self) -> int:
@@ -120,6 +129,7 @@ def check(variant: Variant) -> Variant:
         raise exception.Invalid(
             field='mix_policy', value=variant.mix_policy,
             expected='one of ' + ', '.join(capacity.VGPUMixPolicy))
+    request.check_allocation_policy(variant.allocation_policy)
     cleaning.check_policy(variant.cleaning_policy)
     if variant.memory_mib is not None and not (
             0 < variant.memory_mib <= _LARGEST_MEMORY):
@@ -138,15 +148,11 @@ def check(variant: Variant) -> Variant:
             naming.check_trait(trait) for trait in variant.traits})))
 
 
-def matters_while_assigned(before: Variant, after: Variant) -> bool:
-    """Return whether a change concerns devices that are assigned.
-
-    How they will be cleaned does not, and they are in guests already,
-    supported or not.
-    """
-    return before != dataclasses.replace(
-        after, cleaning_policy=before.cleaning_policy,
-        memory_mib=before.memory_mib, unsupported_ok=before.unsupported_ok)
+def changed(before: Variant, after: Variant) -> tuple[str, ...]:
+    """Return the names of the fields in which two variants differ."""
+    return tuple(
+        field.name for field in dataclasses.fields(Variant)
+        if getattr(before, field.name) != getattr(after, field.name))
 
 
 def match(variants: Iterable[Variant],

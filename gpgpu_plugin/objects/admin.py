@@ -77,13 +77,18 @@ class HostInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupInfo:
-    """A group, with its capacity in whole GPUs."""
+    """A group, with its capacity in whole GPUs.
+
+    :ivar policy_source: ``group`` or ``variant``, of which the allocation
+        policy is
+    """
 
     host: str
     variant: str
     resource_class: str
     provider_uuid: str
     allocation_policy: str
+    policy_source: str
     cleaning_policy: str
     total: int
     reserved: int

@@ -300,8 +300,10 @@ class ConductorAPI(_Conductor):
         return self._call(_Conductor.variant_show, ctxt, name=name)
 
     def variant_set(self, ctxt: _Context, variant: admin.VariantInfo,
+                    before: admin.VariantInfo | None = None,
                     ) -> admin.VariantInfo:
-        return self._call(_Conductor.variant_set, ctxt, variant=variant)
+        return self._call(_Conductor.variant_set, ctxt, variant=variant,
+                          before=before)
 
     def variant_delete(self, ctxt: _Context, name: str) -> None:
         self._call(_Conductor.variant_delete, ctxt, name=name)
@@ -358,8 +360,9 @@ class ConductorAPI(_Conductor):
             _Conductor.group_list, ctxt, host=host, variant=variant,
             limit=limit, marker=marker), limit, marker)
 
-    def group_set(self, ctxt: _Context, host: str, variant: str,
-                  allocation_policy: str) -> admin.GroupInfo:
+    def group_set(self, ctxt: _Context, host: str | None, variant: str,
+                  allocation_policy: str | None,
+                  ) -> tuple[admin.GroupInfo, ...]:
         return self._call(
             _Conductor.group_set, ctxt, host=host, variant=variant,
             allocation_policy=allocation_policy)

@@ -325,14 +325,17 @@ class Conductor(history_contract.History, typing.Protocol):
 
     @caller.operators(once=True)
     def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
-                    ) -> admin.VariantInfo:
+                    before: admin.VariantInfo | None) -> admin.VariantInfo:
         """Replace the fields of the variant that has this name.
 
-        Until all hosts have the new fields, its devices cannot be claimed, if
-        more than cleaning_policy, memory_mib or unsupported_ok changes.
+        If one of domain.variant.IDENTITY changes, its devices cannot be
+        claimed until all hosts have the new fields. Other fields can change
+        while its devices are assigned; instances keep what they have.
 
+        :param before: as the caller read it; None: whatever it is
         :raises NotFound: no variant has this name
-        :raises Conflict: as for variant_delete or variant_create
+        :raises Conflict: somebody else changed it since, or as for
+            variant_create and, where the identity changes, variant_delete
         """
 
     @caller.operators(once=True)
@@ -433,12 +436,21 @@ class Conductor(history_contract.History, typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def group_set(self, ctxt: _Context, *, host: str, variant: str,
-                  allocation_policy: str) -> admin.GroupInfo:
-        """Set the allocation policy of a group.
+    def group_set(self, ctxt: _Context, *, host: str | None, variant: str,
+                  allocation_policy: str | None,
+                  ) -> tuple[admin.GroupInfo, ...]:
+        """Set the allocation policy of a group, or of all of a variant.
 
-        :raises NotFound: no such group
+        Without a host this is a change of the variant, which may reach hosts
+        after the answer. No group then has a policy of its own.
+
+        :param host: None for all hosts, including those that report later
+        :param allocation_policy: None for the variant's
+        :returns: the group, or the first ones, at most one page
+        :raises NotFound: no such group or variant
         :raises Invalid: not a domain.allocation.request.AllocationPolicy
+        :raises Conflict: the last change of the variant is not applied to
+            all hosts
         """
 
     @caller.operators()

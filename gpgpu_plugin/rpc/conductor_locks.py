@@ -45,7 +45,8 @@ def key(method: str, arguments: Mapping[str, typing.Any]) -> str | None:
         if method == 'begin_session':
             return str(arguments['request']['host'])
         if method in _OF_HOST:
-            return str(arguments['host'])
+            host = arguments['host']
+            return HOSTS if host is None else str(host)
     except (KeyError, TypeError):
         # The endpoint refuses it.
         return None

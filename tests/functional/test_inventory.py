@@ -83,6 +83,53 @@ class InventoryTest(cloud.GpuCloud):
         self.wait_states(available=8)
 
 
+    def test_offer_of_a_variant_in_use_changes_and_its_server_stays(
+            self) -> None:
+        self.manage('variant', 'set', 'H100', '--cleaning-policy',
+                    'reset-only')
+        server = self.boot(self.flavor(H100=1))
+        devices = self.devices_of(server)
+        allocations = self.usage()
+        self.manage('variant', 'set', 'H100', '--trait', 'CUSTOM_FAST',
+                    '--mix-policy', 'any_mix', '--cleaning-policy',
+                    'default')
+        self.wait_for(lambda: 'CUSTOM_FAST' in self._get_provider_traits(
+            self.provider()), 'the trait in Placement')
+        self.assertEqual((devices, allocations),
+                         (self.devices_of(server), self.usage()))
+        self.assertEqual('ACTIVE', self.api.get_server(
+            server['id'])['status'])
+        refused = self.assertRaises(
+            cloud_views.CommandFailed, self.manage, 'variant', 'set',
+            'H100', '--device', '1111')
+        self.assertIn('device cannot change', str(refused))
+        flavor = self.flavor_of({'resources:CUSTOM_GPU_H100': '1',
+                                 'trait:CUSTOM_FAST': 'required'})
+        self.boot(flavor)
+        self.manage('variant', 'set', 'H100', '--unset', 'trait')
+        self.wait_for(lambda: 'CUSTOM_FAST' not in self._get_provider_traits(
+            self.provider()), 'no such trait in Placement')
+        self.boot(flavor, 'ERROR')
+        self.assertEqual(devices, self.devices_of(server))
+        [device] = self.devices('--used-by', server['id'])
+        self.delete(server)
+        self.wait_states(available=7, assigned=1)
+        # What is required now is required of its GPU.
+        [record] = self.listing('device', 'history', device['uuid'])
+        self.assertEqual('default', record['policy'])
+
+    def test_policy_of_all_hosts_is_that_of_a_group_without_its_own(
+            self) -> None:
+        server = self.boot(self.flavor(H100=1))
+        devices = self.devices_of(server)
+        self.manage('group', 'set', '--all-hosts', 'H100',
+                    '--allocation-policy', 'breadth_first')
+        shown = self.listing('group', 'show', 'gpu1', 'H100')
+        self.assertEqual(('breadth_first', 'variant'), (
+            shown['allocation_policy'], shown['policy_source']))
+        self.assertEqual(devices, self.devices_of(server))
+
+
 class VariantTest(cloud.GpuCloud):
     """One HGX server without variants."""
 

@@ -279,9 +279,10 @@ class FirstReport(base.ConductorTestCase):
 
 
 class FirstTypes(base.ConductorTestCase):
-    """A host that reports first while an operator disables a type."""
+    """A host that reports first while an operator sets what groups have."""
 
-    def test_type_that_is_disabled_meanwhile_is_disabled_there_too(self):
+    def meanwhile(self, change, *args, **kwargs):
+        """Change something before the report of h2 is committed."""
         stored, go_on = threading.Event(), threading.Event()
         sync = type_sync.sync
 
@@ -294,9 +295,7 @@ class FirstTypes(base.ConductorTestCase):
             'gpgpu_plugin.conductor.type_sync.sync', wait))
         reporter = threading.Thread(target=self.report_second_host)
         operator = threading.Thread(
-            target=vgpu_type_admin.set_enabled,
-            args=(self.db, 'H100', 'passthrough', None),
-            kwargs={'enabled': False})
+            target=change, args=(self.db, *args), kwargs=kwargs)
         reporter.start()
         self.addCleanup(reporter.join)
         self.addCleanup(go_on.set)
@@ -308,9 +307,27 @@ class FirstTypes(base.ConductorTestCase):
         go_on.set()
         operator.join(300)
         reporter.join(300)
+
+    def test_type_that_is_disabled_meanwhile_is_disabled_there_too(self):
+        self.meanwhile(vgpu_type_admin.set_enabled, 'H100', 'passthrough',
+                       None, enabled=False)
         self.assertEqual({'h1': False, 'h2': False}, {
             info.host: info.enabled
             for info in vgpu_type_admin.list_all(self.db)})
+
+    def test_policy_that_all_hosts_get_meanwhile_is_had_there_too(self):
+        self.meanwhile(group_admin.set_, None, 'H100', 'breadth_first')
+        self.assertEqual({'h1': 'breadth_first', 'h2': 'breadth_first'}, {
+            info.host: info.allocation_policy
+            for info in group_admin.list_all(self.db)})
+
+    def test_policy_of_the_variant_set_meanwhile_is_had_there_too(self):
+        self.meanwhile(variant_admin.set_, dataclasses.replace(
+            variant_admin.show(self.db, 'H100'),
+            allocation_policy='breadth_first'))
+        self.assertEqual({'h1': 'breadth_first', 'h2': 'breadth_first'}, {
+            info.host: info.allocation_policy
+            for info in group_admin.list_all(self.db)})
 
 
 class PurgeBesideLock(base.ConductorTestCase):
@@ -408,6 +425,55 @@ class BesideClaims(changes.ChangeCase):
         self.assertEqual(['S', 'S', 'H100'], self.variants())
 
 
+class OfferBesideClaims(changes.ChangeCase):
+    """What a variant offers changes beside claims of its devices."""
+
+    count = 3
+
+    def test_claim_before_a_hosts_turn_neither_waits_nor_undoes_it(self):
+        variant_admin.create(self.db, changes.H100)
+        with self.db.writer() as session:
+            host_db.lock(session, 'h1')
+            variant_admin.set_(self.db, dataclasses.replace(
+                changes.H100, traits=('CUSTOM_X',), mix_policy='any_mix',
+                allocation_policy='breadth_first'), changes.LATE)
+            self.assertEqual(['h2'], self.advance())
+            self.claim(1, 'i2', host='h2')
+            self.claim(1, 'i3', host='h3')
+        self.claim(1, 'i1', host='h1')
+        self.run_all()
+        info = variant_admin.show(self.db, 'H100')
+        self.assertEqual(('ready', None, ('CUSTOM_X',)), (
+            info.status, info.reason, info.traits))
+        self.assertEqual(['i1', 'i2', 'i3'], [
+            device.used_by for device in device_admin.list_all(self.db)])
+        self.assertEqual({'breadth_first'}, {
+            group.allocation_policy
+            for group in group_admin.list_all(self.db)})
+
+    def test_two_operators_do_not_undo_each_others_changes(self):
+        read = variant_admin.create(self.db, changes.H100)
+        results = []
+
+        def set_(**fields):
+            try:
+                results.append(variant_admin.set_(
+                    self.db, dataclasses.replace(read, **fields), read=read))
+            except exception.Conflict as exc:
+                results.append(exc)
+        operators = [
+            threading.Thread(target=set_, kwargs={'traits': ('CUSTOM_X',)}),
+            threading.Thread(target=set_, kwargs={'memory_mib': 1})]
+        for operator in operators:
+            operator.start()
+        for operator in operators:
+            operator.join(300)
+        [refused] = [result for result in results
+                     if isinstance(result, exception.Conflict)]
+        [done] = [result for result in results if result is not refused]
+        self.assertEqual(done, variant_admin.show(self.db, 'H100'))
+
+
 def _on(mixin, *cases):
     """Derive each test case for the server of the mixin."""
     return {name: type(name, (mixin, case), {'__module__': __name__})
@@ -442,7 +508,8 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
         test_variant.VariantTest, test_variant.PendingTest,
         changes.ChunkTest, changes.ReportTest, changes.ClaimTest,
-        changes.TypeTest, changes.CrashTest, changes.TwoConductorsTest,
+        changes.PolicyTest, changes.TypeTest, changes.CrashTest,
+        changes.TwoConductorsTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
         test_host.VGPUHostTest,
         test_scheduler_feed.ChangesTest, test_scheduler_feed.PageTest,
@@ -451,11 +518,12 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
         FirstReport, FirstTypes, PurgeBesideLock, BesideClaims,
+        OfferBesideClaims,
         RepeatedBesideLocks, test_repeated_reports.RepeatedTest,
         upgrade_database.SchemaTest, upgrade_database.ComputesTest,
         upgrade_keys.OfCallersTest))
 del BesideClaims, BusyHost, FirstReport, FirstTypes, LateCommit
-del PurgeBesideLock, RepeatedBesideLocks, _mixin
+del OfferBesideClaims, PurgeBesideLock, RepeatedBesideLocks, _mixin
 
 
 class JITTest(PostgreSQLMixin, base.ConductorTestCase):

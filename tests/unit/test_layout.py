@@ -66,6 +66,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0028_time_of_sessions.py': _MIGRATION,
     'db/migrations/versions/v0029_indexes_of_history.py': _MIGRATION,
     'db/migrations/versions/v0030_versions_of_hosts.py': _MIGRATION,
+    'db/migrations/versions/v0025_defaults_of_variants.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',

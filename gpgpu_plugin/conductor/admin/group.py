@@ -13,21 +13,22 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import group as group_rules
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin as objects
 
 
@@ -39,7 +40,7 @@ def list_all(db: api.Database, host: str | None = None,
         found = group_db.listed(
             session, pages.size(limit), host, variant, marker)
         loaded = {
-            group.rows.id: group.value
+            group.rows.id: group
             for groups in capacity.load(
                 session, {row.id for row, _ in found}).values()
             for group in groups}
@@ -47,8 +48,9 @@ def list_all(db: api.Database, host: str | None = None,
                      for row, group in found)
 
 
-def info(host: str, group: group_rules.GroupCapacity) -> objects.GroupInfo:
+def info(host: str, loaded: capacity.LoadedGroup) -> objects.GroupInfo:
     """Return a group as operators see it."""
+    group = loaded.value
     whole = group.by_name[naming.PASSTHROUGH]
     desired = group.desired(whole)
     return objects.GroupInfo(
@@ -56,6 +58,7 @@ def info(host: str, group: group_rules.GroupCapacity) -> objects.GroupInfo:
         resource_class=group.variant.resource_class,
         provider_uuid=group.provider_uuid,
         allocation_policy=group.allocation_policy,
+        policy_source='group' if loaded.rows.own_policy else 'variant',
         cleaning_policy=group.variant.cleaning_policy,
         total=desired.total if desired else 0,
         reserved=desired.reserved if desired else 0,
@@ -63,28 +66,75 @@ def info(host: str, group: group_rules.GroupCapacity) -> objects.GroupInfo:
         assigned=group.assigned(whole), states=group.shown_states())
 
 
-def set_(db: api.Database, host_name: str, variant: str,
-         allocation_policy: str) -> objects.GroupInfo:
-    """Set a group's allocation policy (ConductorAPI.group_set)."""
-    if allocation_policy not in list(request_mod.AllocationPolicy):
-        raise exception.Invalid(
-            field='allocation policy', value=allocation_policy,
-            expected='one of ' + ', '.join(request_mod.AllocationPolicy))
+def set_(db: api.Database, host: str | None, variant: str,
+         allocation_policy: str | None,
+         caller: variant_changes.Caller = variant_changes.PATIENT,
+         ) -> tuple[objects.GroupInfo, ...]:
+    """Set the allocation policy of one group, or of all of a variant.
 
-    def work(session: orm.Session) -> objects.GroupInfo:
-        host = host_db.lock(session, host_name)
-        if host is None:
-            raise exception.NotFound(kind='host', name=host_name)
-        for group in capacity.load(session, [host.id])[host.id]:
-            if group.value.variant.name == variant:
-                row = session.get_one(models.Group, group.rows.id)
-                row.allocation_policy = allocation_policy
-                event_db.add(session, 'group_set', host_name, detail=(
-                    f'{variant}: allocation policy {allocation_policy}'))
-                return info(host.name, dataclasses.replace(
-                    group.value,
-                    allocation_policy=request_mod.AllocationPolicy(
-                        allocation_policy)))
+    On all hosts this is a change of the variant, which locks a chunk of them
+    at a time (``variant_changes``). See Conductor.group_set.
+    """
+    if allocation_policy is not None:
+        request.check_allocation_policy(allocation_policy)
+    if host is None:
+        change_id = db.write(functools.partial(
+            _set_everywhere, variant=variant,
+            allocation_policy=allocation_policy, caller=caller))
+        variant_changes.apply(db, change_id, caller)
+    else:
+        db.write(functools.partial(
+            _set_on, host_name=host, variant=variant,
+            allocation_policy=allocation_policy, caller=caller))
+    return list_all(db, host, variant)
+
+
+def _set_everywhere(session: orm.Session, variant: str,
+                    allocation_policy: str | None,
+                    caller: variant_changes.Caller) -> int:
+    """Set the policy of a variant, which hosts that report later have, too.
+
+    :returns: id of the change after which no group has one of its own
+    """
+    host_db.lock_row(session, 'variants')
+    row = variant_db.get(session, variant)
+    variant_changes.check_settled(session, row)
+    if allocation_policy is not None:
+        row.allocation_policy = allocation_policy
+    change = change_db.add_clearing(session, row)
+    event_db.add(session, 'group_set', detail=(
+        f'{variant} on all hosts: allocation policy {row.allocation_policy}, '
+        f'of the variant'))
+    caller.check_wanted()
+    return change.id
+
+
+def _set_on(session: orm.Session, host_name: str, variant: str,
+            allocation_policy: str | None,
+            caller: variant_changes.Caller) -> None:
+    """Set the policy of one group; None: that of its variant."""
+    host = host_db.lock(session, host_name)
+    if host is None:
+        raise exception.NotFound(kind='host', name=host_name)
+    row = group_db.of_variant(session, host.id, variant)
+    if row is None:
         raise exception.NotFound(
-            kind='group', name=f'{variant} on {host_name}')
-    return db.write(work)
+            kind='group',
+            name=f'{variant} on {host_name} (known there: '
+                 f'{_known(session, host.id)})')
+    # Else it could be set before or after the host's turn.
+    change = change_db.of_variant(session, row.variant_id)
+    if change is not None and change.clears_groups:
+        variant_changes.check_settled(session, row.variant)
+    row.own_policy = allocation_policy is not None
+    row.allocation_policy = allocation_policy or row.variant.allocation_policy
+    event_db.add(session, 'group_set', host_name, detail=(
+        f'{variant}: allocation policy {row.allocation_policy}, of the '
+        f'{"group" if row.own_policy else "variant"}'))
+    caller.check_wanted()
+
+
+def _known(session: orm.Session, host_id: int) -> str:
+    return ', '.join(
+        group.variant.name for group in group_db.of_hosts(session, [host_id])
+        ) or 'none'

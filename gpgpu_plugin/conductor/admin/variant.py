@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
 from sqlalchemy import orm
 
@@ -86,7 +87,7 @@ def create(db: api.Database, view: objects.VariantInfo,
 
 def set_(db: api.Database, view: objects.VariantInfo,
          caller: variant_changes.Caller = variant_changes.PATIENT,
-         ) -> objects.VariantInfo:
+         read: objects.VariantInfo | None = None) -> objects.VariantInfo:
     """Replace a variant's fields (ConductorAPI.variant_set)."""
     value = rules.check(view.without_devices())
 
@@ -94,10 +95,16 @@ def set_(db: api.Database, view: objects.VariantInfo,
         variant_db.lock(session)
         row = variant_db.get(session, value.name)
         before = variant_db.to_domain(row)
+        if read is not None and read.without_devices() != before:
+            raise exception.Conflict(
+                kind='variant', name=row.name,
+                reason='somebody else changed it at the same time; nothing '
+                       'was changed now; try again')
         variant_changes.check_settled(session, row)
-        matters = rules.matters_while_assigned(before, value)
-        if matters:
-            _check_unused(session, row)
+        changed = rules.changed(before, value)
+        identity = [name for name in changed if name in rules.IDENTITY]
+        if identity:
+            _check_unused(session, row, identity)
         rules.check_beside(value, [
             other for other in _others(session)
             if other.name != value.name])
@@ -106,10 +113,10 @@ def set_(db: api.Database, view: objects.VariantInfo,
             dataclasses.asdict(value)))
         change = change_db.add(
             session, row, rules.Status.CHANGING, [before, value], before,
-        ) if matters else change_db.add(
+        ) if identity else change_db.add(
             session, row, rules.Status.APPLYING, [value],
             # What groups offer changes, even where no device moves.
-            before if before.unsupported_ok != value.unsupported_ok else None)
+            None if set(rules.OFFER).isdisjoint(changed) else before)
         caller.check_wanted()
         return change.id
     variant_changes.apply(db, db.write(work), caller)
@@ -144,9 +151,22 @@ def _others(session: orm.Session) -> list[rules.Variant]:
         *(value for value in changes if value is not None)]
 
 
-def _check_unused(session: orm.Session, row: models.Variant) -> None:
+def _check_unused(session: orm.Session, row: models.Variant,
+                  fields: Sequence[str] = ()) -> None:
+    """Refuse to delete a variant in use, or to change what it is.
+
+    :param fields: those that would change; none: it is to be deleted
+    :raises Conflict: it says which fields can change and how to go on
+    """
     instance = assignment_db.instance_of_variant(session, row.id)
-    if instance is not None:
-        raise exception.Conflict(
-            kind='variant', name=row.name,
-            reason=f'instance {instance} has a device of this variant')
+    if instance is None:
+        return
+    names = ', '.join(name.replace('_', ' ') for name in fields)
+    why = (f'{names} cannot change meanwhile, all other fields can'
+           if fields else 'it cannot be deleted meanwhile')
+    raise exception.Conflict(
+        kind='variant', name=row.name,
+        reason=f'instance {instance} has a device of this variant, so that '
+               f'{why}; "gpgpu-manage device list --variant {row.name} '
+               f'--state assigned" lists such instances: delete them or '
+               f'resize them to another flavor, and try again')

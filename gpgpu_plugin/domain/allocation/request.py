@@ -56,6 +56,17 @@ class Topology(enum.StrEnum):
     SAME_SWITCH = 'same_switch'
 
 
+def check_allocation_policy(policy: str) -> None:
+    """Refuse what is no allocation policy.
+
+    :raises Invalid: the message names the policies
+    """
+    if policy not in list(AllocationPolicy):
+        raise exception.Invalid(
+            field='allocation policy', value=policy,
+            expected='one of ' + ', '.join(AllocationPolicy))
+
+
 class NUMAPolicy(enum.StrEnum):
     """Policy for sharing NUMA nodes between GPUs and the guest's memory."""
 

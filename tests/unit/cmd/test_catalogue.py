@@ -202,7 +202,7 @@ class ImportTest(cmd_base.CommandTestCase):
         self.manage('variant', 'create', 'A100', '--vendor', '10de',
                     '--device', '20b2')
         err = self.refused('variant', 'import', self.path)
-        self.assertIn('variant A100: it exists with another ID', err)
+        self.assertIn('variant A100: it exists with another device;', err)
         self.assertIn('nothing was imported', err)
         self.assertEqual(['A100'], self.names())
 

@@ -43,20 +43,56 @@ class GroupTest(base.CommandTestCase):
         self.assertIn('available 5', self.done('group', 'show', 'h1', 'H100'))
 
     def test_set_changes_the_allocation_policy(self):
-        shown = self.json('group', 'set', 'h1', 'H100',
-                          '--allocation-policy', 'breadth_first')
-        self.assertEqual('breadth_first', shown['Allocation Policy'])
+        [shown] = self.json('group', 'set', 'h1', 'H100',
+                            '--allocation-policy', 'breadth_first')
+        self.assertEqual(('breadth_first', 'group'), (
+            shown['Allocation Policy'], shown['Policy Source']))
         self.assertEqual('breadth_first', self.json(
             'group', 'list')[0]['Allocation Policy'])
 
+    def test_set_for_all_hosts_is_a_default_of_the_variant(self):
+        self.done('group', 'set', 'h1', 'H100', '--allocation-policy',
+                  'depth_first')
+        [row] = self.json('group', 'set', '--all-hosts', 'H100',
+                          '--allocation-policy', 'breadth_first')
+        self.assertEqual(
+            ('h1', 'breadth_first', 'variant'),
+            (row['Host'], row['Allocation Policy'], row['Policy Source']))
+        self.assertEqual('breadth_first', self.json(
+            'variant', 'show', 'H100')['Allocation Policy'])
+
+    def test_policy_of_a_group_is_unset(self):
+        self.done('variant', 'set', 'H100', '--allocation-policy',
+                  'breadth_first')
+        self.done('group', 'set', 'h1', 'H100', '--allocation-policy',
+                  'depth_first')
+        [row] = self.json('group', 'set', 'h1', 'H100', '--unset',
+                          'allocation-policy')
+        self.assertEqual(('breadth_first', 'variant'), (
+            row['Allocation Policy'], row['Policy Source']))
+        shown = self.json('group', 'show', 'h1', 'H100')
+        self.assertEqual('variant', shown['Policy Source'])
+
+    def test_set_needs_one_host_or_all_and_something_to_set(self):
+        for host in ((), ('--all-hosts', 'h1')):
+            self.assertIn('or --all-hosts', self.refused(
+                'group', 'set', *host, 'H100', '--allocation-policy',
+                'depth_first'))
+        self.assertIn('--unset', self.misused('group', 'set', 'h1', 'H100'))
+        self.assertIn('not allowed with', self.misused(
+            'group', 'set', 'h1', 'H100', '--unset', 'allocation-policy',
+            '--allocation-policy', 'depth_first'))
+
     def test_unknown_group_host_or_variant_is_not_found(self):
-        self.assertEqual('gpgpu-manage: group H9 on h1 does not exist\n',
+        self.assertEqual('gpgpu-manage: group H9 on h1 (known there: H100) '
+                         'does not exist\n',
                          self.refused('group', 'show', 'h1', 'H9'))
-        self.assertIn('group H100 on h9 does not exist',
+        self.assertIn('group H100 on h9 (known there: none) does not',
                       self.refused('group', 'show', 'h9', 'H100'))
-        self.assertIn('group H9 on h1 does not exist', self.refused(
-            'group', 'set', 'h1', 'H9', '--allocation-policy',
-            'depth_first'))
+        self.assertIn(
+            'group H9 on h1 (known there: H100) does not', self.refused(
+                'group', 'set', 'h1', 'H9', '--allocation-policy',
+                'depth_first'))
         self.assertIn('host h9 does not exist', self.refused(
             'group', 'list', '--host', 'h9'))
         self.assertIn('variant H9 does not exist', self.refused(

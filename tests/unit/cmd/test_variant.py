@@ -11,9 +11,13 @@
 #    under the License.
 """Tests of ``variant``, but for its import."""
 
+import dataclasses
+
 import fixtures
 
+from gpgpu_plugin.cmd import variant as variant_cmd
 from gpgpu_plugin.conductor import variant_worker
+from gpgpu_plugin.domain import variant as rules
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 from tests.unit.conductor import test_manager
@@ -42,8 +46,9 @@ class VariantTest(base.CommandTestCase):
             '2330', '--subsystem-vendor', '10de', '--subsystem', '16C1',
             '--revision', 'A1', '--type', 'gpu', '--resource-class', 'PGPU',
             '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN',
-            '--mix-policy', 'any_mix', '--cleaning-policy', 'scrub',
-            '--memory-mib', '81920', '--unsupported-ok')
+            '--mix-policy', 'any_mix', '--allocation-policy',
+            'breadth_first', '--cleaning-policy', 'scrub', '--memory-mib',
+            '81920', '--unsupported-ok')
         self.assertEqual(
             {
                 'Name': 'big',
@@ -56,6 +61,7 @@ class VariantTest(base.CommandTestCase):
                 'Resource Class': 'PGPU',
                 'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'],
                 'Mix Policy': 'any_mix',
+                'Allocation Policy': 'breadth_first',
                 'Cleaning Policy': 'scrub',
                 'Memory Mib': 81920,
                 'Unsupported Ok': True,
@@ -130,6 +136,45 @@ class VariantTest(base.CommandTestCase):
         shown = self.json('variant', 'set', 'H100', '--trait', 'CUSTOM_B')
         self.assertEqual(['CUSTOM_B'], shown['Traits'])
 
+    def test_each_optional_field_is_unset(self):
+        self.done('variant', 'create', *base.H100)
+        before = self.json('variant', 'show', 'H100')
+        for option, value, column in (
+                ('subsystem', '16c1', 'Subsystem'),
+                ('subsystem-vendor', '10de', 'Subsystem Vendor'),
+                ('revision', 'a1', 'Revision'),
+                ('resource-class', 'PGPU', 'Resource Class'),
+                ('mix-policy', 'any_mix', 'Mix Policy'),
+                ('allocation-policy', 'breadth_first', 'Allocation Policy'),
+                ('cleaning-policy', 'scrub', 'Cleaning Policy'),
+                ('memory-mib', '81920', 'Memory Mib'),
+                ('trait', 'CUSTOM_A', 'Traits')):
+            board = ('--subsystem-vendor', '10de') * (option == 'subsystem')
+            shown = self.json(
+                'variant', 'set', 'H100', f'--{option}', value, *board)
+            self.assertNotEqual(before[column], shown[column], option)
+            unset = ('--unset', 'subsystem-vendor') if board else ()
+            self.assertEqual(before, self.json(
+                'variant', 'set', 'H100', '--unset', option, *unset), option)
+        self.assertEqual(before, self.json(
+            'variant', 'show', 'H100'))
+
+    def test_every_optional_field_can_be_unset(self):
+        required = {'name', 'vendor', 'device'}
+        # type: only gpu; unsupported_ok: --no-unsupported-ok.
+        self.assertEqual(
+            set(variant_cmd._OPTIONS.values()),
+            {field.name for field in dataclasses.fields(rules.Variant)}
+            - required - {'type', 'unsupported_ok'})
+
+    def test_field_that_is_set_and_unset_is_refused(self):
+        self.done('variant', 'create', *base.H100)
+        self.assertIn('a field that --trait does not set', self.refused(
+            'variant', 'set', 'H100', '--trait', 'CUSTOM_A', '--unset',
+            'trait'))
+        self.assertIn('invalid choice', self.misused(
+            'variant', 'set', 'H100', '--unset', 'vendor'))
+
     def test_unsupported_gpus_are_offered_if_the_operator_says_so(self):
         self.report([machine.replace(number, nvswitches=4)
                      for number in range(8)])
@@ -184,7 +229,7 @@ class VariantTest(base.CommandTestCase):
         for command, status in (
                 (('create', 'X', *base.H100[1:], '--subsystem-vendor',
                   '10de', '--subsystem', '16c1'), 'applying'),
-                (('set', 'H100', '--trait', 'CUSTOM_B'), 'changing'),
+                (('set', 'H100', '--revision', 'a1'), 'changing'),
                 (('delete', 'X'), 'deleting')):
             if command[0] == 'delete':
                 worker = variant_worker.VariantWorker(

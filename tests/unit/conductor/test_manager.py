@@ -392,8 +392,9 @@ class OperatorTest(ManagerCase):
         self.report_second_host([base.function(0, device='1111')])
         created = self.call(CONTRACT.variant_create, variant=self.VARIANT)
         self.assertEqual(8, created.devices)
-        self.call(CONTRACT.variant_set, variant=dataclasses.replace(
-            created, traits=('CUSTOM_X',)))
+        self.call(CONTRACT.variant_set, before=created,
+                  variant=dataclasses.replace(
+                      created, traits=('CUSTOM_X',)))
         self.call(CONTRACT.variant_delete, name='H100')
         self.assertEqual(['h1'] * 3, self.compute.refreshed)
 

@@ -24,6 +24,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor import variant_worker
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -223,12 +224,46 @@ class ClaimTest(ChangeCase):
         self.run_all()
         variant_admin.create(self.db, H100)
         variant_admin.set_(self.db, dataclasses.replace(
-            H100, traits=('CUSTOM_X',)), LATE)
+            H100, subsystem_vendor='10de', subsystem='16c1'), LATE)
         self.advance()
         self.assertIn('changing', self.denied())
         self.assertIn('changing', self.denied(host='h5'))
         self.run_all()
         self.claim(1)
+
+    def test_offer_changes_while_devices_are_assigned_and_claimed(self):
+        granted = self.claim(1, host='h1')
+        before = self.generations()
+        variant_admin.set_(self.db, dataclasses.replace(
+            H100, traits=('CUSTOM_X',), mix_policy='any_mix'), LATE)
+        self.assertEqual(['h1', 'h2'], self.advance())
+        self.assertEqual(('applying', 3), self.shown())
+        self.claim(1, 'i2', host='h2')
+        self.claim(1, 'i3', host='h5')
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown())
+        self.assertIsNone(variant_admin.show(self.db, 'H100').reason)
+        for old, new in zip(before, self.generations(), strict=True):
+            self.assertLess(old, new)
+        [assigned] = device_admin.list_all(self.db, host='h1')
+        self.assertEqual(
+            (granted.assignments[0].device_uuid, 'i1', 'provisioning'),
+            (assigned.uuid, assigned.used_by, assigned.state))
+
+    def test_identity_of_a_device_that_is_assigned_stays(self):
+        self.claim(1, host='h4')
+        for field, value in (('device', '20b0'), ('revision', 'a1'),
+                             ('resource_class', 'CUSTOM_X')):
+            exc = self.assertRaises(
+                exception.Conflict, variant_admin.set_, self.db,
+                dataclasses.replace(
+                    H100, traits=('CUSTOM_X',), **{field: value}))
+            for words in (
+                    'variant H100: instance i1 has a device',
+                    f'that {field.replace("_", " ")} cannot change',
+                    '--variant H100 --state assigned', 'resize them'):
+                self.assertIn(words, str(exc))
+        self.assertEqual((), variant_admin.show(self.db, 'H100').traits)
 
     def test_claims_of_other_variants_go_on(self):
         self.report('h6', '20b0')
@@ -246,7 +281,7 @@ class ClaimTest(ChangeCase):
         exc = self.assertRaises(exception.Conflict, self.run_all)
         self.assertIn('instance i1 got a device', str(exc))
         self.assertIn('the deletion was undone', str(exc))
-        self.assertIn('created again with the default allocation policy',
+        self.assertIn('created again with the allocation policy',
                       str(exc))
         self.assertEqual(('applying', 5), self.shown())
         self.run_all()
@@ -414,6 +449,95 @@ class TypeTest(ChangeCase):
         self.assertEqual([True] * 6, self.enabled())
 
 
+class PolicyTest(ChangeCase):
+    """Allocation policies of groups, which their variant has by default."""
+
+    def setUp(self):
+        super().setUp()
+        variant_admin.create(self.db, H100)
+
+    def set_(self, host, policy, caller=variant_changes.PATIENT):
+        return group_admin.set_(self.db, host, 'H100', policy, caller)
+
+    def policies(self):
+        return [(info.allocation_policy, info.policy_source)
+                for info in group_admin.list_all(self.db)]
+
+    def default(self, policy, caller=variant_changes.PATIENT):
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant_admin.show(self.db, 'H100'),
+            allocation_policy=policy), caller)
+
+    def test_groups_have_the_policy_of_their_variant_but_for_their_own(self):
+        self.assertEqual([('depth_first', 'variant')] * 5, self.policies())
+        self.set_('h2', 'depth_first')
+        self.default('breadth_first')
+        self.report('h6')
+        new = ('breadth_first', 'variant')
+        self.assertEqual(
+            [new, ('depth_first', 'group'), new, new, new, new],
+            self.policies())
+        self.set_('h2', None)
+        self.assertEqual([new] * 6, self.policies())
+
+    def test_policy_of_all_hosts_replaces_that_of_each_chunk_by_chunk(self):
+        self.set_('h5', 'depth_first')
+        self.assertEqual(5, len(self.set_(None, 'breadth_first', LATE)))
+        self.assertEqual(('applying', 5), self.shown())
+        self.report('h6')
+        new, old = ('breadth_first', 'variant'), ('depth_first', 'variant')
+        own = ('depth_first', 'group')
+        self.assertEqual([*[old] * 4, own, new], self.policies())
+        self.advance()
+        self.assertEqual([new, new, old, old, own, new], self.policies())
+        self.claim(1, host='h1')
+        self.claim(1, 'i2', host='h5')
+        self.run_all()
+        self.assertEqual([new] * 6, self.policies())
+        self.assertEqual(('ready', 0), self.shown())
+
+    def test_own_policies_are_unset_on_all_hosts(self):
+        self.default('breadth_first')
+        self.set_('h1', 'depth_first')
+        self.set_(None, None)
+        self.assertEqual([('breadth_first', 'variant')] * 5, self.policies())
+
+    def test_policy_of_one_group_waits_for_that_of_all_hosts_alone(self):
+        self.set_(None, 'breadth_first', LATE)
+        for host in ('h1', None):
+            exc = self.assertRaises(
+                exception.Conflict, self.set_, host, 'depth_first')
+            self.assertIn('has yet to reach 5 hosts', str(exc))
+        self.run_all()
+        self.default('depth_first', LATE)
+        self.set_('h1', 'breadth_first')
+        self.run_all()
+        self.assertEqual(
+            [('breadth_first', 'group'), *[('depth_first', 'variant')] * 4],
+            self.policies())
+
+    def test_only_hosts_with_a_group_are_concerned(self):
+        self.report('h2', '1111')
+        before = self.generations()
+        self.set_(None, 'breadth_first', LATE)
+        self.assertEqual(('applying', 4), self.shown())
+        self.run_all()
+        self.assertEqual(before, self.generations())
+
+    def test_policy_that_does_not_exist_or_nobody_waits_for_is_not_set(self):
+        def given_up():
+            raise exception.RequestExpired(
+                method='group_set', subject='H100', wanted=1, waited=2)
+        for host in ('h1', None):
+            self.assertRaises(
+                exception.Invalid, self.set_, host, 'sideways')
+            self.assertRaises(
+                exception.RequestExpired, self.set_, host, 'breadth_first',
+                variant_changes.Caller(check_wanted=given_up))
+        self.assertEqual([('depth_first', 'variant')] * 5, self.policies())
+        self.assertFalse(self.has_change())
+
+
 class CrashTest(ChangeCase):
     """A conductor that dies after any statement of a change."""
 
@@ -475,6 +599,33 @@ class CrashTest(ChangeCase):
                     H100, device='20b0')),
                 lambda: variant_admin.set_(self.db, H100)))
 
+    def test_policy_is_set_everywhere_or_nowhere(self):
+        def policies():
+            return tuple(
+                (info.allocation_policy, info.policy_source)
+                for info in group_admin.list_all(self.db))
+
+        def change():
+            group_admin.set_(self.db, None, 'H100', 'breadth_first')
+
+        def undo():
+            group_admin.set_(self.db, None, 'H100', 'depth_first')
+            group_admin.set_(self.db, 'h2', 'H100', 'depth_first')
+        variant_admin.create(self.db, H100)
+        undo()
+        before = policies()
+        with database.cut_after(self.db.engine, None) as statements:
+            change()
+        found = set()
+        for count in range(1, len(statements) + 1):
+            undo()
+            with database.cut_after(self.db.engine, count):
+                change()
+            self.worker.run_once()
+            self.assertFalse(self.has_change(), statements[count - 1])
+            found.add(policies())
+        self.assertEqual(
+            {before, (('breadth_first', 'variant'),) * 3}, found)
 
     def test_type_is_disabled_everywhere_or_nowhere(self):
         def set_(enabled):

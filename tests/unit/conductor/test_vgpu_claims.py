@@ -17,6 +17,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -129,6 +130,22 @@ class AnyMixTest(vgpu_base.VGPUTestCase):
                 [(assignment.stable_id, assignment.vgpu_type)
                  for assignment in claim.assignments], again)
             self.end(claim)
+
+    def test_policy_that_gets_stricter_leaves_vgpus_where_they_are(self):
+        claim = self.ask(Q1=1, Q4=1)
+        before = claims.of_host(self.db, 'h1')
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant_admin.show(self.db, 'T4'), mix_policy='same_type'))
+        self.assertEqual(before, claims.of_host(self.db, 'h1'))
+        # What the other GPU has.
+        self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
+                         self.remaining())
+        self.ask('i2', Q1=1)
+        self.assertEqual({'passthrough': 0, '1Q': 15, '4Q': 0, '16Q': 0},
+                         self.remaining())
+        self.end(claim)
+        self.assertEqual({'passthrough': 1, '1Q': 31, '4Q': 4, '16Q': 1},
+                         self.remaining())
 
 
 class MixedSizeTest(vgpu_base.VGPUTestCase):

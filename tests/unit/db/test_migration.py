@@ -372,6 +372,31 @@ class MigrationMixin:
                     models.Usage.flavor)
                 .order_by(models.Usage.assignment_uuid).all())
 
+    def test_policy_that_was_set_before_variants_had_one_stays(self):
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0018')
+        with self.db.engine.begin() as connection:
+            insert_host(connection)
+            for number, policy in ((1, 'depth_first'), (2, 'breadth_first')):
+                connection.execute(sa.text(
+                    'INSERT INTO variants (id, name, normalized_name, '
+                    'vendor, device, resource_class) VALUES (:id, :name, '
+                    ':name, :name, :name, :name)'),
+                    {'id': number, 'name': f'V{number}'})
+                connection.execute(sa.text(
+                    'INSERT INTO host_gpu_groups (id, host_id, variant_id, '
+                    'provider_uuid, allocation_policy) VALUES (:id, 77, '
+                    ':id, :uuid, :policy)'),
+                    {'id': number, 'uuid': f'p{number}', 'policy': policy})
+        migration.sync(self.db.engine)
+        with self.db.reader() as session:
+            self.assertEqual(
+                [('depth_first', False, 'depth_first'),
+                 ('breadth_first', True, 'depth_first')],
+                [(group.allocation_policy, group.own_policy,
+                  group.variant.allocation_policy) for group in
+                 session.query(models.Group).order_by(models.Group.id)])
+
     def test_revision_of_another_service_is_refused(self):
         with self.db.engine.begin() as connection:
             connection.exec_driver_sql(

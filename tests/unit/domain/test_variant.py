@@ -54,10 +54,24 @@ class CheckTest(base.BaseTestCase):
                 (make('a b'), 'variant name'),
                 (make('x' * 65), 'variant name'),
                 (make(resource_class='GPU'), 'resource class'),
+                (make(allocation_policy='sideways'), 'allocation policy'),
                 (make(traits=('HW_NONSENSE',)), 'trait')):
             exc = self.assertRaises(exception.Invalid, variant.check, wrong)
             self.assertEqual(field, exc.kwargs['field'])
             self.assertTrue(exc.kwargs['expected'])
+
+    def test_fields_that_differ_are_named(self):
+        self.assertEqual((), variant.changed(make(), make()))
+        self.assertEqual(
+            ('device', 'traits', 'memory_mib'), variant.changed(
+                make(), make(device='1111', traits=('CUSTOM_A',),
+                             memory_mib=1)))
+
+    def test_every_field_is_part_of_the_identity_or_changes_at_any_time(self):
+        self.assertEqual(
+            {field.name for field in dataclasses.fields(variant.Variant)},
+            {'name', *variant.IDENTITY, *variant.OFFER, 'cleaning_policy',
+             'memory_mib', 'allocation_policy'})
 
 
 class MatchTest(base.BaseTestCase):

@@ -55,6 +55,11 @@ class KeyTest(base.BaseTestCase):
         self.assertEqual(conductor_locks.HOSTS, conductor_locks.key(
             'variant_create', {'variant': {}}))
 
+    def test_call_for_all_hosts_has_the_key_of_all(self):
+        for host, key in (('h1', 'h1'), (None, conductor_locks.HOSTS)):
+            self.assertEqual(key, conductor_locks.key(
+                'group_set', {'host': host}))
+
     def test_malformed_and_unknown_calls_have_none(self):
         for method, arguments in (
                 ('claim', {}), ('claim', {'origin': None}), ('ping', {})):

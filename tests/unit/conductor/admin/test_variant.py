@@ -18,6 +18,7 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -118,7 +119,7 @@ class VariantTest(base.ConductorTestCase):
                           'H100')
         self.assertRaises(
             exception.Conflict, variant_admin.set_, self.db,
-            dataclasses.replace(created, traits=('CUSTOM_X',)))
+            dataclasses.replace(created, device='1111'))
         self.assertEqual({'assigned': 1, 'available': 7}, self.states())
 
     def test_changed(self):
@@ -136,6 +137,30 @@ class VariantTest(base.ConductorTestCase):
             self.caller())
         self.assertEqual(['h1'], self.refreshed)
         self.assertEqual({'unmanaged': 8}, self.states())
+
+    def test_stricter_policy_of_a_variant_in_use_is_for_the_next_tenant(self):
+        created = self.create()
+        claimed = self.boot(1)
+        variant_admin.set_(self.db, dataclasses.replace(
+            created, cleaning_policy='scrub', mix_policy='any_mix',
+            traits=('CUSTOM_X',), allocation_policy='breadth_first'),
+            self.caller())
+        self.assertEqual(['h1'], self.refreshed)
+        self.assertEqual({'assigned': 1, 'available': 7}, self.states())
+        releases.release(self.db, base.uuids(claimed))
+        self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+
+    def test_change_of_what_another_operator_changed_is_refused(self):
+        read = self.create()
+        variant_admin.set_(
+            self.db, dataclasses.replace(read, traits=('CUSTOM_X',)))
+        exc = self.assertRaises(
+            exception.Conflict, variant_admin.set_, self.db,
+            dataclasses.replace(read, memory_mib=1), read=read)
+        self.assertIn('somebody else changed it', str(exc))
+        shown = variant_admin.show(self.db, 'H100')
+        self.assertEqual((('CUSTOM_X',), None),
+                         (shown.traits, shown.memory_mib))
 
     def test_hosts_that_match_only_after_the_change_are_named(self):
         created = self.create()
@@ -181,7 +206,7 @@ class PendingTest(base.ConductorTestCase):
 
     def test_further_change_is_refused_with_the_hosts_that_are_left(self):
         variant_admin.set_(self.db, dataclasses.replace(
-            self.H100, traits=('CUSTOM_X',)), self.late)
+            self.H100, revision='a1'), self.late)
         self.assertEqual(('changing', 2), self.shown())
         for change in (
                 lambda: variant_admin.delete(self.db, 'H100'),
