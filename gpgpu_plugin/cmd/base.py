@@ -13,12 +13,16 @@
 
 from __future__ import annotations
 
+import argparse
 import typing
 from collections.abc import Callable
 
+from cliff import _argparse
 from cliff import app as cliff_app
+from cliff import command as cliff_command
 
 from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import examples
 
 # For annotations alone: most commands need neither.
 if typing.TYPE_CHECKING:
@@ -42,10 +46,30 @@ class Application(cliff_app.App):
     connect: Callable[..., openstack.connection.Connection] | None
 
 
-class Command:
-    """Mixin of every cliff command of gpgpu-manage."""
+class _Formatter(_argparse.SmartHelpFormatter):
+    """Formatter of paragraphs, and of examples, a line each."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        heading, found, rest = text.partition(examples.HEADING)
+        if heading or not found:
+            return '\n\n'.join(
+                super(_Formatter, self)._fill_text(part, width, indent)
+                for part in text.split('\n\n'))
+        return f'{examples.HEADING[:-1]}{rest}\n'
+
+
+class Command(cliff_command.Command):
+    """Base of every cliff command of gpgpu-manage."""
 
     app: cliff_app.App
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return a parser whose help has the examples of the command."""
+        parser = super().get_parser(prog_name)
+        parser.formatter_class = _Formatter
+        parser.epilog = examples.epilog(
+            prog_name.removeprefix(f'{examples.PROGRAM} '))
+        return parser
 
     @property
     def manage(self) -> Application:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
+from cliff import command
 from cliff import commandmanager
 
 
@@ -25,6 +26,12 @@ class CommandManager(commandmanager.CommandManager):
     namespace, and with them openstacksdk, SQLAlchemy and oslo.messaging, which
     takes a second.
     """
+
+    def add_command(self, name: str,
+                    command_class: type[command.Command]) -> None:
+        """Add a command of cliff, unless the plugin has one of this name."""
+        if name not in self.commands:
+            super().add_command(name, command_class)
 
     def load_commands(self, namespace: str) -> None:
         """Add the command names of a namespace."""

@@ -24,6 +24,18 @@ from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 
+_HELP = {
+    'gpgpu:allocation_policy': 'use packed (depth_first) or spread '
+                               '(breadth_first) GPUs where topology does not '
+                               'decide (default: that of the group)',
+    'gpgpu:display': 'use the guest\'s first mdev as its display (default: '
+                     'off)',
+    'gpgpu:numa_policy': 'how far GPUs must be on the NUMA nodes of the '
+                         'guest\'s memory (default: preferred)',
+    'gpgpu:topology': 'what all GPUs of the guest must have in common '
+                      '(default: any)',
+}
+
 
 def _gpu(text: str) -> tuple[str, int]:
     name, sign, count = text.rpartition('=')
@@ -50,7 +62,8 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     for key, values in request.EXTRA_SPECS.items():
         parser.add_argument(
             '--' + key.partition(':')[2].replace('_', '-'),
-            choices=[str(value) for value in values], dest=key)
+            choices=[str(value) for value in values], dest=key,
+            help=_HELP[key])
 
 
 def render(parsed_args: argparse.Namespace,

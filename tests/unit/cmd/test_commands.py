@@ -18,6 +18,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.cmd import commands
+from gpgpu_plugin.cmd import complete
 from gpgpu_plugin.cmd import host
 from gpgpu_plugin.cmd import manage
 
@@ -43,7 +44,9 @@ class CommandManagerTest(base.BaseTestCase):
             {point.name.replace('_', ' ') for point
              in metadata.entry_points(group=manage.NAMESPACE)},
             {name for name, _ in self.manager
-             if name not in ('help', 'complete')})
+             if name != 'help'})
+        self.assertIs(complete.Complete, self.manager.find_command(
+            ['complete'])[0])
 
     def test_command_that_is_not_called_is_not_imported(self):
         point = metadata.EntryPoint(

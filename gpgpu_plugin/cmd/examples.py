@@ -1,0 +1,121 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""An example or more of each command, for its help and the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+PROGRAM = 'gpgpu-manage'
+HEADING = 'Example::'
+"""First line of a command's examples; the reference is reStructuredText."""
+
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    'assignment end': (
+        '--host gpu1 --instance '
+        'd9428888-122b-41e1-b85c-5d3b8d7d4f2e',
+    ),
+    'assignment list': ('--host gpu1 --reason',),
+    'complete': ('',),
+    'conductor ping': (
+        '',
+        '--this-host --wait 5',
+    ),
+    'db purge': ('--before 2026-10-31',),
+    'db restored': ('',),
+    'db sync': ('',),
+    'db version': ('',),
+    'device history': ('gpu1 0000:3b:00.0 --reason',),
+    'device list': (
+        '--host gpu1',
+        '--state quarantined -f json',
+    ),
+    'device release': ('gpu1 0000:3b:00.0',),
+    'device set': ('gpu1 0000:3b:00.0 --disable',),
+    'device show': (
+        'gpu1 0000:3b:00.0',
+        '4d1f8b6c-2a97-4e53-8c1b-7a3f60d95e02',
+    ),
+    'event list': ('--host gpu1 --from 2026-11-01 --long',),
+    'flavor render': ('--variant H100 --count 2 --topology same_switch',),
+    'flavor set': (
+        '--variant H100 --count 2 gpu.2xh100',
+        '--gpu L4/L4-4Q=1 vgpu.l4',
+    ),
+    'flavor unset': ('gpu.2xh100',),
+    'group list': ('--variant H100',),
+    'group set': (
+        'gpu1 H100 --allocation-policy breadth_first',
+        '--all-hosts H100 --allocation-policy breadth_first',
+        'gpu1 H100 --unset allocation-policy',
+    ),
+    'group show': ('gpu1 H100',),
+    'host delete': ('gpu1',),
+    'host designate': ('0000:3b:00.0',),
+    'host drain': ('gpu1',),
+    'host list': ('',),
+    'host show': ('gpu1',),
+    'host show-designated': ('',),
+    'host takeover': ('gpu1',),
+    'host undesignate': ('0000:3b:00.0',),
+    'host undrain': ('gpu1',),
+    'instance history': ('d9428888-122b-41e1-b85c-5d3b8d7d4f2e',),
+    'instance show': ('d9428888-122b-41e1-b85c-5d3b8d7d4f2e',),
+    'key create': ('host gpu1 --file gpu1.key',),
+    'key init': ('',),
+    'key list': ('',),
+    'key revoke': ('host gpu1 --number 2',),
+    'map': (
+        '--by owner',
+        '--html gpus.html',
+    ),
+    'pci list': (
+        '',
+        '--machine hgx-h100 --text',
+    ),
+    'pci record': ('gpu1.json',),
+    'usage export': ('--to 2026-10.csv',),
+    'usage list': ('--project 6f7a3c --from 2026-10-01 --to 2026-11-01',),
+    'usage summary': (
+        '--from 2026-10-01 --to 2026-11-01 --by project,variant',
+    ),
+    'variant create': (
+        'H100 --vendor 10de --device 2330 --cleaning-policy '
+        'scrub --memory-mib 81559',
+    ),
+    'variant delete': ('H100',),
+    'variant import': (
+        '',
+        '--only H100-SXM5-80GB',
+        'variants.yaml',
+    ),
+    'variant list': ('',),
+    'variant set': (
+        'H100 --trait CUSTOM_FAST --mix-policy equal_size',
+        'H100 --unset trait',
+    ),
+    'variant show': ('H100',),
+    'vgpu-type disable': ('L4 L4-24Q --host gpu1',),
+    'vgpu-type enable': ('L4 L4-4Q',),
+    'vgpu-type list': ('--enabled --cloud',),
+    'vgpu-type show': ('L4 L4-4Q',),
+}
+"""Arguments by the command's name."""
+
+
+def epilog(name: str) -> str | None:
+    """Return the text after the options of a command's help."""
+    lines = [f'{PROGRAM} {name} {arguments}'.strip()
+             for arguments in EXAMPLES.get(name, ())]
+    return '\n'.join([HEADING, '', *(f'    {line}' for line in lines)]
+                     ) if lines else None

@@ -1,0 +1,90 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the help of every command, and of its examples."""
+
+import contextlib
+import io
+import re
+
+from cliff import lister
+from cliff import show
+from oslotest import base
+
+from gpgpu_plugin.cmd import commands
+from gpgpu_plugin.cmd import examples
+from gpgpu_plugin.cmd import manage
+
+
+class _List(lister.Lister):
+    def take_action(self, parsed_args):
+        raise NotImplementedError
+
+
+class _Show(show.ShowOne):
+    def take_action(self, parsed_args):
+        raise NotImplementedError
+
+
+# The options of cliff itself.
+FOREIGN = {action.dest for command in (_List, _Show)
+           for action in command(None, None).get_parser('x')._actions}
+
+
+def parsers():
+    """Return the parser of each command by name."""
+    manager = commands.CommandManager(manage.NAMESPACE)
+    return {name: manager.find_command(name.split())[0](
+        None, None).get_parser(f'gpgpu-manage {name}') for name, _ in manager}
+
+
+class ExampleTest(base.BaseTestCase):
+
+    def test_every_command_has_one_and_no_other_has(self):
+        self.assertEqual(set(parsers()), set(examples.EXAMPLES))
+
+    def test_every_example_is_understood(self):
+        for name, parser in parsers().items():
+            for arguments in examples.EXAMPLES[name]:
+                with self.subTest(f'{name} {arguments}'):
+                    error = io.StringIO()
+                    try:
+                        with contextlib.redirect_stderr(error):
+                            parser.parse_args(arguments.split())
+                    except SystemExit:
+                        self.fail(error.getvalue())
+
+    def test_lines_fit_a_terminal_or_are_one_command(self):
+        text = examples.epilog('group set')
+        self.assertEqual(
+            ['Example::', '', '    gpgpu-manage group set gpu1 H100 '
+             '--allocation-policy breadth_first'], text.splitlines()[:3])
+        self.assertIsNone(examples.epilog('group'))
+
+
+class HelpTest(base.BaseTestCase):
+
+    def test_every_argument_says_what_it_is_in_one_form(self):
+        wrong = []
+        for name, parser in parsers().items():
+            for action in parser._actions:
+                if action.dest not in FOREIGN and not re.match(
+                        r'([a-z0-9]|(CSV|GPUs|MiB|PCI|UUID)\b)(.*[^.])?$',
+                        action.help or '', re.DOTALL):
+                    wrong.append((name, action.dest, action.help))
+        self.assertEqual([], wrong)
+
+    def test_every_description_is_sentences_that_fit_the_list(self):
+        for name, parser in parsers().items():
+            with self.subTest(name):
+                first = parser.description.splitlines()[0]
+                self.assertRegex(first, r'^[A-Z].*\.$')
+                self.assertLessEqual(len(first), 79)
