@@ -26,6 +26,8 @@ CONF_DIR = pathlib.Path('/etc/gpgpu')
 STATE_DIR = pathlib.Path('/var/lib/gpgpu')
 UNIT = pathlib.Path(f'/lib/systemd/system/{NAME}.service')
 VENV = pathlib.Path(f'/opt/venvs/{NAME}')
+COMPLETION = pathlib.Path(
+    '/usr/share/bash-completion/completions/gpgpu-manage')
 PROGRAMS = tuple(pathlib.Path('/usr/bin', name) for name in (
     'gpgpu-conductor', 'gpgpu-manage', 'gpgpu-status'))
 _SECRETS = ('gpgpu.conf', 'host.key', 'master.key', 'operator.key',
@@ -65,6 +67,11 @@ def check_contents(package: pathlib.Path) -> str:
     wrong = [path for path in paths if path.startswith('./etc/')
              or path.rpartition('/')[2] in _SECRETS]
     claims.check(not wrong, 'the package has', wrong)
+    missing = [name for name in (
+        str(COMPLETION), *(f'/usr/share/man/man8/{program.name}.8.gz'
+                           for program in PROGRAMS))
+        if f'.{name}' not in paths]
+    claims.check(not missing, 'the package lacks', missing)
     return (f'{package.name} has {len(paths)} files and folders in '
             f'{package.stat().st_size / 1e6:.0f} MB, no key and no '
             f'configuration')
@@ -84,6 +91,10 @@ def install(package: pathlib.Path) -> str:
                      f'{path} has mode {found.st_mode:o} and owner '
                      f'{found.st_uid}')
     claims.check(not list((CONF_DIR / 'keys').iterdir()), 'keys were made')
+    shown = claims.run([
+        'bash', '--norc', '-c', f'. {COMPLETION}; COMP_WORDS=(gpgpu-manage '
+        f'variant se); COMP_CWORD=2; _gpgpu_manage; echo "${{COMPREPLY[@]}}"'])
+    claims.check(shown.stdout == 'set\n', f'completed: {shown.stdout!r}')
     return 'user, folders and modes are right, and no key was made'
 
 

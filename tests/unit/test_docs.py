@@ -14,15 +14,20 @@
 import ast
 import configparser
 import errno
+import fnmatch
 import functools
 import os
 import re
+import runpy
 import textwrap
 
 from nova.conf import scheduler
 from oslotest import base
 
 from gpgpu_plugin import nvidia
+from gpgpu_plugin import version
+from gpgpu_plugin.cmd import commands
+from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.domain import knobs
 from gpgpu_plugin.privsep import sysfs
 from tests.unit import test_meta
@@ -56,6 +61,42 @@ class TestInstall(base.BaseTestCase):
         [shown] = values('install.rst', 'filter_scheduler', 'enabled_filters')
         self.assertEqual([*default, 'GpuNUMATopologyFilter', 'GpuFilter'],
                          shown.split(','))
+
+
+class TestCommandLine(base.BaseTestCase):
+    """The reference of the command line, of which Sphinx makes the rest."""
+
+    def test_every_command_is_in_the_reference_once(self):
+        patterns = re.findall(
+            r'\.\. autoprogram-cliff:: gpgpu_manage\n'
+            r'   :application: gpgpu-manage\n   :command: (.+)\n',
+            test_meta.doc('cli/gpgpu-manage.rst'))
+        self.assertIn('device *', patterns)
+        names = [name for name, _ in commands.CommandManager(
+            manage.NAMESPACE)]
+        self.assertEqual(dict.fromkeys(names, 1), {
+            name: sum(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+            for name in names})
+
+    def test_every_program_has_a_manual_page(self):
+        programs = {name for group, name, _ in test_meta.entry_points()
+                    if group == 'console_scripts'}
+        conf = runpy.run_path(str(
+            test_meta.TOP / 'doc' / 'source' / 'conf.py'))
+        self.assertEqual({f'cli/{name}' for name in programs},
+                         {page for page, *_ in conf['man_pages']})
+        for page, name, *_, section in conf['man_pages']:
+            text = test_meta.doc(f'{page}.rst')
+            self.assertTrue(text.startswith('=' * len(name) + f'\n{name}\n'))
+            self.assertEqual(8, section)
+            for title in ('Synopsis', 'Description', 'Exit codes',
+                          'See also'):
+                self.assertIn(f'\n{title}\n==', text, page)
+
+    def test_release_notes_name_the_version_that_the_code_has(self):
+        conf = runpy.run_path(str(
+            test_meta.TOP / 'doc' / 'source' / 'conf.py'))
+        self.assertEqual(version.VERSION, conf['release'])
 
 
 # Quoted on the page, but messages of Nova.

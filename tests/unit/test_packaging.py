@@ -92,6 +92,23 @@ class DebianTest(base.BaseTestCase):
         self.assertIn('install -d -m 0750 -o gpgpu -g gpgpu /var/lib/gpgpu '
                       '/var/log/gpgpu', script)
 
+    def test_manual_pages_are_built_with_the_extra_of_the_documentation(self):
+        rules = (DEBIAN / 'rules').read_text()
+        [needed] = re.findall(r'(?m)^sphinx := (.+)$', rules)
+        self.assertEqual(
+            test_meta.setup_cfg()['options.extras_require']['docs'].split(),
+            shlex.split(needed))
+
+    def test_package_has_completion_and_a_page_of_each_program(self):
+        rules = (DEBIAN / 'rules').read_text()
+        self.assertIn('share/bash-completion/completions\n', rules)
+        self.assertIn('gpgpu_plugin.cmd.manage complete', rules)
+        [pages] = re.findall(r'dh_installman [^\\]+\\\n\t\t(.+)\)', rules)
+        links = (DEBIAN / 'gpgpu-conductor.links').read_text()
+        self.assertEqual(
+            set(re.findall(r'/usr/bin/(\S+)|usr/bin/(\S+)$', links, re.M)),
+            {('', name) for name in pages.split()})
+
     def test_scripts_make_no_secret(self):
         for path in DEBIAN.glob('*.post*'):
             self.assertNotIn('gpgpu-manage', path.read_text())
