@@ -50,6 +50,12 @@ class _Change(reach.Command, show.ShowOne):
             connect = self.manage.connect or openstack.connect
             compute = connect(cloud=self.app.options.os_cloud).compute
             return apply(compute, name, specs, classes)
+        except (sdk_exceptions.ConfigException,
+                keystone_exceptions.MissingRequiredOptions) as exc:
+            raise exception.Conflict(
+                kind='flavor', name=name,
+                reason=f'{exc}; name a cloud of clouds.yaml with --os-cloud, '
+                       f'before "flavor", or with OS_CLOUD') from exc
         except (sdk_exceptions.SDKException,
                 keystone_exceptions.ClientException) as exc:
             raise exception.Conflict(

@@ -71,9 +71,11 @@ class GroupShow(reach.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        groups = {group.variant: group for group in self.api.group_list(
-            gpgpu_context.admin(), host=parsed_args.host)}
+        api, context = self.api, gpgpu_context.admin()
+        groups = {group.variant: group for group in api.group_list(
+            context, host=parsed_args.host)}
         if parsed_args.variant not in groups:
+            api.host_show(context, parsed_args.host)
             raise exception.NotFound(
                 kind='group',
                 name=f'{parsed_args.variant} on {parsed_args.host} (known '
@@ -112,7 +114,7 @@ class GroupSet(reach.Command, lister.Lister):
         host = parsed_args.host
         if parsed_args.all_hosts == (host is not None):
             raise exception.Invalid(
-                field='host', value=host,
+                field='HOST', value=host or 'none',
                 expected='either the name of a host before the variant, or '
                          '--all-hosts')
         api, context = self.api, gpgpu_context.admin()

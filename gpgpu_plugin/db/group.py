@@ -185,6 +185,7 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
 
 _ORDER = (models.Host.name, models.Group.id)
 _NAMES = (models.Host.name, models.Variant.name)
+_FORM = ('HOST', 'VARIANT', 'TYPE')
 _Select = typing.TypeVar(
     '_Select', bound='sa.Select[*tuple[typing.Any, ...]]')
 
@@ -206,7 +207,9 @@ def _page(session: orm.Session, query: _Select, limit: int,
                 name == value
                 for name, value in zip(names, values, strict=True)))).first()
         if place is None:
-            raise exception.NotFound(kind='marker', name=marker)
+            form = ':'.join(_FORM[:len(names)])
+            raise exception.NotFound(
+                kind='marker', name=f'{marker}, of the form {form},')
         query = query.where(page.after(order, place))
     return query.order_by(*order).limit(limit)
 

@@ -127,15 +127,15 @@ def check(variant: Variant) -> Variant:
                      'of its own')
     if variant.mix_policy not in list(capacity.VGPUMixPolicy):
         raise exception.Invalid(
-            field='mix_policy', value=variant.mix_policy,
+            field='mix policy', value=variant.mix_policy,
             expected='one of ' + ', '.join(capacity.VGPUMixPolicy))
     request.check_allocation_policy(variant.allocation_policy)
     cleaning.check_policy(variant.cleaning_policy)
     if variant.memory_mib is not None and not (
             0 < variant.memory_mib <= _LARGEST_MEMORY):
         raise exception.Invalid(
-            field='memory_mib', value=variant.memory_mib,
-            expected=f'MiB of memory of a whole GPU, 1 to {_LARGEST_MEMORY}')
+            field='memory in MiB', value=variant.memory_mib,
+            expected=f'that of a whole GPU, 1 to {_LARGEST_MEMORY}')
     ids = {
         name: pci.normalize_id(name.replace('_', ' '), value,
                                2 if name == 'revision' else 4)

@@ -137,7 +137,7 @@ class ForgeryTest(base.ConductorTestCase):
                         and method != 'variant_set' else admin.VariantInfo(
                             name='H100', vendor='10de', device='2330',
                             cleaning_policy='reset-only')),
-            'name': 'H100', 'only_enabled': False,
+            'before': None, 'name': 'H100', 'only_enabled': False,
             'vgpu_type': 'passthrough', 'enabled': False, 'force': True,
             'allocation_policy': 'pack', 'instance': None,
             'draining': True, 'actor': 'root@control', 'reason': 'none',

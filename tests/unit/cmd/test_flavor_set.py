@@ -11,6 +11,11 @@
 #    under the License.
 """Tests of ``flavor set``, the real openstacksdk in front of a fake Nova."""
 
+from unittest import mock
+
+from keystoneauth1 import exceptions as keystone_exceptions
+from openstack import exceptions as sdk_exceptions
+
 from gpgpu_plugin.cmd import flavor_set
 from gpgpu_plugin.objects import admin
 from tests.unit.cmd import base
@@ -114,6 +119,13 @@ class FlavorSetTest(base.CommandTestCase):
     def test_unset_of_an_unknown_flavor_is_refused(self):
         self.assertIn('flavor none: ', super().refused(
             'flavor', 'unset', 'none', connect=self.nova.connect))
+
+    def test_cloud_that_is_not_named_or_not_known_is_asked_for(self):
+        for error in (sdk_exceptions.ConfigException('no cloud'),
+                      keystone_exceptions.MissingRequiredOptions([])):
+            self.nova.connect = mock.Mock(side_effect=error)
+            self.assertIn('name a cloud of clouds.yaml with --os-cloud',
+                          self.refused('--gpu', 'H100=1'))
 
     def test_set_connects_to_the_named_cloud(self):
         self.manage('--os-cloud', 'west', 'flavor', 'set', 'gpu', '--gpu',

@@ -74,10 +74,12 @@ class GroupTest(base.CommandTestCase):
         self.assertEqual('variant', shown['Policy Source'])
 
     def test_set_needs_one_host_or_all_and_something_to_set(self):
-        for host in ((), ('--all-hosts', 'h1')):
-            self.assertIn('or --all-hosts', self.refused(
-                'group', 'set', *host, 'H100', '--allocation-policy',
-                'depth_first'))
+        for host, given in (((), 'none'), (('--all-hosts', 'h1'), 'h1')):
+            self.assertIn(
+                f"HOST: '{given}' is not valid: either the name of a host "
+                f"before the variant, or --all-hosts", self.refused(
+                    'group', 'set', *host, 'H100', '--allocation-policy',
+                    'depth_first'))
         self.assertIn('--unset', self.misused('group', 'set', 'h1', 'H100'))
         self.assertIn('not allowed with', self.misused(
             'group', 'set', 'h1', 'H100', '--unset', 'allocation-policy',
@@ -87,7 +89,7 @@ class GroupTest(base.CommandTestCase):
         self.assertEqual('gpgpu-manage: group H9 on h1 (known there: H100) '
                          'does not exist\n',
                          self.refused('group', 'show', 'h1', 'H9'))
-        self.assertIn('group H100 on h9 (known there: none) does not',
+        self.assertIn('host h9 does not exist',
                       self.refused('group', 'show', 'h9', 'H100'))
         self.assertIn(
             'group H9 on h1 (known there: H100) does not', self.refused(
@@ -97,6 +99,12 @@ class GroupTest(base.CommandTestCase):
             'group', 'list', '--host', 'h9'))
         self.assertIn('variant H9 does not exist', self.refused(
             'group', 'list', '--variant', 'H9'))
+
+    def test_unknown_marker_says_what_one_looks_like(self):
+        for noun, form in (('group', 'HOST:VARIANT'),
+                           ('vgpu-type', 'HOST:VARIANT:TYPE')):
+            self.assertIn(f'marker h9:x, of the form {form}, does not exist',
+                          self.refused(noun, 'list', '--marker', 'h9:x'))
 
     def test_unknown_policy_is_refused(self):
         self.assertIn('breadth_first', self.misused(
