@@ -49,14 +49,19 @@ class FilesTest(cmd_base.ConfiguredTestCase):
         self.assertTrue(os.path.exists(f'{self.folder}/gpgpu.sqlite'))
 
 
+class _Command(configuration.Command):
+
+    def take_action(self, parsed_args):
+        raise NotImplementedError
+
+
 class CommandTest(cmd_base.ConfiguredTestCase):
 
     def read(self, *defaults, given=None, **options):
-        command = configuration.Command()
-        command.app = types.SimpleNamespace(
+        return _Command(types.SimpleNamespace(
             given_conf=given, options=argparse.Namespace(**{
-                'config_file': None, 'config_dir': None, **options}))
-        return command.configuration(*defaults)
+                'config_file': None, 'config_dir': None, **options})),
+            None).configuration(*defaults)
 
     def file(self, name, seconds):
         return self.write(name, '[gpgpu]', f'rpc_timeout = {seconds}')

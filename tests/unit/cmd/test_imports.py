@@ -34,6 +34,7 @@ SLOW = frozenset({
 RPC = frozenset({'eventlet', 'oslo_config', 'oslo_messaging'})
 IMPORTS = {
     'assignment': RPC,
+    'complete': set(),
     'conductor_ping': RPC,
     'db': {'alembic', 'oslo_config', 'oslo_db', 'sqlalchemy'},
     'designation': {'eventlet', 'oslo_config', 'oslo_privsep'},
