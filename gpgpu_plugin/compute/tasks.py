@@ -170,6 +170,7 @@ def report(host: host_mod.Host, node: ComputeNode,
                 for function in host.backend.discover(scan)),
             vgpu_capabilities=dict(scan.vgpu_capabilities),
             driver_capacities=dict(scan.driver_capacities),
+            health=dict(scan.health),
             problems=scan.problems, number=number,
             assignments=None if host.session.is_reported
             else tuple(assigned)))

@@ -21,6 +21,7 @@ project or a text of a host other than its name.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
 from collections.abc import Callable
@@ -229,6 +230,7 @@ class Gauges:
         yield _Gauge('gpgpu_database_read_seconds', 'Seconds that reading '
                      'the gauges took.', reading.seconds)
         yield self._devices(reading.gauges)
+        yield self._health(reading.gauges)
         yield from self._capacities(reading.gauges)
         yield from self._hosts(reading.gauges)
         yield _Gauge('gpgpu_notifications_waiting', 'Notifications that no '
@@ -247,10 +249,25 @@ class Gauges:
         family = self._family(
             'gpgpu_devices', 'Devices, without mdev rows.', 'variant',
             'state', 'enabled')
+        counts: collections.Counter[tuple[str, ...]] = collections.Counter()
         for row in gauges.devices:
-            family.add_metric(
-                (*self._host(row.host), row.variant or '', row.state,
-                 'true' if row.enabled else 'false'), row.number)
+            counts[(*self._host(row.host), row.variant or '', row.state,
+                    'true' if row.enabled else 'false')] += row.number
+        for labels, number in counts.items():
+            family.add_metric(labels, number)
+        return family
+
+    def _health(self, gauges: gauges_db.Gauges) -> _Family:
+        family = self._family(
+            'gpgpu_device_health', 'GPUs whose host reports their health.',
+            'variant', 'health')
+        counts: collections.Counter[tuple[str, ...]] = collections.Counter()
+        for row in gauges.devices:
+            if row.health is not None:
+                counts[(*self._host(row.host), row.variant or '',
+                        row.health)] += row.number
+        for labels, number in counts.items():
+            family.add_metric(labels, number)
         return family
 
     def _capacities(self, gauges: gauges_db.Gauges) -> Iterator[_Family]:

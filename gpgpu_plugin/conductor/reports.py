@@ -26,6 +26,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import adoption
+from gpgpu_plugin.conductor import device_health
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import recleaning
@@ -175,6 +176,8 @@ def _store(session: orm.Session, host: models.Host,
             row = _insert(session, host, scan, function, known)
         else:
             _update(session, host, row, scan, function, known)
+            device_health.store(
+                session, host, row, scan.health.get(function.id))
         seen[function.id] = row
     session.flush()
     for function in scan.functions:
@@ -241,6 +244,7 @@ def _insert(session: orm.Session, host: models.Host,
     session.add(row)
     event_db.add(session, 'appeared', host.name, row)
     exchange.check_moved(session, host, row, known.moved)
+    device_health.store(session, host, row, scan.health.get(function.id))
     host_db.changed(host)
     return row
 

@@ -192,12 +192,20 @@ OPTS = [
              'nova-compute runs sriov-manage, which creates all VFs that '
              'the GPU supports, whatever the number. By default no VFs are '
              'created.'),
+    cfg.BoolOpt(
+        'withhold_degraded', default=False,
+        help='Whether nova-compute withholds GPUs whose health is "degraded": '
+             'no variant matches them, and no new instance gets one, until '
+             'their health is "ok". An instance keeps the GPU that it has. By '
+             'default such GPUs are offered, since a link that is narrower '
+             'than the slot seems to allow may be how the board is wired.'),
     cfg.StrOpt(
         'state_path', default='/var/lib/nova/gpgpu',
         help='Folder in which nova-compute stores the assignments of the '
              'host, releases and confirmations that gpgpu-conductor has not '
-             'received yet, the baselines of devices, and, for the fake '
-             'driver, its machines. It must survive a reboot of the host.'),
+             'received yet, the baselines of devices, the errors that GPUs '
+             'had since their last cleaning, and, for the fake driver, its '
+             'machines. It must survive a reboot of the host.'),
 ]
 
 FAKE_GROUP = cfg.OptGroup(

@@ -129,6 +129,12 @@ def driver_capacity(device: AnyDevice,
             else _driver_capacity(device.driver_capacity))
 
 
+def errors(device: models.Device) -> dict[str, int]:
+    """Return the errors of the device that its host has counted."""
+    return {} if device.errors is None else codec.decode(
+        dict[str, int], device.errors)
+
+
 def dump(value: object) -> str:
     """Return the form in which values are stored and compared."""
     return json.dumps(codec.to_primitive(value), sort_keys=True)

@@ -64,9 +64,12 @@ def now() -> datetime.datetime:
 def add(session: orm.Session, kind: event.Kind, host: str | None = None,
         device: device_db.AnyDevice | None = None,
         assignment: assignment_db.AnyAssignment | None = None,
-        detail: str | None = None) -> None:
-    """Record what happened, to which device and assignment."""
-    _log(session, kind, host, [(device, assignment)], detail)
+        detail: str | None = None, *, level: int | None = None) -> None:
+    """Record what happened, to which device and assignment.
+
+    :param level: of the line in the log; default that of the kind
+    """
+    _log(session, kind, host, [(device, assignment)], detail, level)
     session.add(models.Event(
         **_values(author.of(session), kind, host, detail), **_objects(
             device, assignment)))

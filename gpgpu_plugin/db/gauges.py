@@ -33,13 +33,15 @@ class DeviceCount(typing.NamedTuple):
     """Number of devices, without mdev rows, that have all this in common.
 
     ``host``: None: those of all hosts. ``variant``: None: they are in no
-    group. ``state``: as operators see it.
+    group. ``state``: as operators see it. ``health``: None: they have none of
+    their own.
     """
 
     host: str | None
     variant: str | None
     state: str
     enabled: bool
+    health: str | None
     number: int
 
 
@@ -89,8 +91,8 @@ def read(session: orm.Session, *, per_host: bool) -> Gauges:
         notifications=outbox.number(session),
         # The sum of integers is a decimal number on some databases.
         devices=[
-            DeviceCount(name, variant, state, enabled, int(number))
-            for name, variant, state, enabled, number
+            DeviceCount(name, variant, state, enabled, health, int(number))
+            for name, variant, state, enabled, health, number
             in session.execute(_devices(host))],
         capacities=[
             Capacity(name, variant, vgpu_type, int(most), int(remaining))
@@ -109,7 +111,8 @@ _Select: typing.TypeAlias = 'sa.Select[*tuple[typing.Any, ...]]'
 
 def _devices(host: _Name) -> _Select:
     counts = _counts()
-    facts = models.Variant.name, counts.c.state, counts.c.enabled
+    facts = (models.Variant.name, counts.c.state, counts.c.enabled,
+             counts.c.health)
     return (
         sa.select(host.label('host'), *facts, sa.func.sum(counts.c.number))
         .select_from(counts)
@@ -122,7 +125,7 @@ def _devices(host: _Name) -> _Select:
 
 
 def _counts() -> sa.Subquery:
-    """Return the numbers of devices by host, group, state and enabling.
+    """Return the numbers of devices by host, group and facts.
 
     MariaDB takes longer to count by names, and to look up the vGPUs of each
     device.
@@ -130,6 +133,7 @@ def _counts() -> sa.Subquery:
     device, ranks = models.Device, device_list.ranks_of_vgpus()
     devices = (
         sa.select(device.host_id, device.group_id, device.enabled,
+                  device.health,
                   device_list.shown_state(ranks.c.rank).label('state'))
         .outerjoin(ranks, ranks.c.parent_id == device.id)
         .where(device.kind == str(device_rules.DeviceKind.PCI)).subquery())

@@ -328,7 +328,11 @@ class Device(Base):
     not know these columns. ``vgpu_capability``,
     ``driver_capacity``: JSON of what is known of its vGPUs, NULL where its
     driver has none or reports nothing; a scan that cannot see it does not
-    overwrite it. ``generation``: compare-and-swap of ``state``.
+    overwrite it. ``health``: a domain.health.Health, as its host last
+    reported it; NULL for what has none of its own, such as VFs.
+    ``health_reason``: why it is not ok. ``errors``: JSON of the errors that
+    the host's kernel has counted, by kind. ``generation``: compare-and-swap of
+    ``state``.
 
     Unique keys: a device is found by UUID, and by its place on its host.
     Indexes: the devices of a variant's groups, when it changes; the VFs and
@@ -373,6 +377,9 @@ class Device(Base):
     product_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
     vgpu_capability: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     driver_capacity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    health: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
+    health_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    errors: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     generation: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
     group: orm.Mapped[Group | None] = orm.relationship()

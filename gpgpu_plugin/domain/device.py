@@ -32,9 +32,9 @@ state to assigned, since its host knows who uses it. ``distrust`` takes an
 available one to dirty, after a restore or when more is required of it than its
 last cleaning passed.
 
-``enabled`` (set by the operator) and ``present`` (seen by the last scan) are
-separate facts, not states: disabling or losing an assigned device changes
-neither its state nor its assignment.
+``enabled`` (set by the operator), ``present`` (seen by the last scan) and
+``health`` (domain.health) are separate facts, not states: disabling or losing
+an assigned device changes neither its state nor its assignment.
 """
 
 from __future__ import annotations

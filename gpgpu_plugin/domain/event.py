@@ -20,7 +20,8 @@ Kind = typing.Literal[
     'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean_failed',
     'clean_interrupted', 'clean_passed', 'clean_started', 'confirm',
     'disable', 'distrust', 'drain', 'enable', 'filter_refused', 'group_set',
-    'host_delete', 'missing', 'operator_end', 'operator_release', 'release',
+    'health', 'host_delete', 'missing', 'operator_end', 'operator_release',
+    'release',
     'restored', 'returned', 'session', 'swapped', 'takeover',
     'type_disable', 'type_enable', 'undrain', 'variant_create',
     'variant_delete', 'variant_set', 'variant_undo']
@@ -28,7 +29,7 @@ Kind = typing.Literal[
 KINDS: tuple[str, ...] = typing.get_args(Kind)
 """All kinds, in the order of their names."""
 
-WARNED = frozenset({'clean_failed', 'missing', 'swapped'})
+WARNED = frozenset({'clean_failed', 'health', 'missing', 'swapped'})
 """Kinds that are a warning in the log."""
 
 INFORMED = frozenset({

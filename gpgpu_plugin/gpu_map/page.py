@@ -74,7 +74,8 @@ class _Painter:
             for aspect in (_Aspect.STATE, _Aspect.OWNER, _Aspect.TYPE))
         return _Attributes(
             classes=f's{_NUMBERS[state.colour]} o{_NUMBERS[owner.colour]} '
-                    f't{_NUMBERS[type_.colour]}',
+                    f't{_NUMBERS[type_.colour]}'
+                    f'{" ill" if block.is_ill else ""}',
             owner=owner.symbol, type=type_.symbol)
 
     def owner_symbol(self, block: tree.Block) -> str:
@@ -122,10 +123,14 @@ def _shares(gpus: Iterable[tree.GPU]) -> list[int]:
 
 
 def _states(gpus: Iterable[tree.GPU]) -> Mapping[str, int]:
-    """Return the number of GPUs by state, in the order of legends."""
+    """Return the number of GPUs by state, and of those that are ill."""
+    gpus = list(gpus)
     counts = collections.Counter(gpu.state for gpu in gpus)
-    return {state: counts[state] for state in (*mark_mod.STATES, *counts)
-            if counts[state]}
+    ill = collections.Counter(gpu.health for gpu in gpus if gpu.is_ill)
+    return {**{state: counts[state] for state in (*mark_mod.STATES, *counts)
+               if counts[state]},
+            **{f'{text.ILL} {health}': ill[health] for health in tree.ILL
+               if ill[health]}}
 
 
 def _bar(capacity: cloud_capacity.CloudCapacity) -> _Bar:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
 
@@ -21,6 +22,10 @@ from gpgpu_plugin.gpu_map import tree
 
 _OTHER = mark_mod.Mark(symbol='+', colour=mark_mod.GREY, text='others')
 """Mark of all owners or types that have more than one letter."""
+
+
+ILL = '!'
+"""Mark of a GPU that is degraded or has failed, behind its letter."""
 
 
 def render(gpu_map: tree.GPUMap, aspect: mark_mod.Aspect, *,
@@ -41,14 +46,14 @@ class _Drawing:
         yield (f'{gpu_map.scope}, {gpu_map.drawn_at}: '
                f'{counted(len(gpu_map.hosts), "host")}, '
                f'{counted(len(gpu_map.gpus), "GPU")}, by {self._aspect}')
-        yield from self._legend()
+        yield from self._legend(gpu_map.gpus)
         yield ''
         width = max((len(host.name) for host in gpu_map.hosts), default=0)
         for host in gpu_map.hosts:
             nodes = '  '.join(map(self._numa_node, host.numa_nodes))
             yield f'{host.name:<{width}}  {nodes or "no GPU"}'
 
-    def _legend(self) -> Iterator[str]:
+    def _legend(self, gpus: Iterable[tree.GPU]) -> Iterator[str]:
         others = 0
         for entry in self._marks.legends[self._aspect]:
             if len(entry.mark.symbol) > 1:
@@ -58,6 +63,11 @@ class _Drawing:
                 _blocks(entry))
         if others:
             yield f'  {self._coloured(_OTHER)} {others} others'
+        ill = collections.Counter(gpu.health for gpu in gpus if gpu.is_ill)
+        if ill:
+            yield f'  {ILL} behind a letter: ' + ', '.join(
+                f'{counted(ill[health], "GPU")} {health}'
+                for health in tree.ILL if ill[health])
 
     def _numa_node(self, node: tree.NUMANode) -> str:
         number = '?' if node.number is None else node.number
@@ -66,7 +76,7 @@ class _Drawing:
         return f'N{number}[{below}]'
 
     def _gpu(self, gpu: tree.GPU) -> str:
-        block = self._block(gpu)
+        block = self._block(gpu) + (ILL if gpu.is_ill else '')
         if not gpu.vgpus:
             return block
         return f'{block}({self._block_line(gpu.vgpus)})'

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import cloud_capacity
@@ -28,6 +29,8 @@ NOT_PCI = 'not on a PCI bus'
 UNKNOWN_PROJECT = 'unknown project'
 NO_VARIANT = 'no variant'
 NO_TYPE = 'unknown type'
+ILL = (health.Health.FAILED, health.Health.DEGRADED)
+"""Values of health that a map marks, the worst one first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class Block:
     :ivar instance: UUID of the instance that has it
     :ivar project: project of that instance
     :ivar reason: why it is in its state
+    :ivar health: a domain.health.Health; None: it has none of its own
+    :ivar health_reason: why it is not ok
     """
 
     state: str
@@ -46,6 +51,13 @@ class Block:
     instance: str | None = None
     project: str | None = None
     reason: str | None = None
+    health: str | None = None
+    health_reason: str | None = None
+
+    @property
+    def is_ill(self) -> bool:
+        """Return whether its host found something wrong with it."""
+        return self.health in ILL
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -213,6 +225,7 @@ def _gpu(device: admin.DeviceInfo, children: Iterable[admin.DeviceInfo],
         address=device.address, state=device.shown_state,
         kind=device.variant or NO_VARIANT, instance=device.used_by,
         project=_project(device), reason=device.reason,
+        health=device.health, health_reason=device.health_reason,
         vgpus=tuple(VGPU(
             state=child.shown_state, kind=child.vgpu_type or NO_TYPE,
             instance=child.used_by, project=_project(child),

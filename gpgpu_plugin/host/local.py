@@ -36,6 +36,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import guest
+from gpgpu_plugin.host import health as health_mod
 from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
 from gpgpu_plugin.host.backends import passthrough
@@ -78,17 +79,20 @@ def _reading(device: base.HostDevice) -> Iterator[None]:
 class LocalHost(base.Host):
     """A host, scanned and changed through its sysfs.
 
+    :param health: judges the health of its GPUs
     :param numvfs: number of VFs to create on a GPU, by ``vendor:device``
     """
 
-    def __init__(self, access: base.Access,
+    def __init__(self, access: base.Access, health: health_mod.HealthBook,
                  numvfs: Mapping[str, int] | None = None) -> None:
         self.access = access
+        self._health = health
         self._numvfs = dict(numvfs or {})
         self.binder = access.binder
         self._backends = [backend(access) for backend in BACKENDS]
         self._watch: watch.Watch | None = None
         self._failed = False
+        self._health_changed = False
         self._in_cleaning = in_progress.FunctionsInCleaning()
         self._serial_numbers = serial_numbers.SerialNumbers(
             access.sysfs, access.binder)
@@ -111,6 +115,9 @@ class LocalHost(base.Host):
                 initrd=conf.gpgpu.scrub_guest_initrd,
                 memory_mib=conf.gpgpu.scrub_guest_memory,
                 seconds=conf.gpgpu.scrub_guest_timeout, guests=guests)),
+            health_mod.HealthBook(
+                sysfs, f'{conf.gpgpu.state_path}/health/errors.json',
+                withhold_degraded=conf.gpgpu.withhold_degraded),
             conf_gpgpu.numvfs(conf))
 
     def make_vfs(self, busy: Collection[str]) -> None:
@@ -141,15 +148,17 @@ class LocalHost(base.Host):
                      function.address, created, wanted)
 
     def scan(self) -> scanner.Scan:
-        self._failed = False
+        self._failed = self._health_changed = False
         sampled_at = self._next_sample()
         self._in_cleaning.begin_scan()
         scan = self._serial_numbers.added(
             self._in_cleaning.shown(scanner.scan(self.access.sysfs)),
             self._in_cleaning.shown_ids())
+        readings = self._health.read(scan, self._in_cleaning.shown_ids())
         if self._watch is not None:
             self._watch.close()
-        self._watch = watch.Watch(self.access.sysfs, scan)
+        self._watch = watch.Watch(self.access.sysfs, scan, readings)
+        scan = self._health.judged(scan, readings)
         return dataclasses.replace(scan, driver_capacities={
             stable_id: dataclasses.replace(report, sampled_at=sampled_at)
             for stable_id, report in scan.driver_capacities.items()})
@@ -171,6 +180,7 @@ class LocalHost(base.Host):
 
     def changed(self) -> bool:
         return (self._watch is None or self._failed
+                or self._health_changed
                 or self._in_cleaning.is_outdated()
                 or self._watch.changed(self._in_cleaning.ids()))
 
@@ -211,7 +221,11 @@ class LocalHost(base.Host):
         try:
             with _reading(device), self._in_cleaning.cleaning(
                     self._touched_by_cleaning(device)):
-                return self._backend(device).clean(device)
+                verdict = self._backend(device).clean(device)
+                if verdict.passed and self._health.cleaned(
+                        device.stable_id, device.address):
+                    self._health_changed = True
+                return verdict
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:

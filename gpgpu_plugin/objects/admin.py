@@ -145,6 +145,9 @@ class DeviceInfo:
     :ivar kind: ``pci`` or ``mdev``
     :ivar parent: UUID of the parent GPU of an mdev row or a VF
     :ivar vgpu_type: type of the vGPU that exists there or may be created
+    :ivar health: a domain.health.Health; None: it has none of its own
+    :ivar health_reason: why it is not ok
+    :ivar errors: errors that the host's kernel has counted, by kind
     """
 
     uuid: str
@@ -175,6 +178,9 @@ class DeviceInfo:
     kind: str = 'pci'
     parent: str | None = None
     vgpu_type: str | None = None
+    health: str | None = None
+    health_reason: str | None = None
+    errors: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def marker(self) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from gpgpu_plugin.domain import health as health_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -40,6 +41,8 @@ class HostReport:
         by stable id
     :ivar driver_capacities: capacities of GPUs whose driver reports them, by
         stable id
+    :ivar health: of GPUs that are no VFs, by stable id; that of a GPU that is
+        left out does not change
     :ivar problems: what could not be read, one sentence each
     :ivar number: counts the scans of one session, so that one that was
         overtaken by a newer one is not stored
@@ -55,6 +58,8 @@ class HostReport:
         dataclasses.field(default_factory=dict))
     driver_capacities: dict[str, driver_capacity.DriverCapacity] = (
         dataclasses.field(default_factory=dict))
+    health: dict[str, health_rules.Condition] = dataclasses.field(
+        default_factory=dict)
     problems: tuple[str, ...] = ()
     number: int = 0
     assignments: tuple[claim.Assignment, ...] | None = None

@@ -25,6 +25,7 @@ import typing
 import fixtures
 
 from gpgpu_plugin import privsep
+from gpgpu_plugin.host.fake import health_files
 from tests.fixtures import libvirt_cloud
 
 
@@ -161,12 +162,18 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         server = self.boot(self.flavor(L40S=4))
         self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
         dead = self.listing('device', 'show', 'gpu1', first)
-        self.assertEqual('unmanaged', dead['shown_state'])
+        self.assertEqual(('unmanaged', 'failed'),
+                         (dead['shown_state'], dead['health']))
         self.assertIn('does not answer', dead['reason'])
 
         config.write_bytes(alive)
         self.run_once('gpu1')
         self.wait_for(lambda: self._offered() == 4, 'offered')
+        # Not before it was cleaned: nobody knows what happened to it.
+        self.assertEqual(
+            ['clean_passed', 'clean_started', 'distrust', 'health'],
+            [event['kind'] for event in self.listing(
+                'event', 'list', '--device', dead['uuid'])][:4])
         self._first_host_works()
 
     def test_gpu_that_died_stays_with_its_server(self) -> None:
@@ -178,13 +185,41 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         self.run_once('gpu1')
         self.assertEqual(4, len(self.devices_of(server)))
         dead = self.listing('device', 'show', 'gpu1', first)
-        self.assertEqual('assigned', dead['shown_state'])
+        self.assertEqual(('assigned', 'failed'),
+                         (dead['shown_state'], dead['health']))
         self.assertIn('does not answer', dead['reason'])
         self.delete(server)
         self.wait_for(lambda: self._offered() == 3, 'offered')
         self.wait_for(lambda: self.listing(
             'device', 'show', 'gpu1', first)['shown_state'] == 'quarantined',
             'quarantined')
+
+    def test_gpu_with_a_narrow_link_is_shown_and_still_offered(self) -> None:
+        first = min(device['address'] for device in self.devices(
+            '--host', 'gpu1', '--variant', 'L40S'))
+        folder = self.sysfs('gpu1') / 'bus/pci/devices' / first
+        health_files.write_link(folder, width=4)
+        health_files.write_errors(folder, nonfatal=3)
+        self.run_once('gpu1')
+        [ill] = [device for device in self.devices('--host', 'gpu1')
+                 if device['health'] == 'degraded']
+        self.assertEqual((first, 'available'),
+                         (ill['address'], ill['shown_state']))
+        shown = self.listing('device', 'show', 'gpu1', first)
+        self.assertIn('has width x4', shown['health_reason'])
+        self.assertIn('AER nonfatal 3', shown['health_reason'])
+        self.assertEqual(3, shown['errors']['aer_nonfatal'])
+        [event] = self.listing('event', 'list', '--kind', 'health')
+        self.assertIn('AER nonfatal 3', str(event))
+        self.assertIn(f'health on gpu1; by host gpu1; device {first}',
+                      self.stdlog.logger.output)
+        self.assertEqual(4, self._offered())
+        # Its cleaning ends the count of errors, and not the narrow link.
+        self.delete(self.boot(self.flavor(L40S=4), host='gpu1'))
+        self.wait_for(lambda: self._offered() == 4, 'offered')
+        self.run_once('gpu1')
+        self.assertNotIn('AER', self.listing(
+            'device', 'show', 'gpu1', first)['health_reason'])
 
     def test_build_that_fails_on_all_hosts_is_in_error(self) -> None:
         for host in self.machines:

@@ -67,6 +67,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0029_indexes_of_history.py': _MIGRATION,
     'db/migrations/versions/v0030_versions_of_hosts.py': _MIGRATION,
     'db/migrations/versions/v0025_defaults_of_variants.py': _MIGRATION,
+    'db/migrations/versions/v0021_health_of_devices.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',

@@ -35,6 +35,7 @@ from gpgpu_plugin import privsep
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import guest
+from gpgpu_plugin.host import health
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
@@ -134,7 +135,10 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
         baselines=baseline.Baselines(
             baselines or test.useFixture(fixtures.TempDir()).path),
         vfio=operations.PrivilegedVFIO(tree),
-        scrub_guest=scrub_guest or guest.ScrubGuest()), numvfs)
+        scrub_guest=scrub_guest or guest.ScrubGuest()),
+        health.HealthBook(
+            tree, f'{test.useFixture(fixtures.TempDir()).path}/errors.json'),
+        numvfs)
 
 
 @contextlib.contextmanager

@@ -68,6 +68,8 @@ def _info(device: device_list.ListedDevice) -> objects.DeviceInfo:
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
         used_by=device.used_by, project_id=device.project_id,
         reason=_reason(row) or function.fault, generation=row.generation,
+        health=row.health, health_reason=row.health_reason,
+        errors=device_db.errors(row),
         **{name: getattr(function, name) for name in _OF_FUNCTION})
 
 

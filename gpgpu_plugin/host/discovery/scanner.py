@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
+from gpgpu_plugin.domain import health as health_rules
 from gpgpu_plugin.domain import nvswitch
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
@@ -79,6 +80,7 @@ class Scan:
         by stable id
     :ivar driver_capacities: capacities of GPUs whose driver reports them, by
         stable id
+    :ivar health: of GPUs that are no VFs, by stable id (host.health)
     :ivar problems: sentences about what could not be read
     """
 
@@ -87,6 +89,8 @@ class Scan:
         dataclasses.field(default_factory=dict))
     driver_capacities: Mapping[str, driver_capacity.DriverCapacity] = (
         dataclasses.field(default_factory=dict))
+    health: Mapping[str, health_rules.Condition] = dataclasses.field(
+        default_factory=dict)
     problems: tuple[str, ...] = ()
 
 

@@ -15,7 +15,8 @@ It is called often, so it is cheap: it compares listings, and small files that
 it keeps open. It notices functions and parents of mdevs that came or went,
 functions that were replaced, drivers that were bound or unbound, a changed
 number of VFs, a driver that creates vGPUs after it created none, GPUs that
-died or came back, and a replaced modules.alias.
+died or came back, changed widths of their PCIe links, errors that the kernel
+counted, and a replaced modules.alias.
 Of files in sysfs, modification times are not used, since sysfs does not
 maintain them reliably.
 """
@@ -24,11 +25,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import types
+import typing
 from collections.abc import Collection
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import health_files
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vfio_drivers
@@ -38,14 +43,25 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 _MAX = 4096
 
 
+class _HealthFile(typing.NamedTuple):
+    """A file that shows the health of one GPU, or of several."""
+
+    path: str
+    before: bytes
+    gpus: frozenset[str]
+
+
 class Watch:
     """Comparison of a host with one scan of it.
 
     When ``changed`` returns True, close the watch, scan, and make another one.
+
+    :param readings: what the files of GPUs showed then, by stable id
     """
 
-    def __init__(self, sysfs: sysfs_mod.Sysfs,
-                 scan: scanner.Scan) -> None:
+    def __init__(self, sysfs: sysfs_mod.Sysfs, scan: scanner.Scan,
+                 readings: Mapping[str, health_files.Reading] = (
+                     types.MappingProxyType({}))) -> None:
         self._sysfs = sysfs
         drivers = f'{sysfs.root}/bus/pci/drivers'
         # All drivers: the first device of a driver must be noticed, too.
@@ -54,6 +70,8 @@ class Watch:
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
         self._files: dict[int, bytes] = {}
         self._configs: dict[int, pci.PCIFunction] = {}
+        self._health: dict[int, _HealthFile] = {}
+        self._open_health(readings)
         for function in scan.functions:
             # A VF lives and dies with its PF.
             if (pci.can_be_gpu(function.class_code) and function.pf is None
@@ -94,6 +112,19 @@ class Watch:
                          os.O_RDONLY | os.O_CLOEXEC)
             self._configs[fd] = function
 
+    def _open_health(
+            self, readings: Mapping[str, health_files.Reading]) -> None:
+        """Watch the health of GPUs; several may share a link."""
+        gpus: dict[tuple[str, bytes], set[str]] = {}
+        for stable_id, reading in readings.items():
+            for watched in reading.watched.items():
+                gpus.setdefault(watched, set()).add(stable_id)
+        for (path, before), stable_ids in gpus.items():
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._health[fd] = _HealthFile(
+                    path, before, frozenset(stable_ids))
+
     def _open(self, path: str) -> None:
         # A file that cannot be opened is not watched; the listings are.
         with contextlib.suppress(OSError):
@@ -124,6 +155,11 @@ class Watch:
                    for fd, function in self._configs.items()
                    if function.id not in in_cleaning):
                 return True
+            # A reset lets links and errors change for a while.
+            if any(health_files.significant(file.path, os.pread(fd, _MAX, 0))
+                   != file.before for fd, file in self._health.items()
+                   if file.gpus.isdisjoint(in_cleaning)):
+                return True
         except OSError:
             # The function of the open file is gone.
             return True
@@ -139,7 +175,8 @@ class Watch:
 
     def close(self) -> None:
         """Close the files that were kept open."""
-        for fd in (*self._files, *self._configs):
+        for fd in (*self._files, *self._configs, *self._health):
             os.close(fd)
         self._files.clear()
+        self._health.clear()
         self._configs.clear()

@@ -24,6 +24,7 @@ from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import machine as machine_rules
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import guest
+from gpgpu_plugin.host import health
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.discovery import identity as identity_mod
 from gpgpu_plugin.host.discovery import scanner
@@ -42,7 +43,8 @@ class FakeHost(local.LocalHost):
     """
 
     def __init__(self, root: str,
-                 numvfs: Mapping[str, int] | None = None) -> None:
+                 numvfs: Mapping[str, int] | None = None, *,
+                 withhold_degraded: bool = False) -> None:
         self.kernel = fake_kernel.FakeKernel(root)
         self.designations = designation.Store(f'{root}/etc')
         sysfs = sysfs_mod.Sysfs(root)
@@ -53,7 +55,9 @@ class FakeHost(local.LocalHost):
                 self.kernel.sriov_manage),
             is_designated=self.designations.holds,
             baselines=baseline.Baselines(f'{root}/etc/cards'),
-            vfio=self.kernel.vfio), numvfs)
+            vfio=self.kernel.vfio), health.HealthBook(
+                sysfs, f'{root}/etc/health/errors.json',
+                withhold_degraded=withhold_degraded), numvfs)
 
     def identity(self, scan: scanner.Scan) -> machine_rules.MachineIdentity:
         """Return the identity of the fake machine.
@@ -66,7 +70,8 @@ class FakeHost(local.LocalHost):
 
     @classmethod
     def for_machine(cls, name: str, folder: str,
-                    numvfs: Mapping[str, int] | None = None) -> FakeHost:
+                    numvfs: Mapping[str, int] | None = None, *,
+                    withhold_degraded: bool = False) -> FakeHost:
         """Return a host for the machine in a folder.
 
         The machine is built if the folder has none. An existing one is kept
@@ -79,7 +84,7 @@ class FakeHost(local.LocalHost):
         machine = machine_mod.load(name)
         if not (pathlib.Path(folder) / 'bus/pci/devices').is_dir():
             machine_mod.build(machine, folder)
-        return cls(folder, numvfs)
+        return cls(folder, numvfs, withhold_degraded=withhold_degraded)
 
     @classmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str,
@@ -88,4 +93,5 @@ class FakeHost(local.LocalHost):
         return cls.for_machine(
             conf.gpgpu_fake.machines.get(host, conf.gpgpu_fake.machine),
             os.path.join(conf.gpgpu.state_path, 'machines', host),
-            conf_gpgpu.numvfs(conf))
+            conf_gpgpu.numvfs(conf),
+            withhold_degraded=conf.gpgpu.withhold_degraded)

@@ -36,8 +36,10 @@ import yaml
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
+from gpgpu_plugin.host.fake import health_files
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine_file
 from gpgpu_plugin.host.fake import resets
@@ -278,6 +280,11 @@ class _Builder:
             node.get('reset_method', 'bus') + '\n')
         (folder / 'resource').write_text(
             '0x0000000000000000 0x0000000000000000 0x0000000000000000\n' * 7)
+        code = node.get('class')
+        if pci.can_be_gpu(code) or pci.is_bridge(code):
+            health_files.write_link(folder)
+        if pci.can_be_gpu(code):
+            health_files.write_errors(folder)
         for name, text in node.get('attributes', {}).items():
             # Some are in folders: sriov_admin/vf1/profile/vram_quota.
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ class GaugesCase(base.ConductorTestCase):
             return gauges.read(session, per_host=per_host)
 
     def devices(self, **kwargs):
-        return {row[:-1]: row.number for row in self.read(**kwargs).devices}
+        return {row[:4]: row.number for row in self.read(**kwargs).devices}
 
 
 class CountTest(GaugesCase):

@@ -70,6 +70,17 @@ class PageTest(base.BaseTestCase):
         self.assertEqual([], reader.open)
         self.assertEqual(2, len(reader.found('details')))
 
+    def test_gpu_that_is_ill_says_so_in_words(self):
+        reader = Reader(render([
+            gpu_maps.gpu(0, 'assigned', health='failed',
+                         health_reason='it does not answer'),
+            gpu_maps.gpu(1, health='ok')]))
+        text = ' '.join(' '.join(reader.words).split())
+        self.assertIn('assigned, ! failed it does not answer', text)
+        self.assertIn('1 assigned, 1 available, 1 ! failed', text)
+        self.assertEqual(1, sum('ill' in attributes['class'].split()
+                                for attributes in reader.found('b')))
+
     def test_every_gpu_is_there_with_its_facts(self):
         text = ' '.join(' '.join(Reader(render()).words).split())
         one, two = (gpu_maps.name_uuid(name) for name in ('i0', 'v2'))

@@ -68,6 +68,15 @@ class TextTest(base.BaseTestCase):
         self.assertIn('  + 2 others\n', shown)
         self.assertEqual(2 + 1, shown.count('+'))
 
+    def test_gpu_that_is_ill_has_a_mark_behind_its_letter(self):
+        shown = render([
+            gpu_maps.gpu(0, 'assigned', health='failed'),
+            gpu_maps.gpu(1, health='degraded'), gpu_maps.gpu(2, health='ok')])
+        self.assertIn('N0[A!F! F]', shown)
+        self.assertIn(
+            '  ! behind a letter: 1 GPU failed, 1 GPU degraded\n', shown)
+        self.assertNotIn('!', render([gpu_maps.gpu(0, health='ok')]))
+
     def test_host_without_gpu_says_so(self):
         self.assertIn('h1  no GPU\n', render([], hosts=[gpu_maps.host()]))
 

@@ -19,10 +19,12 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import health_files
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import watch
+from gpgpu_plugin.host.fake import health_files as fake_files
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import vgpu_driver
@@ -105,6 +107,17 @@ class WatchTest(base.BaseTestCase):
                      'config').write_bytes(b'\xff' * 64)
         made = watch.Watch(tree, found)
         self.addCleanup(made.close)
+        self.assertTrue(made.changed())
+
+    def test_health_of_gpu_in_cleaning_is_not_compared(self):
+        tree = sysfs.Sysfs(self.root)
+        made = watch.Watch(tree, scanner.scan(tree), {
+            self.gpu.id: health_files.read(tree, self.gpu.address)})
+        self.addCleanup(made.close)
+        self.assertFalse(made.changed())
+        fake_files.write_errors(pathlib.Path(
+            self.root, 'bus/pci/devices', self.gpu.address), fatal=1)
+        self.assertFalse(made.changed([self.gpu.id]))
         self.assertTrue(made.changed())
 
     def test_gpu_whose_config_the_scan_cannot_read_is_not_watched(self):

@@ -1,0 +1,72 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Health of devices as their hosts report it.
+
+All functions run in a transaction that locked the device's host.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import health
+
+
+def store(session: orm.Session, host: models.Host, row: models.Device,
+          condition: health.Condition | None) -> None:
+    """Store the health of a device after a scan, with an event if it changed.
+
+    The numbers behind it may change without an event.
+
+    :param condition: None: the scan did not judge it
+    """
+    if condition is None:
+        return
+    before = row.health
+    row.health = str(condition.health)
+    row.health_reason = condition.reason
+    row.errors = device_db.dump(condition.errors)
+    if before == row.health or (
+            before is None and condition.health is health.Health.OK):
+        return
+    event_db.add(
+        session, 'health', host.name, row,
+        detail=f'{before or "not known"} -> {row.health}' + (
+            f': {condition.reason}' if condition.reason else ''),
+        level=logging.INFO if condition.health is health.Health.OK
+        else logging.WARNING)
+    host_db.changed(host)
+    if before == health.Health.FAILED:
+        _distrust(session, host, row)
+
+
+def _distrust(session: orm.Session, host: models.Host,
+              row: models.Device) -> None:
+    """Have a device cleaned that did not answer and does so again.
+
+    It was reset, repaired or replaced meanwhile. A GPU whose driver makes
+    vGPUs is left alone: nobody gets it as a whole. The device gets its token
+    when it joins a group.
+    """
+    if (row.state == device_rules.DeviceState.AVAILABLE
+            and device_db.vgpu_capability(row) is None
+            and not device_db.pci_function(row).has_vgpus):
+        device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
+        event_db.add(session, 'distrust', host.name, row,
+                     detail='it answers again')

@@ -1,0 +1,143 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Health of a GPU, judged by what its host reads of it.
+
+A GPU is degraded by a PCIe link with fewer lanes than both of its ends have,
+or by uncorrectable errors since its last cleaning. The speed of a link is not
+judged: GPUs lower it when they are idle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+
+class Health(enum.StrEnum):
+    """Health of a GPU, beside its state and whether it is present.
+
+    ``degraded``: it works, but not as it should. ``failed``: it does not
+    answer. ``unknown``: its host cannot read it.
+    """
+
+    OK = 'ok'
+    DEGRADED = 'degraded'
+    FAILED = 'failed'
+    UNKNOWN = 'unknown'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Link:
+    """A PCIe link on the way from a root port to a GPU.
+
+    :ivar address: of the function at its lower end
+    :ivar width: lanes in use; 0: unknown
+    :ivar maximum: lanes that both ends have; 0: unknown
+    """
+
+    address: str
+    width: int
+    maximum: int
+
+    @property
+    def is_narrow(self) -> bool:
+        """Return whether the link uses fewer lanes than it could."""
+        return 0 < self.width < self.maximum
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ErrorCounts:
+    """Numbers of errors that the kernel has counted, by kind of error.
+
+    They begin at 0 when the host boots, or when a driver is loaded.
+    """
+
+    uncorrected: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    corrected: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ErrorHistory:
+    """Uncorrected errors of a GPU since its last cleaning, by kind.
+
+    :ivar last: counts of the kernel at the last reading
+    :ivar new: errors since the last cleaning, or since the first reading
+    """
+
+    last: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    new: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def after(self, counts: Mapping[str, int]) -> ErrorHistory:
+        """Return the history after another reading.
+
+        A count that fell began again at 0. One that is read for the first
+        time says nothing about when its errors happened. One that cannot be
+        read now, for example since its driver is not loaded, is kept.
+        """
+        new = dict(self.new)
+        for kind, count in counts.items():
+            last = self.last.get(kind, count)
+            rise = count - last if count >= last else count
+            if rise:
+                new[kind] = new.get(kind, 0) + rise
+        return ErrorHistory(last={**self.last, **counts}, new=new)
+
+    def cleaned(self) -> ErrorHistory:
+        """Return the history after the GPU has passed its cleaning."""
+        return ErrorHistory(last=self.last)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Condition:
+    """Health of a GPU as its host reports it.
+
+    :ivar reason: why it is not ok, with numbers
+    :ivar errors: all that the kernel has counted, by kind of error
+    """
+
+    health: Health
+    reason: str | None = None
+    errors: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def judge(*, fault: str | None, links: Sequence[Link] = (),
+          counts: ErrorCounts | None = None,
+          history: ErrorHistory | None = None) -> Condition:
+    """Return the health of a GPU.
+
+    :param fault: why it cannot be trusted (domain.pci.PCIFunction)
+    """
+    counts = counts or ErrorCounts()
+    errors = {**counts.uncorrected, **counts.corrected}
+    if fault is not None:
+        return Condition(health=Health.FAILED, reason=fault, errors=errors)
+    reasons = [f'the PCIe link of {link.address} has width x{link.width}, '
+               f'and both of its ends have x{link.maximum}'
+               for link in links if link.is_narrow]
+    if history is not None and history.new:
+        reasons.append(
+            f'{sum(history.new.values())} uncorrectable errors since its '
+            f'last cleaning: ' + ', '.join(
+                f'{kind} {count}'
+                for kind, count in sorted(history.new.items())))
+    if reasons:
+        return Condition(health=Health.DEGRADED, reason='; '.join(reasons),
+                         errors=errors)
+    return Condition(health=Health.OK, errors=errors)
+
+
+def unreadable() -> Condition:
+    """Return the health of a GPU whose configuration space is unreadable."""
+    return Condition(health=Health.UNKNOWN,
+                     reason='its configuration space cannot be read')

@@ -1,0 +1,159 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Files of sysfs that show how well a GPU works.
+
+* ``current_link_width`` and ``max_link_width`` of both ends of each PCIe link
+  from the root port to the GPU (Linux,
+  Documentation/ABI/testing/sysfs-bus-pci).
+* ``aer_dev_fatal``, ``aer_dev_nonfatal`` and ``aer_dev_correctable`` of the
+  GPU, which the kernel has if it handles Advanced Error Reporting
+  (Documentation/ABI/testing/sysfs-bus-pci-devices-aer).
+* ``ras/umc_err_count``, ``gfx_err_count`` and ``sdma_err_count``, which
+  amdgpu has of GPUs with RAS while it is bound to them
+  (Documentation/gpu/amdgpu/ras.rst): errors of memory, of the graphics and
+  compute engine, and of the copy engines. NVIDIA's and Intel's drivers have no
+  such files.
+
+Each is one small file. Files that do not exist or cannot be read are left
+out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+from gpgpu_plugin.domain import health
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+
+WIDTH, MAX_WIDTH = 'current_link_width', 'max_link_width'
+FATAL, NONFATAL = 'aer_dev_fatal', 'aer_dev_nonfatal'
+CORRECTABLE = 'aer_dev_correctable'
+RAS_BLOCKS = ('umc', 'gfx', 'sdma')
+
+_AER = {FATAL: 'AER fatal', NONFATAL: 'AER nonfatal',
+        CORRECTABLE: 'AER correctable'}
+_TOTAL = re.compile(rb'^TOTAL_ERR_\w+ (\d+)$', re.MULTILINE)
+_RAS = re.compile(rb'^(ue|ce): (\d+)$', re.MULTILINE)
+# The kernel's value for a width that it does not know
+# (PCIE_LNK_WIDTH_UNKNOWN), and what a device that does not answer shows.
+_UNKNOWN_WIDTHS = (0xff, 0x3f)
+_HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What the files of one GPU show.
+
+    :ivar links: from the root port downwards
+    :ivar watched: what ``significant`` returns for each file whose change may
+        change the health, by path
+    """
+
+    links: tuple[health.Link, ...] = ()
+    counts: health.ErrorCounts = dataclasses.field(
+        default_factory=health.ErrorCounts)
+    watched: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+def is_judged(function: pci.PCIFunction) -> bool:
+    """Return whether a function has a health of its own.
+
+    A VF has the health of its PF. A parent of mdevs that is no PCI function
+    has nothing to read.
+    """
+    return (pci.can_be_gpu(function.class_code) and function.pf is None
+            and _HOP.fullmatch(function.address) is not None)
+
+
+def read(sysfs: sysfs_mod.Sysfs, address: str) -> Reading:
+    """Return what the files of a GPU show; never raises."""
+    reader = _Reader(sysfs, address)
+    return Reading(links=tuple(reader.links()), counts=reader.counts(),
+                   watched=reader.watched)
+
+
+def significant(path: str, content: bytes) -> bytes:
+    """Return the part of a file that may change the health of a GPU."""
+    if path.endswith('_err_count'):
+        return b'\n'.join(line for line in content.splitlines()
+                          if line.startswith(b'ue:'))
+    return content
+
+
+class _Reader:
+    """Reader of the files of one GPU."""
+
+    def __init__(self, sysfs: sysfs_mod.Sysfs, address: str) -> None:
+        self._sysfs = sysfs
+        self._address = address
+        self.watched: dict[str, bytes] = {}
+
+    def links(self) -> Iterator[health.Link]:
+        """Yield the links between the root port and the GPU."""
+        try:
+            target = self._sysfs.target(
+                f'{self._sysfs.devices}/{self._address}')
+        except OSError:
+            return
+        hops = list(filter(_HOP.fullmatch, target.split('/')))
+        # Below a root port, links and the insides of switches alternate.
+        for above, below in zip(hops[::2], hops[1::2], strict=False):
+            width = self._width(below, WIDTH, watch=True)
+            most = min(self._width(above, MAX_WIDTH),
+                       self._width(below, MAX_WIDTH))
+            yield health.Link(address=below, width=width, maximum=most)
+
+    def _width(self, address: str, name: str, *, watch: bool = False) -> int:
+        """Return a number of lanes; 0: unknown."""
+        content = self._read(f'{self._sysfs.devices}/{address}/{name}',
+                             watch=watch)
+        text = content.strip()
+        number = int(text) if text.isdigit() else 0
+        return 0 if number in _UNKNOWN_WIDTHS else number
+
+    def counts(self) -> health.ErrorCounts:
+        """Return all errors that the kernel has counted."""
+        uncorrected: dict[str, int] = {}
+        corrected: dict[str, int] = {}
+        folder = f'{self._sysfs.devices}/{self._address}'
+        for name, kind in _AER.items():
+            is_uncorrected = name != CORRECTABLE
+            found = _TOTAL.search(
+                self._read(f'{folder}/{name}', watch=is_uncorrected))
+            if found is not None:
+                (uncorrected if is_uncorrected else corrected)[kind] = int(
+                    found.group(1))
+        for block in RAS_BLOCKS:
+            lines = dict(_RAS.findall(self._read(
+                f'{folder}/ras/{block}_err_count', watch=True)))
+            for line, kind, into in (
+                    (b'ue', 'uncorrectable', uncorrected),
+                    (b'ce', 'correctable', corrected)):
+                if line in lines:
+                    into[f'amdgpu {block} {kind}'] = int(lines[line])
+        return health.ErrorCounts(
+            uncorrected=uncorrected, corrected=corrected)
+
+    def _read(self, path: str, *, watch: bool) -> bytes:
+        try:
+            content = self._sysfs.read_bytes(path)
+        except OSError:
+            return b''
+        if content is None:
+            return b''
+        if watch:
+            self.watched[path] = significant(path, content)
+        return content

@@ -1,0 +1,53 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Files in which a fake kernel shows the health of a function.
+
+The counts of single errors, of which the plugin reads the total only, are all
+in one line.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from gpgpu_plugin.host.discovery import health_files
+
+_LINES = {
+    health_files.FATAL: ('Data Link Protocol', 'TOTAL_ERR_FATAL'),
+    health_files.NONFATAL: ('Completion Timeout', 'TOTAL_ERR_NONFATAL'),
+    health_files.CORRECTABLE: ('Receiver Error', 'TOTAL_ERR_COR')}
+
+
+def write_link(folder: pathlib.Path, width: int = 16,
+               maximum: int = 16) -> None:
+    """Write the width of the link above a function, or below a port."""
+    (folder / health_files.WIDTH).write_text(f'{width}\n')
+    (folder / health_files.MAX_WIDTH).write_text(f'{maximum}\n')
+
+
+def write_errors(folder: pathlib.Path, *, fatal: int = 0, nonfatal: int = 0,
+                 correctable: int = 0) -> None:
+    """Write how many errors Advanced Error Reporting has counted."""
+    for name, count in ((health_files.FATAL, fatal),
+                        (health_files.NONFATAL, nonfatal),
+                        (health_files.CORRECTABLE, correctable)):
+        error, total = _LINES[name]
+        (folder / name).write_text(
+            f'Undefined 0\n{error} {count}\n{total} {count}\n')
+
+
+def write_ras(folder: pathlib.Path, block: str, *, uncorrectable: int = 0,
+              correctable: int = 0) -> None:
+    """Write how many errors amdgpu has counted in a block of a GPU."""
+    path = folder / f'ras/{block}_err_count'
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'ue: {uncorrectable}\nce: {correctable}\n')

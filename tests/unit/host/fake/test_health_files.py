@@ -1,0 +1,39 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the files of fake machines that show health."""
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.host.fake import health_files
+
+
+class HealthFilesTest(base.BaseTestCase):
+
+    def test_files_have_the_form_of_the_kernel(self):
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        health_files.write_link(folder, 8)
+        health_files.write_errors(folder, fatal=1)
+        health_files.write_ras(folder, 'umc', uncorrectable=2)
+        self.assertEqual({
+            'current_link_width': '8\n', 'max_link_width': '16\n',
+            'aer_dev_fatal': 'Undefined 0\nData Link Protocol 1\n'
+                             'TOTAL_ERR_FATAL 1\n',
+            'aer_dev_nonfatal': 'Undefined 0\nCompletion Timeout 0\n'
+                                'TOTAL_ERR_NONFATAL 0\n',
+            'aer_dev_correctable': 'Undefined 0\nReceiver Error 0\n'
+                                   'TOTAL_ERR_COR 0\n',
+            'ras/umc_err_count': 'ue: 2\nce: 0\n'}, {
+            str(path.relative_to(folder)): path.read_text()
+            for path in folder.rglob('*') if path.is_file()})
