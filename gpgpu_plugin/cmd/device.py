@@ -27,7 +27,8 @@ from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 
 _LIST = ('uuid', 'host', 'address', 'variant', 'vgpu_type', 'shown_state',
-         'health', 'used_by', 'numa_node', 'slot', 'stable_id', 'reason')
+         'health', 'host_state', 'used_by', 'numa_node', 'slot', 'stable_id',
+         'reason')
 
 
 class DeviceList(reach.Command, lister.Lister):

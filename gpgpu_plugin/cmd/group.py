@@ -59,7 +59,7 @@ class GroupList(reach.Command, lister.Lister):
                 marker=parsed_args.marker),
             ('host', 'variant', 'resource_class', 'allocation_policy',
              'cleaning_policy', 'total', 'reserved', 'remaining', 'assigned',
-             'states'))
+             'states', 'host_state'))
 
 
 class GroupShow(reach.Command, show.ShowOne):

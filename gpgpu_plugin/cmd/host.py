@@ -44,8 +44,8 @@ class HostList(reach.Command, lister.Lister):
             self.api.host_list(
                 gpgpu_context.admin(), limit=parsed_args.limit,
                 marker=parsed_args.marker),
-            ('host', 'node', 'node_uuid', 'devices', 'draining',
-             'reported_at', 'heard_at', 'version'))
+            ('host', 'node', 'node_uuid', 'devices', 'host_state',
+             'draining', 'reported_at', 'heard_at', 'version'))
 
 
 class HostShow(reach.Command, show.ShowOne):

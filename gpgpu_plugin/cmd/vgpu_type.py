@@ -31,11 +31,12 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import cloud_capacity
 
 _COLUMNS = ('host', 'variant', 'vgpu_type', 'enabled', 'max_vgpu_per_pgpu',
-            *cloud_capacity.SUMMED)
+            *cloud_capacity.SUMMED, 'host_state')
 _OF_CLOUD = ('variant', 'vgpu_type', 'hosts', *cloud_capacity.SUMMED)
 _DETAILS = ('host', 'variant', 'vgpu_type', 'resource_class', 'enabled',
             'video_ram', 'max_heads', 'max_resolution_x',
-            'max_resolution_y', 'max_vgpu_per_pgpu', *cloud_capacity.SUMMED)
+            'max_resolution_y', 'max_vgpu_per_pgpu', *cloud_capacity.SUMMED,
+            'host_state')
 
 
 class VGPUTypeList(reach.Command, lister.Lister):

@@ -37,20 +37,20 @@ LOG = logging.getLogger(__name__)
 INTERVAL = 60
 """Seconds between two searches for expired leases."""
 
-SILENT = 900
-"""Seconds without a call after which a host counts as silent."""
-
 
 class LeaseWatch:
     """Tells hosts of expired leases.
 
+    :param silent_after: seconds without a call after which a host is silent
     :param clock: seconds since the epoch
     """
 
     def __init__(self, db: api.Database, compute: compute_api.ComputeAPI,
+                 silent_after: float,
                  clock: Callable[[], float] = time.time) -> None:
         self._db = db
         self._compute = compute
+        self._silent_after = silent_after
         self._clock = clock
         self._stopping = threading.Event()
         self._searches = periodic.Periodic(
@@ -65,7 +65,7 @@ class LeaseWatch:
             with self._db.reader() as session:
                 now = self._clock()
                 hosts = assignment_db.hosts_with_expired_lease(
-                    session, now, now - SILENT)
+                    session, now, now - self._silent_after)
         except Exception:
             # The database's driver has errors of its own.
             LOG.exception('Cannot search for expired leases; tried again '

@@ -99,6 +99,7 @@ class ConductorManager(conductor_contract.Conductor):
                  observer: Callable[[cleaning.Ended], None] = (
                      lambda ended: None)) -> None:
         self._conf = conf
+        self._silent_after: float = conf.gpgpu.session_timeout
         self._db = db
         self._wake = wake
         self._observer = observer
@@ -328,7 +329,7 @@ class ConductorManager(conductor_contract.Conductor):
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
         return vgpu_type_admin.list_all(
             self._db, host, variant, limit, marker,
-            only_enabled=only_enabled)
+            only_enabled=only_enabled, silent_after=self._silent_after)
 
     def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
                       host: str | None, enabled: bool,
@@ -340,10 +341,12 @@ class ConductorManager(conductor_contract.Conductor):
 
     def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
                   ) -> tuple[admin.HostInfo, ...]:
-        return host_admin.list_all(self._db, limit, marker)
+        return host_admin.list_all(
+            self._db, limit, marker, silent_after=self._silent_after)
 
     def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
-        return host_admin.show(self._db, host)
+        return host_admin.show(
+            self._db, host, silent_after=self._silent_after)
 
     def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
         if not force:
@@ -367,7 +370,9 @@ class ConductorManager(conductor_contract.Conductor):
     def group_list(self, ctxt: _Context, *, host: str | None,
                    variant: str | None, limit: int, marker: str | None,
                    ) -> tuple[admin.GroupInfo, ...]:
-        return group_admin.list_all(self._db, host, variant, limit, marker)
+        return group_admin.list_all(
+            self._db, host, variant, limit, marker,
+            silent_after=self._silent_after)
 
     def group_set(self, ctxt: _Context, *, host: str | None, variant: str,
                   allocation_policy: str | None,
@@ -401,10 +406,12 @@ class ConductorManager(conductor_contract.Conductor):
                     used_by: str | None, limit: int, marker: str | None,
                     ) -> tuple[admin.DeviceInfo, ...]:
         return device_admin.list_all(
-            self._db, host, variant, state, used_by, limit, marker)
+            self._db, host, variant, state, used_by, limit, marker,
+            silent_after=self._silent_after)
 
     def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
-        return device_admin.show(self._db, device)
+        return device_admin.show(
+            self._db, device, silent_after=self._silent_after)
 
     def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
                    ) -> admin.DeviceInfo:

@@ -36,7 +36,6 @@ from prometheus_client import registry as prometheus_registry
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import gauges as gauges_db
 from gpgpu_plugin.domain import ledger
@@ -198,11 +197,18 @@ class Reading:
     seconds: float
 
 
-def read(db: api.Database, *, per_host: bool) -> Reading:
-    """Read the gauges."""
+def read(db: api.Database, *, per_host: bool,
+         silent_after: float) -> Reading:
+    """Read the gauges.
+
+    :param silent_after: seconds without a call after which a host is silent,
+        and nothing of it remains
+    """
     began = time.monotonic()
     with db.reader() as session:
-        gauges = gauges_db.read(session, per_host=per_host)
+        gauges = gauges_db.read(
+            session, per_host=per_host,
+            heard_since=time.time() - silent_after)
     return Reading(gauges=gauges, seconds=time.monotonic() - began)
 
 
@@ -211,13 +217,16 @@ class Gauges:
 
     :param get: returns them; None if the database does not answer
     :param per_host: whether they have the label ``host``
+    :param silent_after: seconds without a call after which a host is silent
     :param clock: returns the seconds since the epoch
     """
 
     def __init__(self, get: Callable[[], Reading | None], *, per_host: bool,
+                 silent_after: float,
                  clock: Callable[[], float] = time.time) -> None:
         self._get = get
         self._per_host = per_host
+        self._silent_after = silent_after
         self._clock = clock
 
     def collect(self) -> Iterator[_Family]:
@@ -288,9 +297,9 @@ class Gauges:
     def _hosts(self, gauges: gauges_db.Gauges) -> Iterator[_Family]:
         yield _Gauge('gpgpu_hosts', 'Hosts that reported devices.',
                      len(gauges.hosts))
-        since = self._clock() - leases.SILENT
+        since = self._clock() - self._silent_after
         yield _Gauge('gpgpu_silent_hosts', 'Hosts that have not called for '
-                     f'{leases.SILENT} s.',
+                     f'{self._silent_after:.0f} s.',
                      sum(host.heard_at < since for host in gauges.hosts))
         if self._per_host:
             family = self._family(

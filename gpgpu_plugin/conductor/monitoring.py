@@ -50,6 +50,7 @@ class Monitoring:
         if self._address is not None:
             metrics_server.check_local(self._address)
         self._per_host: bool = conf.gpgpu.metrics_per_host
+        self._silent_after: float = conf.gpgpu.session_timeout
         self._registry = prometheus_client.CollectorRegistry()
         self.counters = metrics.Counters(self._registry, {
             *contract.methods(conductor_contract.Conductor),
@@ -67,10 +68,12 @@ class Monitoring:
             return
         self._reading = cached_reading.CachedReading(
             'metrics', functools.partial(
-                metrics.read, database, per_host=self._per_host),
+                metrics.read, database, per_host=self._per_host,
+                silent_after=self._silent_after),
             LIFETIME, PATIENCE)
         self._registry.register(metrics.Gauges(
-            self._reading.get, per_host=self._per_host))
+            self._reading.get, per_host=self._per_host,
+            silent_after=self._silent_after))
         self._server = metrics_server.MetricsServer(
             self._address, functools.partial(metrics.text, self._registry))
         LOG.info('Metrics are served at http://%(address)s%(path)s',

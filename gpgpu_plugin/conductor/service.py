@@ -80,7 +80,8 @@ class ConductorService:
         self._sqlite_lock = sqlite_lock.SQLiteLock(self.database.engine.url)
         self._notifier = self._make_notifier(conf)
         compute = compute_api.ComputeAPI(conf, self._transport)
-        self._leases = leases.LeaseWatch(self.database, compute)
+        self._leases = leases.LeaseWatch(
+            self.database, compute, conf.gpgpu.session_timeout)
         self._variants = variant_worker.VariantWorker(self.database, compute)
         self._refused = refusal_events.RefusalEvents(self.database)
         self._counts = periodic.Periodic(

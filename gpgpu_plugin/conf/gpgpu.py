@@ -79,7 +79,8 @@ OPTS = [
         help='Seconds without a call after which nova-compute on another '
              'machine may speak for a host. Until then it is fenced: '
              'its calls change nothing, and it does no GPU work. '
-             '"gpgpu-manage host takeover" allows it at once. It must be '
+             '"gpgpu-manage host takeover" allows it at once. A host that has '
+             'not called for this time is shown as silent. It must be '
              'at least twice digest_interval.'),
     cfg.IntOpt(
         'digest_interval', default=300, min=10,

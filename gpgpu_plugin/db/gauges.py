@@ -81,10 +81,13 @@ class Gauges:
     hosts: Sequence[HeardHost]
 
 
-def read(session: orm.Session, *, per_host: bool) -> Gauges:
+def read(session: orm.Session, *, per_host: bool,
+         heard_since: float = 0) -> Gauges:
     """Return the numbers of all live hosts.
 
     :param per_host: count each host by itself
+    :param heard_since: nothing remains on hosts that have not called since
+        then, in seconds since the epoch
     """
     host = models.Host.name if per_host else sa.null()
     return Gauges(
@@ -97,7 +100,7 @@ def read(session: orm.Session, *, per_host: bool) -> Gauges:
         capacities=[
             Capacity(name, variant, vgpu_type, int(most), int(remaining))
             for name, variant, vgpu_type, most, remaining
-            in session.execute(_capacities(host))],
+            in session.execute(_capacities(host, heard_since))],
         hosts=[HeardHost(name, heard_at or 0) for name, heard_at
                in session.execute(
                    sa.select(models.Host.name, models.Host.heard_at)
@@ -141,12 +144,15 @@ def _counts() -> sa.Subquery:
             .group_by(*devices.c).subquery())
 
 
-def _capacities(host: _Name) -> _Select:
+def _capacities(host: _Name, heard_since: float) -> _Select:
     vgpu_type = models.VGPUType
+    remaining = sa.case(
+        (sa.func.coalesce(models.Host.heard_at, 0) >= heard_since,
+         vgpu_type.remaining_capacity), else_=0)
     return (
         sa.select(host.label('host'), models.Variant.name,
                   vgpu_type.vgpu_type, sa.func.sum(vgpu_type.max_capacity),
-                  sa.func.sum(vgpu_type.remaining_capacity))
+                  sa.func.sum(remaining))
         .select_from(vgpu_type)
         .join(models.Group, vgpu_type.gpu_group_id == models.Group.id)
         .join(models.Variant, models.Group.variant_id == models.Variant.id)

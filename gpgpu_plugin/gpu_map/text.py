@@ -51,7 +51,8 @@ class _Drawing:
         width = max((len(host.name) for host in gpu_map.hosts), default=0)
         for host in gpu_map.hosts:
             nodes = '  '.join(map(self._numa_node, host.numa_nodes))
-            yield f'{host.name:<{width}}  {nodes or "no GPU"}'
+            yield f'{host.name:<{width}}  {nodes or "no GPU"}' + (
+                f'  silent since {host.heard_at}' if host.is_silent else '')
 
     def _legend(self, gpus: Iterable[tree.GPU]) -> Iterator[str]:
         others = 0

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health
+from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import cloud_capacity
@@ -106,10 +107,12 @@ class Host:
 
     :ivar heard_at: when its nova-compute last called, ISO 8601, UTC
     :ivar problems: what its last scan could not read
+    :ivar is_silent: its nova-compute has not called for long
     """
 
     name: str
     heard_at: str | None
+    is_silent: bool
     problems: tuple[str, ...]
     numa_nodes: tuple[NUMANode, ...]
 
@@ -174,7 +177,9 @@ def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
     roots = sorted((device for device in devices
                     if device.uuid not in inside), key=_place)
     return Host(
-        name=info.host, heard_at=info.heard_at, problems=info.problems,
+        name=info.host, heard_at=info.heard_at,
+        is_silent=info.host_state == host_state.HostState.SILENT,
+        problems=info.problems,
         numa_nodes=tuple(
             NUMANode(number=None if number < 0 else number, bridges=tuple(
                 Bridge(name=name, gpus=tuple(

@@ -54,6 +54,7 @@ class HostInfo:
         restored from a backup
     :ivar draining: no instance gets a device of it
     :ivar version: of its gpgpu_plugin; None: unknown
+    :ivar host_state: a domain.host_state.HostState; None: not known
     """
 
     host: str
@@ -68,6 +69,7 @@ class HostInfo:
     restored: bool = False
     draining: bool = False
     version: str | None = None
+    host_state: str | None = None
 
     @property
     def marker(self) -> str:
@@ -81,6 +83,8 @@ class GroupInfo:
 
     :ivar policy_source: ``group`` or ``variant``, of which the allocation
         policy is
+    :ivar remaining: 0 if its host is silent
+    :ivar host_state: a domain.host_state.HostState; None: not known
     """
 
     host: str
@@ -95,6 +99,7 @@ class GroupInfo:
     remaining: int
     assigned: int
     states: dict[str, int]
+    host_state: str | None = None
 
     @property
     def marker(self) -> str:
@@ -109,8 +114,10 @@ class VGPUTypeInfo:
     :ivar video_ram: MiB
     :ivar max_vgpu_per_pgpu: number that fits on one empty GPU
     :ivar max_capacity: number that fits on all GPUs if they are empty
-    :ivar remaining_capacity: number that can be claimed now
+    :ivar remaining_capacity: number that can be claimed now; 0 if its host is
+        silent
     :ivar assigned: number of assigned vGPUs
+    :ivar host_state: a domain.host_state.HostState; None: not known
     """
 
     host: str
@@ -126,6 +133,7 @@ class VGPUTypeInfo:
     max_capacity: int
     remaining_capacity: int
     assigned: int
+    host_state: str | None = None
 
     @property
     def marker(self) -> str:
@@ -148,6 +156,7 @@ class DeviceInfo:
     :ivar health: a domain.health.Health; None: it has none of its own
     :ivar health_reason: why it is not ok
     :ivar errors: errors that the host's kernel has counted, by kind
+    :ivar host_state: a domain.host_state.HostState; None: not known
     """
 
     uuid: str
@@ -181,6 +190,7 @@ class DeviceInfo:
     health: str | None = None
     health_reason: str | None = None
     errors: dict[str, int] = dataclasses.field(default_factory=dict)
+    host_state: str | None = None
 
     @property
     def marker(self) -> str:

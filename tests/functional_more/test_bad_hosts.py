@@ -209,8 +209,9 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         self.assertIn('has width x4', shown['health_reason'])
         self.assertIn('AER nonfatal 3', shown['health_reason'])
         self.assertEqual(3, shown['errors']['aer_nonfatal'])
-        [event] = self.listing('event', 'list', '--kind', 'health')
-        self.assertIn('AER nonfatal 3', str(event))
+        [event] = self.listing(
+            'event', 'list', '--kind', 'health', '--long')
+        self.assertIn('AER nonfatal 3', event['detail'])
         self.assertIn(f'health on gpu1; by host gpu1; device {first}',
                       self.stdlog.logger.output)
         self.assertEqual(4, self._offered())

@@ -172,6 +172,7 @@ class LateClaimsMixin:
             {'available': 0, **self.states()})
         watch = leases.LeaseWatch(
             self.db, compute_api.ComputeAPI(self.conf, self.new_transport()),
+            self.conf.gpgpu.session_timeout,
             lambda: time.time() + self.conf.gpgpu.claim_lease + 1)
         self.tracker.run_once()
         self.assertEqual(['h1'], watch.run_once())

@@ -15,10 +15,10 @@ import re
 
 from oslotest import base
 
-from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import metrics
 from gpgpu_plugin.conductor import metrics_server
 from gpgpu_plugin.conductor import monitoring
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.rpc import arrival
 from tests.fixtures import metric_families
@@ -73,7 +73,7 @@ class DocumentationTest(base.BaseTestCase):
         for words in (
                 f'not again for {monitoring.LIFETIME:.0f} seconds',
                 f'within {monitoring.PATIENCE:.0f} seconds',
-                f'for {leases.SILENT // 60} minutes',
+                'for 15 minutes',
                 f'disconnected after {metrics_server.SILENCE:.0f} seconds',
                 f'ends after {metrics_server.LONGEST:.0f} seconds',
                 'Eight connections'):
@@ -116,7 +116,10 @@ class AlertsTest(base.BaseTestCase):
     def test_host_is_silent_when_the_conductor_says_so(self):
         [rule] = [rule for rule in monitoring_files.alerts()
                   if rule['alert'] == 'GPUHostSilent']
-        self.assertTrue(rule['expr'].endswith(f'> {leases.SILENT}'))
+        [default] = [option.default for option in conf_gpgpu.OPTS
+                     if option.dest == 'session_timeout']
+        self.assertEqual(15 * 60, default)
+        self.assertTrue(rule['expr'].endswith(f'> {default}'))
 
 
 class DashboardTest(base.BaseTestCase):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
@@ -35,8 +36,13 @@ _OF_FUNCTION = ('vendor', 'device', 'subsystem_vendor', 'subsystem',
 def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, state: str | None = None,
              used_by: str | None = None, limit: int = objects.PAGE_SIZE,
-             marker: str | None = None) -> tuple[objects.DeviceInfo, ...]:
-    """Return a page of devices (Conductor.device_list)."""
+             marker: str | None = None, *,
+             silent_after: float | None = None,
+             ) -> tuple[objects.DeviceInfo, ...]:
+    """Return a page of devices (Conductor.device_list).
+
+    :param silent_after: see conductor.host_states
+    """
     if state is not None and state not in device_rules.SHOWN_STATES:
         raise exception.Invalid(
             field='state', value=state,
@@ -44,21 +50,25 @@ def list_all(db: api.Database, host: str | None = None,
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
-        return tuple(map(_info, device_list.listed(
+        states = host_states.HostStates(session, silent_after)
+        return tuple(_info(device, states) for device in device_list.listed(
             session, host=host, variant=variant, state=state,
-            used_by=used_by, limit=pages.size(limit), marker=marker)))
+            used_by=used_by, limit=pages.size(limit), marker=marker))
 
 
-def show(db: api.Database, uuid: str) -> objects.DeviceInfo:
+def show(db: api.Database, uuid: str, *,
+         silent_after: float | None = None) -> objects.DeviceInfo:
     """Return one device.
 
     :raises NotFound: no such UUID
     """
     with db.reader() as session:
-        return _info(device_list.get(session, uuid))
+        return _info(device_list.get(session, uuid),
+                     host_states.HostStates(session, silent_after))
 
 
-def _info(device: device_list.ListedDevice) -> objects.DeviceInfo:
+def _info(device: device_list.ListedDevice,
+          states: host_states.HostStates) -> objects.DeviceInfo:
     row = device.row
     function = device_db.pci_function(row)
     return objects.DeviceInfo(
@@ -69,7 +79,7 @@ def _info(device: device_list.ListedDevice) -> objects.DeviceInfo:
         used_by=device.used_by, project_id=device.project_id,
         reason=_reason(row) or function.fault, generation=row.generation,
         health=row.health, health_reason=row.health_reason,
-        errors=device_db.errors(row),
+        errors=device_db.errors(row), host_state=states.of(device.host),
         **{name: getattr(function, name) for name in _OF_FUNCTION})
 
 
@@ -98,5 +108,6 @@ def set_(db: api.Database, uuid: str, *,
                          host.name, device)
             host_db.changed(host)
             inventory.refresh(session, host)
-        return _info(device_list.get(session, uuid))
+        return _info(device_list.get(session, uuid),
+                     host_states.HostStates(session, None))
     return db.write(work)

@@ -19,6 +19,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
@@ -34,8 +35,15 @@ from gpgpu_plugin.objects import admin as objects
 
 def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, limit: int = objects.PAGE_SIZE,
-             marker: str | None = None) -> tuple[objects.GroupInfo, ...]:
-    """Return a page of groups (Conductor.group_list)."""
+             marker: str | None = None, *,
+             silent_after: float | None = None,
+             ) -> tuple[objects.GroupInfo, ...]:
+    """Return a page of groups (Conductor.group_list).
+
+    Nothing remains on a host that is silent.
+
+    :param silent_after: see conductor.host_states
+    """
     with db.reader() as session:
         found = group_db.listed(
             session, pages.size(limit), host, variant, marker)
@@ -44,8 +52,12 @@ def list_all(db: api.Database, host: str | None = None,
             for groups in capacity.load(
                 session, {row.id for row, _ in found}).values()
             for group in groups}
-        return tuple(info(row.name, loaded[group.id])
-                     for row, group in found)
+        states = host_states.HostStates(session, silent_after)
+        infos = [info(row.name, loaded[group.id]) for row, group in found]
+        return tuple(dataclasses.replace(
+            group, host_state=states.of(group.host),
+            remaining=0 if states.is_silent(group.host) else group.remaining)
+            for group in infos)
 
 
 def info(host: str, loaded: capacity.LoadedGroup) -> objects.GroupInfo:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
@@ -43,26 +45,37 @@ _NAMED = 8
 
 
 def list_all(db: api.Database, limit: int = objects.PAGE_SIZE,
-             marker: str | None = None) -> tuple[objects.HostInfo, ...]:
-    """Return a page of hosts (Conductor.host_list)."""
+             marker: str | None = None, *,
+             silent_after: float | None = None,
+             ) -> tuple[objects.HostInfo, ...]:
+    """Return a page of hosts (Conductor.host_list).
+
+    :param silent_after: see conductor.host_states
+    """
     with db.reader() as session:
         return _infos(session, host_db.listed(
-            session, pages.size(limit), marker))
+            session, pages.size(limit), marker), silent_after)
 
 
-def show(db: api.Database, name: str) -> objects.HostInfo:
+def show(db: api.Database, name: str, *,
+         silent_after: float | None = None) -> objects.HostInfo:
     """Return one host.
 
     :raises NotFound: it never reported
     """
     with db.reader() as session:
-        return _infos(session, [host_db.get(session, name)])[0]
+        return _infos(
+            session, [host_db.get(session, name)], silent_after)[0]
 
 
 def _infos(session: orm.Session, hosts: Sequence[models.Host],
+           silent_after: float | None = None,
            ) -> tuple[objects.HostInfo, ...]:
     counts = device_list.count_by_state(session, [host.id for host in hosts])
-    return tuple(_info(host, counts.get(host.id, {})) for host in hosts)
+    states = host_states.HostStates(session, silent_after)
+    return tuple(dataclasses.replace(
+        _info(host, counts.get(host.id, {})), host_state=states.of(host.name))
+        for host in hosts)
 
 
 def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import pages
@@ -39,16 +41,27 @@ from gpgpu_plugin.objects import admin as objects
 def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, limit: int = objects.PAGE_SIZE,
              marker: str | None = None, *, only_enabled: bool = False,
+             silent_after: float | None = None,
              ) -> tuple[objects.VGPUTypeInfo, ...]:
-    """Return a page of types of groups (Conductor.vgpu_type_list)."""
+    """Return a page of types of groups (Conductor.vgpu_type_list).
+
+    Nothing remains on a host that is silent.
+
+    :param silent_after: see conductor.host_states
+    """
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
         if variant is not None:
             variant_db.get(session, variant)
-        return _infos(session, group_db.types_listed(
-            session, pages.size(limit), host, variant, marker,
-            only_enabled=only_enabled))
+        states = host_states.HostStates(session, silent_after)
+        return tuple(dataclasses.replace(
+            found, host_state=states.of(found.host),
+            remaining_capacity=0 if states.is_silent(found.host)
+            else found.remaining_capacity)
+            for found in _infos(session, group_db.types_listed(
+                session, pages.size(limit), host, variant, marker,
+                only_enabled=only_enabled)))
 
 
 def _infos(session: orm.Session,

@@ -11,6 +11,9 @@
 #    under the License.
 """Tests of ``group``."""
 
+import time
+
+from gpgpu_plugin.db import host as host_db
 from tests.unit.cmd import base
 
 
@@ -33,7 +36,22 @@ class GroupTest(base.CommandTestCase):
             'Allocation Policy': 'depth_first',
             'Cleaning Policy': 'default', 'Total': 8, 'Reserved': 3,
             'Remaining': 5, 'Assigned': 2, 'States': {
-                'assigned': 2, 'available': 5, 'disabled': 1}}, row)
+                'assigned': 2, 'available': 5, 'disabled': 1},
+            'Host State': 'up'}, row)
+
+    def test_nothing_remains_on_a_host_whose_nova_compute_is_silent(self):
+        with self.conductor.db.writer() as session:
+            host_db.get(session, 'h1').heard_at = time.time() - 901
+        [group] = self.json('group', 'list')
+        self.assertEqual(
+            ('silent', 0, 8),
+            (group['Host State'], group['Remaining'], group['Total']))
+        for row in (*self.json('host', 'list'),
+                    *self.json('device', 'list'),
+                    *self.json('vgpu-type', 'list'),
+                    self.json('host', 'show', 'h1')):
+            self.assertEqual('silent', row['Host State'])
+        self.assertIn('silent since', self.done('map'))
 
     def test_show_has_the_fields_of_the_list(self):
         shown = self.json('group', 'show', 'h1', 'H100')

@@ -38,7 +38,7 @@ class VGPUTypeTest(base.CommandTestCase):
         self.assertEqual({
             'Host': 't2', 'Variant': 'T4', 'vGPU Type': 'T4-4Q',
             'Enabled': False, 'Max vGPU Per pGPU': 4, 'Max Capacity': 8,
-            'Remaining Capacity': 0, 'Assigned': 0},
+            'Remaining Capacity': 0, 'Assigned': 0, 'Host State': 'up'},
             self.listed()['t2', 'T4-4Q'])
         self.assertEqual(12, len(self.listed()))
         self.assertEqual(

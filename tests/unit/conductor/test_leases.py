@@ -20,6 +20,8 @@ from gpgpu_plugin.db import host as host_db
 from tests.unit.conductor import base
 from tests.unit.conductor import test_manager
 
+SILENT_AFTER = 700
+
 
 class LeaseWatchTest(base.ConductorTestCase):
 
@@ -30,7 +32,7 @@ class LeaseWatchTest(base.ConductorTestCase):
             'gpgpu_plugin.conductor.claims.time.time', lambda: self.now))
         self.compute = test_manager.FakeComputeAPI()
         self.watch = leases.LeaseWatch(
-            self.db, self.compute, lambda: self.now)
+            self.db, self.compute, SILENT_AFTER, lambda: self.now)
 
     def expire_on_two_hosts(self):
         self.report_second_host()
@@ -52,7 +54,7 @@ class LeaseWatchTest(base.ConductorTestCase):
         self.claim(1)
         with self.db.writer() as session:
             host_db.heard(session, 1, self.now)
-        self.now += leases.SILENT
+        self.now += SILENT_AFTER
         self.assertEqual(['h1'], self.watch.run_once())
         self.now += 1
         self.assertEqual([], self.watch.run_once())

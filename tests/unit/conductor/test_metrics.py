@@ -235,7 +235,7 @@ class ReadTest(conductor_base.ConductorTestCase):
     def test_nobody_who_uses_a_device_is_shown(self):
         self.boot(2, INSTANCE)
         _, registry = metric_families.registry(
-            metrics.read(self.db, per_host=True))
+            metrics.read(self.db, per_host=True, silent_after=900))
         found = metrics.text(registry).decode()
         self.assertIn('gpgpu_devices{enabled="true",host="h1",'
                       'state="assigned",variant="H100"} 2.0', found)

@@ -85,7 +85,7 @@ class MonitoringTest(base.ConductorTestCase):
         go_on = threading.Event()
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.db.gauges.read',
-            lambda session, per_host: go_on.wait(patience.LONG)))
+            lambda session, **kwargs: go_on.wait(patience.LONG)))
         self.start()
         self.addCleanup(go_on.set)
         [up] = self.scrape()['gpgpu_database_up'].samples

@@ -70,6 +70,13 @@ class PageTest(base.BaseTestCase):
         self.assertEqual([], reader.open)
         self.assertEqual(2, len(reader.found('details')))
 
+    def test_silent_host_says_so_in_words(self):
+        words = ' '.join(Reader(render(
+            [], hosts=[gpu_maps.host(host_state='silent')])).words)
+        self.assertIn('! nova-compute is silent since 2026-11-24T12:00:00Z',
+                      words)
+        self.assertNotIn('nova-compute called at', words)
+
     def test_gpu_that_is_ill_says_so_in_words(self):
         reader = Reader(render([
             gpu_maps.gpu(0, 'assigned', health='failed',

@@ -77,6 +77,13 @@ class TextTest(base.BaseTestCase):
             '  ! behind a letter: 1 GPU failed, 1 GPU degraded\n', shown)
         self.assertNotIn('!', render([gpu_maps.gpu(0, health='ok')]))
 
+    def test_silent_host_says_since_when(self):
+        self.assertIn(
+            'h1  no GPU  silent since 2026-11-24T12:00:00Z\n',
+            render([], hosts=[gpu_maps.host(host_state='silent')]))
+        self.assertNotIn('silent', render(
+            [], hosts=[gpu_maps.host(host_state='up')]))
+
     def test_host_without_gpu_says_so(self):
         self.assertIn('h1  no GPU\n', render([], hosts=[gpu_maps.host()]))
 

@@ -1,0 +1,45 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Whether the nova-compute of hosts calls, as lists and metrics show it."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.domain import host_state
+
+
+class HostStates:
+    """States of hosts at one time.
+
+    :param silent_after: seconds without a call after which a host is silent;
+        None: the states are not known
+    """
+
+    def __init__(self, session: orm.Session,
+                 silent_after: float | None) -> None:
+        self._silent = None if silent_after is None else frozenset(
+            host_db.silent(session, time.time() - silent_after))
+
+    def of(self, host: str) -> host_state.HostState | None:
+        """Return the state of a host."""
+        if self._silent is None:
+            return None
+        return (host_state.HostState.SILENT if host in self._silent
+                else host_state.HostState.UP)
+
+    def is_silent(self, host: str) -> bool:
+        """Return whether a host is known to be silent."""
+        return self.of(host) is host_state.HostState.SILENT

@@ -1,0 +1,84 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of silent hosts, as lists and numbers show them."""
+
+import time
+
+from gpgpu_plugin.conductor import host_states
+from gpgpu_plugin.conductor import metrics
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import host as host_db
+from tests.unit.conductor import base
+
+SILENT_AFTER = 600
+
+
+class HostStatesTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.report_second_host()
+        self.heard('h1', 0)
+        self.heard('h2', SILENT_AFTER + 5)
+
+    def heard(self, host, seconds_ago):
+        with self.db.writer() as session:
+            host_db.get(session, host).heard_at = time.time() - seconds_ago
+
+    def shown(self, listed, name):
+        return {row.host: getattr(row, name)
+                for row in listed(self.db, silent_after=SILENT_AFTER)}
+
+    def test_silent_host_is_shown_in_each_list(self):
+        for listed in (host_admin.list_all, group_admin.list_all,
+                       device_admin.list_all, vgpu_type_admin.list_all):
+            self.assertEqual({'h1': 'up', 'h2': 'silent'},
+                             self.shown(listed, 'host_state'))
+        self.assertEqual('silent', host_admin.show(
+            self.db, 'h2', silent_after=SILENT_AFTER).host_state)
+        device = device_admin.list_all(self.db, host='h2')[0]
+        self.assertEqual('silent', device_admin.show(
+            self.db, device.uuid, silent_after=SILENT_AFTER).host_state)
+
+    def test_nothing_remains_on_a_silent_host(self):
+        self.assertEqual({'h1': 8, 'h2': 0},
+                         self.shown(group_admin.list_all, 'remaining'))
+        self.assertEqual(
+            {'h1': 8, 'h2': 0},
+            self.shown(vgpu_type_admin.list_all, 'remaining_capacity'))
+        self.assertEqual({'h1': 8, 'h2': 8},
+                         self.shown(group_admin.list_all, 'total'))
+
+    def test_metrics_count_nothing_of_it_as_remaining(self):
+        for per_host, expected in ((True, {'h1': 8, 'h2': 0}),
+                                   (False, {None: 8})):
+            gauges = metrics.read(
+                self.db, per_host=per_host,
+                silent_after=SILENT_AFTER).gauges
+            self.assertEqual(expected, {
+                row.host: row.remaining_capacity for row in gauges.capacities})
+            self.assertEqual(16, sum(
+                row.max_capacity for row in gauges.capacities))
+
+    def test_host_that_calls_again_is_up(self):
+        self.heard('h2', SILENT_AFTER - 5)
+        self.assertEqual({'h1': 'up', 'h2': 'up'},
+                         self.shown(host_admin.list_all, 'host_state'))
+
+    def test_without_a_time_the_state_is_not_known(self):
+        with self.db.reader() as session:
+            states = host_states.HostStates(session, None)
+            self.assertIsNone(states.of('h2'))
+            self.assertFalse(states.is_silent('h2'))
