@@ -93,9 +93,22 @@ class RefusalEvents:
     def denied(self, by: author.Author, request: claim_obj.ClaimRequest,
                denied: exception.ClaimDenied) -> None:
         """Have it recorded that a claim was denied."""
-        key = request.instance_uuid, request.host, denied.reason
-        row = event_db.denied(
-            by, request, denied.reason, str(denied.kwargs.get('detail')))
+        self._repeatable(
+            (request.instance_uuid, request.host, denied.reason),
+            event_db.denied(by, request, denied.reason,
+                            str(denied.kwargs.get('detail'))))
+
+    def no_candidate(self, by: author.Author, instance_uuid: str,
+                     project_id: str | None, detail: str) -> None:
+        """Have it recorded that Placement had no candidate for GPUs."""
+        row = event_db.no_candidate(by, instance_uuid, project_id, detail)
+        self._repeatable((instance_uuid, '', str(row['kind'])), row)
+
+    def _repeatable(self, key: _Key, row: event_db.Row) -> None:
+        """Have a refusal recorded; equal ones within a minute are counted.
+
+        :param key: what equal refusals have in common
+        """
         with self._lock:
             found = self._denials.get(key)
             if found is not None and self._clock() - found.at < PERIOD:

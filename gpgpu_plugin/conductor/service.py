@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
+from gpgpu_plugin.conductor import no_candidate
 from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import periodic
 from gpgpu_plugin.conductor import refusal_events
@@ -84,6 +85,8 @@ class ConductorService:
             self.database, compute, conf.gpgpu.session_timeout)
         self._variants = variant_worker.VariantWorker(self.database, compute)
         self._refused = refusal_events.RefusalEvents(self.database)
+        self._no_candidate = no_candidate.Listener(
+            conf, self.database, self._refused)
         self._counts = periodic.Periodic(
             'gpgpu-refusals', refusal_events.INTERVAL,
             self._refused.run_once)
@@ -147,6 +150,7 @@ class ConductorService:
         self._counts.start()
         if self._notifier is not None:
             self._notifier.start()
+        self._no_candidate.start()
 
     def stop(self) -> None:
         """Accept no new call, and wait until all running ones have ended.
@@ -156,6 +160,7 @@ class ConductorService:
         """
         self._leases.stop()
         self._variants.stop()
+        self._no_candidate.stop()
         for server in self._servers:
             server.stop()
         for server in self._servers:

@@ -89,6 +89,20 @@ OPTS = [
              'knows. This makes up for lost messages. A lower value finds a '
              'difference sooner, and makes more calls.'),
     cfg.StrOpt(
+        'nova_notifications_topic', regex='^[A-Za-z0-9_.-]{1,255}$',
+        help='Topic of Nova\'s versioned notifications from which '
+             'gpgpu-conductor records the requests for GPUs for which '
+             'Placement had no candidate. By default it reads none. It needs '
+             '[notifications] notification_format = versioned or both in '
+             'Nova, and a topic of its own there: [notifications] '
+             'versioned_notifications_topics = versioned_notifications,'
+             'gpgpu_notifications. From a topic that others read, each '
+             'message goes to only one of the readers.'),
+    cfg.StrOpt(
+        'nova_notifications_url', secret=True,
+        help='URL of the message broker to which Nova sends its '
+             'notifications. By default it is transport_url.'),
+    cfg.StrOpt(
         'metrics_bind',
         help='IP address and TCP port on which gpgpu-conductor serves metrics '
              'for Prometheus over HTTP at the path /metrics, such as '

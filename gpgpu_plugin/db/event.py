@@ -113,6 +113,26 @@ def filtered(by: author.Author, refusal: scheduling.FilterRefusal) -> Row:
         'reason': refusal.reason[:_REASON]}
 
 
+def no_candidate(by: author.Author, instance_uuid: str,
+                 project_id: str | None, detail: str) -> Row:
+    """Return the event of a request without a candidate in Placement."""
+    return _values(by, 'no_candidate', None, detail) | {
+        'instance_uuid': instance_uuid[:_UUID],
+        'project_id': project_id and project_id[:_LONGEST],
+        'reason': 'no_candidate'}
+
+
+def has_refusal(session: orm.Session, instance_uuid: str,
+                request_id: str | None) -> bool:
+    """Return whether a request was refused by a filter or a host."""
+    return request_id is not None and session.scalar(
+        sa.select(models.Event.id).where(
+            models.Event.request_id == request_id,
+            models.Event.instance_uuid == instance_uuid,
+            models.Event.kind.in_(['filter_refused', 'claim_denied']),
+            ).limit(1)) is not None
+
+
 def store(session: orm.Session, rows: Sequence[Row]) -> list[int]:
     """Record events of refusals, whatever their authors; return their ids."""
     events = [models.Event(**row) for row in rows]

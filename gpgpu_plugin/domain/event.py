@@ -20,8 +20,8 @@ Kind = typing.Literal[
     'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean_failed',
     'clean_interrupted', 'clean_passed', 'clean_started', 'confirm',
     'disable', 'distrust', 'drain', 'enable', 'filter_refused', 'group_set',
-    'health', 'host_delete', 'missing', 'operator_end', 'operator_release',
-    'release',
+    'health', 'host_delete', 'missing', 'no_candidate', 'operator_end',
+    'operator_release', 'release',
     'restored', 'returned', 'session', 'swapped', 'takeover',
     'type_disable', 'type_enable', 'undrain', 'variant_create',
     'variant_delete', 'variant_set', 'variant_undo']

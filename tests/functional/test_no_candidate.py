@@ -1,0 +1,72 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Requests without a candidate in Placement, as Nova notifies of them."""
+
+from __future__ import annotations
+
+import typing
+
+import fixtures
+import oslo_messaging
+from nova import rpc
+from nova.api import auth
+
+from tests.fixtures import cloud
+
+TOPIC = 'gpgpu_notifications'
+
+
+class NoCandidateTest(cloud.GpuCloud):
+    """One server with eight GPUs, and a conductor that reads notifications."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'hgx-h100-8'}
+
+    def setUp(self) -> None:
+        super().setUp()
+        fake = auth.NovaKeystoneContext._create_context
+
+        def create(env: dict[str, str], **kwargs: object) -> object:
+            return fake(env, request_id=env['openstack.request_id'], **kwargs)
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.api.auth.NovaKeystoneContext._create_context', create))
+        # In place of that of Nova's fixture, which sends nothing.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.rpc.NOTIFIER', oslo_messaging.Notifier(
+                oslo_messaging.get_notification_transport(
+                    cloud.CONF, url='fake:/'),
+                serializer=rpc.RequestContextSerializer(
+                    rpc.JsonPayloadSerializer()),
+                driver='messagingv2', topics=[TOPIC])))
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.flags(nova_notifications_topic=TOPIC, group='gpgpu')
+
+    def test_request_for_more_gpus_than_exist_is_in_the_history(self) -> None:
+        answer = self.api.api_post('/servers', {'server': {
+            'name': 'test', 'imageRef': cloud.IMAGE, 'networks': 'none',
+            'flavorRef': self.flavor(H100=9)}})
+        server_id = str(answer.body['server']['id'])
+        self.wait_status(server_id, 'ERROR')
+        [event] = self.wait_for(
+            lambda: self.listing('instance', 'history', server_id),
+            'the event')
+        self.assertEqual(
+            ('no_candidate', answer.headers['x-openstack-request-id'],
+             'no_candidate', 1),
+            tuple(event[name] for name in (
+                'kind', 'request_id', 'reason', 'count')))
+        self.assertIn('requests 9 of CUSTOM_GPU_H100', event['detail'])
+        self.assertTrue(event['actor'].startswith('Nova (nova-conductor:'))
+        [listed] = self.listing('event', 'list', '--kind', 'no_candidate',
+                                '--project', self.api.project_id)
+        self.assertEqual(server_id, listed['instance_uuid'])

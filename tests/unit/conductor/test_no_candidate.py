@@ -1,0 +1,166 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the listener for Nova's notifications, on a real transport."""
+
+import uuid
+
+import oslo_messaging
+import sqlalchemy as sa
+
+from gpgpu_plugin.conductor import no_candidate
+from gpgpu_plugin.conductor import refusal_events
+from gpgpu_plugin.conductor import service
+from gpgpu_plugin.db import author
+from gpgpu_plugin.db import models
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import patience
+from tests.unit.conductor import base
+
+TOPIC = 'gpgpu_notifications'
+BUILD = 'compute_task.build_instances.error'
+INSTANCE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'i1'))
+REQUEST = f'req-{uuid.uuid5(uuid.NAMESPACE_DNS, "r1")}'
+
+
+def versioned(**data):
+    return {'nova_object.name': 'X', 'nova_object.data': data}
+
+
+def payload(message='No valid host was found. ', error='NoValidHost',
+            **extra_specs):
+    return versioned(
+        instance_uuid=INSTANCE,
+        reason=versioned(exception=error, exception_message=message),
+        request_spec=versioned(
+            project_id='p1', flavor=versioned(
+                name='gpu.2', extra_specs=extra_specs or {
+                    'resources:CUSTOM_GPU_H100': '2'})))
+
+
+class EndpointTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.refused = refusal_events.RefusalEvents(self.db)
+        self.endpoint = no_candidate.Endpoint(self.db, self.refused)
+
+    def notify(self, content, request_id=REQUEST):
+        self.endpoint.error({'request_id': request_id}, 'nova-conductor:c1',
+                            BUILD, content, {})
+        self.refused.run_once()
+
+    def events(self):
+        with self.db.reader() as session:
+            return list(session.scalars(sa.select(models.Event).where(
+                models.Event.kind == 'no_candidate')))
+
+    def test_request_without_candidate_is_an_event(self):
+        self.notify(payload())
+        [event] = self.events()
+        self.assertEqual(
+            (INSTANCE, 'p1', REQUEST, 'no_candidate', 1,
+             'Nova (nova-conductor:c1)'),
+            (event.instance_uuid, event.project_id, event.request_id,
+             event.reason, event.count, event.actor))
+        self.assertIn('flavor gpu.2 requests 2 of CUSTOM_GPU_H100',
+                      event.detail)
+
+    def test_error_that_came_by_rpc_is_recognised(self):
+        self.notify(payload(
+            'No valid host was found. \nTraceback (most recent call last):',
+            'NoValidHost_Remote'))
+        self.assertEqual(1, len(self.events()))
+
+    def test_equal_requests_within_a_minute_are_counted(self):
+        for _ in range(3):
+            self.notify(payload())
+        self.assertEqual([3], [event.count for event in self.events()])
+
+    def test_vgpus_and_classes_of_variants_are_requests_for_gpus(self):
+        self.notify(payload(**{'resources:CUSTOM_VGPU_T4_T4_4Q': '1'}))
+        self.assertEqual(1, len(self.events()))
+
+    def test_other_notifications_are_no_event(self):
+        for content in (
+                payload(**{'resources:VCPU': '2'}),
+                payload('No valid host was found. There are not enough hosts '
+                        'available.'),
+                payload(error='MaxRetriesExceeded'),
+                payload(**{'gpgpu:topology': 'wrong'}),
+                versioned(instance_uuid=INSTANCE), versioned(), {}, [], None,
+                'text', {'nova_object.data': 3}):
+            self.notify(content)
+        self.assertEqual([], self.events())
+
+    def test_request_that_was_refused_already_is_no_event(self):
+        self.refused.denied(
+            author.Author(actor='host h1', request_id=REQUEST),
+            self.request(1, INSTANCE), no_candidate.exception.ClaimDenied(
+                instance=INSTANCE, host='h1', reason='not_enough_available',
+                detail=''))
+        self.refused.run_once()
+        self.notify(payload())
+        self.assertEqual([], self.events())
+        self.notify(payload(), f'req-{uuid.uuid4()}')
+        self.assertEqual(1, len(self.events()))
+
+    def test_text_that_controls_a_terminal_is_escaped(self):
+        content = payload()
+        content['nova_object.data']['request_spec']['nova_object.data'][
+            'flavor']['nova_object.data']['name'] = 'a\x1b[2J'
+        self.notify(content)
+        self.assertIn('flavor a\\x1b[2J', self.events()[0].detail)
+
+    def test_strange_request_id_is_left_out(self):
+        self.notify(payload(), 'x' * 300)
+        self.assertIsNone(self.events()[0].request_id)
+
+    def test_database_that_fails_stops_nothing(self):
+        self.db.engine.dispose()
+        with self.db.engine.begin() as connection:
+            connection.execute(sa.text('ALTER TABLE variants RENAME TO v'))
+        self.notify(payload(**{'resources:CUSTOM_X': '1'}))
+        self.assertEqual([], self.events())
+
+
+class ListenerTest(base.ConductorTestCase):
+
+    def serve(self):
+        conductor = service.ConductorService(
+            self.conf, rpc_transport.get_transport(self.conf), self.db)
+        conductor.start()
+        self.addCleanup(conductor.stop)
+        return conductor
+
+    def test_conductor_reads_what_nova_sends_to_the_topic(self):
+        self.conf.set_override('nova_notifications_topic', TOPIC, 'gpgpu')
+        conductor = self.serve()
+        self.assertTrue(
+            conductor._no_candidate._started.wait(patience.LONG))
+        self.conf.set_override('control_exchange', 'nova')
+        transport = oslo_messaging.get_notification_transport(
+            self.conf, url='fake:/')
+        notifier = oslo_messaging.Notifier(
+            transport, publisher_id='nova-conductor:c1',
+            driver='messagingv2', topics=[TOPIC])
+        notifier.error({'request_id': REQUEST}, BUILD, payload())
+
+        def found():
+            with self.db.reader() as session:
+                return session.scalar(
+                    sa.select(models.Event.detail).where(
+                        models.Event.kind == 'no_candidate'))
+        self.assertIn('gpu.2', patience.wait_until(found))
+
+    def test_without_a_topic_nothing_is_read(self):
+        conductor = self.serve()
+        self.assertIsNone(conductor._no_candidate._listener)
