@@ -56,6 +56,15 @@ def store(session: orm.Session, host: models.Host, row: models.Device,
         _distrust(session, host, row)
 
 
+def lose(row: models.Device) -> None:
+    """Forget the health of a device that a scan did not find.
+
+    That it had failed is kept, since it must be cleaned if it returns.
+    """
+    if row.health != health.Health.FAILED:
+        row.health = row.health_reason = row.errors = None
+
+
 def _distrust(session: orm.Session, host: models.Host,
               row: models.Device) -> None:
     """Have a device cleaned that did not answer and does so again.

@@ -186,6 +186,7 @@ def _store(session: orm.Session, host: models.Host,
     for row in rows.values():
         if row.present:
             row.present = False
+            device_health.lose(row)
             event_db.add(session, 'missing', host.name, row)
             notification_db.device_seen(session, row)
             host_db.changed(host)

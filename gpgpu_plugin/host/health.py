@@ -64,6 +64,8 @@ class HealthBook:
         self._withhold_degraded = withhold_degraded
         self._lock = threading.Lock()
         self._histories: dict[str, health.ErrorHistory] | None = None
+        # As they were judged last; those in cleaning are not judged.
+        self._conditions: dict[str, health.Condition] = {}
 
     def read(self, scan: scanner.Scan, in_cleaning: Collection[str],
              ) -> dict[str, health_files.Reading]:
@@ -101,6 +103,7 @@ class HealthBook:
                     fault=function.fault, links=reading.links,
                     counts=reading.counts, history=history)
             self._store(histories)
+            self._conditions |= found
         return self._withheld(dataclasses.replace(scan, health=found))
 
     def _withheld(self, scan: scanner.Scan) -> scanner.Scan:
@@ -110,7 +113,7 @@ class HealthBook:
             dataclasses.replace(function, fault=(
                 f'it is degraded, and [gpgpu] withhold_degraded is set: '
                 f'{condition.reason}'))
-            if (condition := scan.health.get(function.id)) is not None
+            if (condition := self._conditions.get(function.id)) is not None
             and condition.health is health.Health.DEGRADED else function
             for function in scan.functions))
 

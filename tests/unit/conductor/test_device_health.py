@@ -103,6 +103,23 @@ class DeviceHealthTest(base.ConductorTestCase):
         self.assertEqual('assigned', self.first().state)
         self.assertEqual([], self.events('distrust'))
 
+    def test_device_that_is_missing_has_no_health(self):
+        self.report(health.Health.DEGRADED, NARROW)
+        hosts.store(self.db, base.scan(base.EIGHT[1:]))
+        self.assertEqual((False, None, None), (
+            self.first().present, self.first().health,
+            self.first().health_reason))
+        self.report(health.Health.OK)
+        self.assertEqual(('ok', 'available'),
+                         (self.first().health, self.first().state))
+
+    def test_device_that_failed_and_was_missing_is_cleaned(self):
+        self.report(health.Health.FAILED, FAULT)
+        hosts.store(self.db, base.scan(base.EIGHT[1:]))
+        self.assertEqual('failed', self.first().health)
+        self.report(health.Health.OK)
+        self.assertEqual('dirty', self.first().state)
+
     def test_health_that_was_not_judged_does_not_change(self):
         self.report(health.Health.DEGRADED, NARROW)
         hosts.store(self.db, base.scan(base.EIGHT))

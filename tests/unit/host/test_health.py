@@ -132,6 +132,8 @@ class HealthBookTest(base.BaseTestCase):
         self.host = fake_host.FakeHost(self.root, withhold_degraded=True)
         self.assertIn('withhold_degraded', fault())
         self.assertFalse(self.host.changed())
+        with self.host._in_cleaning.cleaning([self.gpu]):
+            self.assertIn('withhold_degraded', fault())
         health_files.write_link(self.folder)
         self.assertTrue(self.host.changed())
         self.assertIsNone(fault())
