@@ -25,10 +25,12 @@ from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import device_name
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.domain import device as device_rules
 
-_LIST = ('uuid', 'host', 'address', 'variant', 'vgpu_type', 'shown_state',
-         'health', 'host_state', 'used_by', 'numa_node', 'slot', 'stable_id',
-         'reason')
+_LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
+         'shown_state', 'enabled', 'health', 'host_state', 'used_by',
+         'project_id', 'serial', 'numa_node', 'slot', 'stable_id', 'reason')
+_ALL = (*_LIST, 'present', 'companions', 'replaced_by')
 
 
 class DeviceList(reach.Command, lister.Lister):
@@ -39,8 +41,18 @@ class DeviceList(reach.Command, lister.Lister):
         parser.add_argument('--host', help='only devices of this host')
         parser.add_argument('--variant', help='only devices of this variant')
         parser.add_argument('--state', help='only devices shown in this state')
-        parser.add_argument('--used-by', metavar='INSTANCE',
+        parser.add_argument('--type', help='only devices of variants of this '
+                                           'type, such as gpu')
+        parser.add_argument('--vgpu-type', metavar='NAME',
+                            help='only vGPUs of this type')
+        parser.add_argument('--project', metavar='ID',
+                            help='only devices assigned to instances of this '
+                                 'project')
+        parser.add_argument('--instance', '--used-by', dest='instance',
+                            metavar='INSTANCE',
                             help='only devices assigned to this instance')
+        parser.add_argument('--all', action='store_true',
+                            help='also retired devices, with further columns')
         paging.add_arguments(parser, 'its UUID')
         return parser
 
@@ -52,9 +64,13 @@ class DeviceList(reach.Command, lister.Lister):
             api.device_list(
                 context, host=parsed_args.host,
                 variant=parsed_args.variant, state=parsed_args.state,
-                used_by=instance_uuid(parsed_args.used_by)
-                if parsed_args.used_by else None,
-                limit=parsed_args.limit, marker=parsed_args.marker), _LIST)
+                used_by=instance_uuid(parsed_args.instance)
+                if parsed_args.instance else None,
+                project=parsed_args.project, type=parsed_args.type,
+                vgpu_type=parsed_args.vgpu_type,
+                include_retired=parsed_args.all,
+                limit=parsed_args.limit, marker=parsed_args.marker),
+            _ALL if parsed_args.all else _LIST)
 
 
 class _OneDevice(reach.Command, show.ShowOne):
@@ -98,8 +114,67 @@ class DeviceSet(_OneDevice):
             enabled=parsed_args.enabled))
 
 
+class DeviceQuarantine(_OneDevice):
+    """Withdraw a device; an assigned one when its assignment ends."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--reason', required=True, metavar='TEXT',
+            help='why, for whoever finds the device in this state')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        shown = self.api.device_quarantine(
+            gpgpu_context.admin(), self.uuid(parsed_args), parsed_args.reason)
+        if shown.state in device_rules.ASSIGNED_STATES:
+            self.note(f'instance {shown.used_by} keeps the device; it is '
+                      f'quarantined when its assignment ends')
+        return columns.fields(shown)
+
+
+class DeviceClean(_OneDevice):
+    """Clean a free or quarantined device now."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.device_clean(
+            gpgpu_context.admin(), self.uuid(parsed_args)))
+
+
+class DeviceRetire(_OneDevice):
+    """Take a GPU out of the cloud for good; its history stays."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--reason', metavar='TEXT',
+                            help='why, which "device list --all" shows')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.device_retire(
+            gpgpu_context.admin(), self.uuid(parsed_args),
+            parsed_args.reason))
+
+
+class DeviceReplace(_OneDevice):
+    """Retire a GPU, and accept the other card in its place.
+
+    The command shows the other card, or the retired GPU if its host has not
+    reported another one yet.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        shown = self.api.device_replace(
+            gpgpu_context.admin(), self.uuid(parsed_args))
+        if shown.state == device_rules.DeviceState.RETIRED:
+            self.note(f'the next card that {shown.host} reports at '
+                      f'{shown.address} takes the place of this one; until '
+                      f'then the place is empty')
+        return columns.fields(shown)
+
+
 class DeviceRelease(_OneDevice):
-    """Send a quarantined device to cleaning again."""
+    """Clean a quarantined or retired device, and offer it again."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.device_release(

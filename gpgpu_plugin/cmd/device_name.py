@@ -50,7 +50,7 @@ def uuid_of(api: conductor_api.ConductorAPI, words: Sequence[str]) -> str:
             expected='a UUID, or a host and a PCI address')
     host, address = words[0], _address(words[1])
     found = [device for device in api.device_list(
-                 gpgpu_context.admin(), host=host)
+                 gpgpu_context.admin(), host=host, include_retired=True)
              if device.kind == device_rules.DeviceKind.PCI
              and device.address == address]
     return _only(found, f'{address} on host {host}').uuid
@@ -63,8 +63,14 @@ def _address(text: str) -> str:
 
 
 def _only(found: Sequence[admin.DeviceInfo], name: str) -> admin.DeviceInfo:
-    """Return the device that is there, or else the one that was."""
-    devices = [device for device in found if device.present] or found
+    """Return the device that is there, or else the one that was.
+
+    A retired one counts if no other was there since.
+    """
+    left = [device for device in found
+            if device.state != device_rules.DeviceState.RETIRED] or [
+                device for device in found if device.replaced_by is None]
+    devices = [device for device in left if device.present] or left
     if not devices:
         raise exception.NotFound(kind='device', name=name)
     if len(devices) > 1:

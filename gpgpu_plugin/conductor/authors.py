@@ -37,6 +37,11 @@ def of_operator(ctxt: _Context, actor: str | None = None) -> author.Author:
         ctxt, f'{_Kind.OPERATOR} {signed(ctxt, actor or _said(ctxt))}')
 
 
+def operator(ctxt: _Context) -> str:
+    """Return the operator who calls, for reasons and the ledger."""
+    return signed(ctxt, _said(ctxt))
+
+
 def of_scheduler(ctxt: _Context) -> author.Author:
     """Return the author of what a scheduler's call reports."""
     caller = ctxt.caller

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-import uuid
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -27,8 +26,10 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -287,24 +288,24 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
         'clean_failed', failure)
 
 
-def operator_release(db: api.Database, device_uuid: str, actor: str) -> str:
-    """Change a quarantined device to dirty, so that its host cleans it.
+def operator_release(db: api.Database, device_uuid: str, actor: str) -> None:
+    """Give a device back to its host, which cleans it.
+
+    It was quarantined or retired. Of an assigned one, only the quarantine that
+    is yet to come is taken back.
 
     :param actor: who has it cleaned again
-    :returns: name of the host that must clean it
     """
     host_id = device_db.host_id(db, device_uuid)
 
-    def work(session: orm.Session) -> str:
+    def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, device_uuid)
-        device_db.transition(session, device, _Event.OPERATOR_RELEASE)
-        device.clean_token = str(uuid.uuid4())
-        ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
-                   reason=device.reason, actor=actor)
-        device.reason = device.swapped = None
-        event_db.add(session, 'operator_release', host.name, device,
-                     detail=f'by {actor}')
-        host_db.changed(host)
-        inventory.refresh(session, host)
-        return host.name
-    return db.write(work)
+        if withdrawal.take_back(session, host, device):
+            return
+        if device.state == _State.RETIRED:
+            retirement.reinstate(session, host, device, actor)
+            return
+        withdrawal.accept(session, host, device, actor)
+        withdrawal.record(session, host, 'operator_release', [device],
+                          f'by {actor}')
+    db.write(work)

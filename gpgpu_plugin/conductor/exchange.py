@@ -82,7 +82,8 @@ def check_moved(session: orm.Session, host: models.Host, row: models.Device,
     if before is not None:
         session.flush()
         suspect(session, host, row,
-                f'it was at {before.stable_id}, where it is {before.state}')
+                f'it was at {device_db.pci_function(before).id}, where it is '
+                f'{before.state}')
 
 
 def _numbers(identity: pci.Identity) -> list[tuple[str, str, str]]:
@@ -91,10 +92,11 @@ def _numbers(identity: pci.Identity) -> list[tuple[str, str, str]]:
 
 
 def check(session: orm.Session, host: models.Host, row: models.Device,
-          before: pci.Identity, now: pci.Identity,
+          known: pci.PCIFunction, before: pci.Identity, now: pci.Identity,
           children: Iterable[models.Device]) -> None:
     """Remember the identity of a device, and whether it is another one.
 
+    :param known: its function before the scan
     :param before: its identity before the scan
     :param children: VFs and mdev rows of the device
     """
@@ -102,6 +104,8 @@ def check(session: orm.Session, host: models.Host, row: models.Device,
     row.identity = device_db.dump(before.after(now) if reason is None else now)
     if reason is None:
         return
+    if row.before_swap is None:
+        row.before_swap = device_db.dump(known)
     suspect(session, host, row, reason)
     for child in children:
         # Without an mdev, its row stands for nothing on the card.

@@ -44,9 +44,11 @@ from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import refusals
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import event as event_admin
@@ -403,10 +405,13 @@ class ConductorManager(conductor_contract.Conductor):
 
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
-                    used_by: str | None, limit: int, marker: str | None,
-                    ) -> tuple[admin.DeviceInfo, ...]:
+                    used_by: str | None, project: str | None, type: str | None,
+                    vgpu_type: str | None, include_retired: bool, limit: int,
+                    marker: str | None) -> tuple[admin.DeviceInfo, ...]:
         return device_admin.list_all(
-            self._db, host, variant, state, used_by, limit, marker,
+            self._db, host=host, variant=variant, state=state,
+            used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
+            include_retired=include_retired, limit=limit, marker=marker,
             silent_after=self._silent_after)
 
     def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
@@ -422,10 +427,37 @@ class ConductorManager(conductor_contract.Conductor):
 
     def device_release(self, ctxt: _Context, *, device: str, actor: str,
                        ) -> admin.DeviceInfo:
-        host = cleaning.operator_release(
+        cleaning.operator_release(
             self._by_operator(ctxt), device, authors.signed(ctxt, actor))
-        self._refresh(ctxt, [host])
-        return device_admin.show(self._db, device)
+        return self._changed(ctxt, device)
+
+    def device_quarantine(self, ctxt: _Context, *, device: str, reason: str,
+                          ) -> admin.DeviceInfo:
+        withdrawal.quarantine(self._by_operator(ctxt), device, reason,
+                              authors.operator(ctxt))
+        return self._changed(ctxt, device)
+
+    def device_clean(self, ctxt: _Context, *, device: str,
+                     ) -> admin.DeviceInfo:
+        withdrawal.clean(self._by_operator(ctxt), device,
+                         authors.operator(ctxt))
+        return self._changed(ctxt, device)
+
+    def device_retire(self, ctxt: _Context, *, device: str,
+                      reason: str | None) -> admin.DeviceInfo:
+        retirement.retire(self._by_operator(ctxt), device, reason)
+        return self._changed(ctxt, device)
+
+    def device_replace(self, ctxt: _Context, *, device: str,
+                       ) -> admin.DeviceInfo:
+        return self._changed(ctxt, retirement.replace(
+            self._by_operator(ctxt), device, authors.operator(ctxt)))
+
+    def _changed(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
+        """Return a device whose host must learn what was done to it."""
+        shown = device_admin.show(self._db, device)
+        self._refresh(ctxt, [shown.host])
+        return shown
 
     def device_history(self, ctxt: _Context, *, device: str, limit: int,
                        marker: str | None) -> tuple[ledger.Record, ...]:

@@ -259,10 +259,14 @@ def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
         # Cleaning it would accept it.
         event = _Event.FAULT
         fault = '; '.join(filter(None, (fault, row.device.swapped)))
+    if row.device.withdrawn is not None:
+        event = _Event.FAULT
+        fault = '; '.join(filter(None, (fault, row.device.withdrawn)))
     if (event is _Event.ABORT_UNTOUCHED and policy is not None
             and not capacity.is_proven(row.device, policy)):
         event = _Event.ABORT_TOUCHED
-    now = device_db.after(row.device, event)
+    now = dataclasses.replace(
+        device_db.after(row.device, event), withdrawn=None)
     if now.state == _State.DIRTY:
         now = dataclasses.replace(now, clean_token=row.uuid)
     if fault is not None:

@@ -31,6 +31,7 @@ from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import repeated_reports
+from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
@@ -159,6 +160,7 @@ def _host(session: orm.Session, scan: objects.HostReport,
 def _store(session: orm.Session, host: models.Host,
            scan: objects.HostReport) -> None:
     devices = device_db.of_hosts(session, [host.id])
+    exchanged = retirement.leave(session, devices, scan.functions)
     rows = {device.stable_id: device for device in devices
             if device.kind == device_rules.DeviceKind.PCI}
     known = _Known(
@@ -183,13 +185,19 @@ def _store(session: orm.Session, host: models.Host,
     for function in scan.functions:
         if function.pf in seen:
             seen[function.id].parent_id = seen[function.pf].id
+    for stable_id, before in exchanged.items():
+        retirement.occupy(
+            session, host, before, seen[stable_id],
+            [seen[function.id] for function in scan.functions
+             if function.pf == stable_id])
     for row in rows.values():
         if row.present:
             row.present = False
             device_health.lose(row)
-            event_db.add(session, 'missing', host.name, row)
-            notification_db.device_seen(session, row)
             host_db.changed(host)
+            if row.state != device_rules.DeviceState.RETIRED:
+                event_db.add(session, 'missing', host.name, row)
+                notification_db.device_seen(session, row)
     _move_mdev_rows(devices, seen.values())
 
 
@@ -268,17 +276,18 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     if not device_db.set_observed(
             row, function, vgpus, driver) and row.present:
         return
-    if not row.present:
+    if (not row.present
+            and row.state != device_rules.DeviceState.RETIRED):
         event_db.add(session, 'returned', host.name, row)
     was_present = row.present
     row.address, row.present = function.address, True
-    if not was_present:
+    if not was_present and row.state != device_rules.DeviceState.RETIRED:
         notification_db.device_seen(session, row)
     if not in_use:
         row.vgpu_type = _foreign_type(function, vgpus)
     host_db.changed(host)
-    exchange.check(session, host, row, identity, pci.Identity.of(function),
-                   known.children.get(row.id, ()))
+    exchange.check(session, host, row, before, identity,
+                   pci.Identity.of(function), known.children.get(row.id, ()))
     if observed is None:
         _check_owner(session, host, row, before, function)
 

@@ -105,6 +105,11 @@ def _supported(variants: Sequence[rules.Variant], device: group_rules.Device,
 def _place(variants: Sequence[rules.Variant], device: group_rules.Device,
            parent: group_rules.Device | None, of_parent: Place) -> Place:
     """Return to which group a device belongs that need not keep its group."""
+    if device_rules.DeviceState.RETIRED in (
+            device.state, parent.state if parent is not None else None):
+        return Place(reason='it is retired' if device.state
+                     is device_rules.DeviceState.RETIRED
+                     else 'its GPU is retired')
     if device.function is None:
         return of_parent if of_parent.variant else Place(
             reason='its GPU is unmanaged')
@@ -202,12 +207,13 @@ def _apply(host: models.Host, values: Sequence[rules.Variant],
 
 def _move(host: models.Host, device: models.Device, before: str | None,
           place: Place, groups: Mapping[str, models.Group]) -> None:
-    is_quarantined = device.state == device_rules.DeviceState.QUARANTINED
+    has_reason = device.state in (device_rules.DeviceState.QUARANTINED,
+                                  device_rules.DeviceState.RETIRED)
     if before != place.variant:
         # Joining or leaving a group clears the reason, but not the one why
-        # the device is quarantined.
+        # the device is quarantined or retired.
         device.group = groups[place.variant] if place.variant else None
-        if not is_quarantined:
+        if not has_reason:
             device.reason = place.reason
         if (device.group is not None and device.clean_token is None
                 and device.state == device_rules.DeviceState.DIRTY):
@@ -215,7 +221,7 @@ def _move(host: models.Host, device: models.Device, before: str | None,
             device.clean_token = str(uuid.uuid4())
         host_db.changed(host)
     elif (place.variant is None and device.reason != place.reason
-            and not is_quarantined):
+            and not has_reason):
         device.reason = place.reason
         host_db.changed(host)
 

@@ -70,6 +70,7 @@ class DeviceRow:
     present: bool
     reason: str | None
     swapped: str | None
+    withdrawn: str | None
     clean_token: str | None
     clean_attempt: str | None
     cleaned_steps: str | None
@@ -86,8 +87,8 @@ COLUMNS = tuple(TABLE.c[field.name]
 """Columns of a DeviceRow, in its order."""
 
 _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
-            'clean_token', 'clean_attempt', 'cleaned_steps')
-"""Columns that claims and cleanings change."""
+            'withdrawn', 'clean_token', 'clean_attempt', 'cleaned_steps')
+"""Columns that claims, cleanings and operators change."""
 
 _BY_UUID = sa.select(*COLUMNS).where(TABLE.c.uuid == sa.bindparam('uuid'))
 
@@ -287,6 +288,13 @@ def host_id(db: api.Database, uuid: str) -> int:
         return get(session, uuid).host_id
 
 
+def replaced(session: orm.Session, device: AnyDevice) -> models.Device | None:
+    """Return the retired device whose place a device took."""
+    return session.scalar(sa.select(models.Device).where(
+        models.Device.host_id == device.host_id,
+        models.Device.replaced_by == device.uuid))
+
+
 def lock(session: orm.Session, host_id: int,
          uuid: str) -> tuple[models.Host, models.Device]:
     """Return a device and its host, locked until the transaction ends.
@@ -320,8 +328,9 @@ def after(device: DeviceRow, event: device_rules.DeviceEvent) -> DeviceRow:
     """
     state = device_rules.next_state(
         device_rules.DeviceState(device.state), event)
-    # In state available there is no vGPU any more.
-    has_vgpu = state is not device_rules.DeviceState.AVAILABLE
+    # In these states there is no vGPU any more.
+    has_vgpu = state not in (device_rules.DeviceState.AVAILABLE,
+                             device_rules.DeviceState.RETIRED)
     return dataclasses.replace(
         device, state=str(state), generation=device.generation + 1,
         vgpu_type=device.vgpu_type if has_vgpu else None,

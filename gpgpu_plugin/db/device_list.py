@@ -32,7 +32,7 @@ from gpgpu_plugin.domain import device as device_rules
 _State = device_rules.DeviceState
 # Row, and the names and UUIDs of ListedDevice in its order.
 _Select: typing.TypeAlias = (
-    'sa.Select[models.Device, str, str, str, str | None, str, str]')
+    'sa.Select[models.Device, str, str, str, str, str | None, str, str]')
 _ORDER = (models.Host.name, models.Device.stable_id)
 
 
@@ -40,6 +40,7 @@ _ORDER = (models.Host.name, models.Device.stable_id)
 class ListedDevice:
     """A device, with what operators see beside its row.
 
+    :ivar type: of the variant
     :ivar used_by: UUID of the instance that it is assigned to
     :ivar project_id: project of that instance
     :ivar parent: UUID of the parent of a VF or an mdev row
@@ -48,6 +49,7 @@ class ListedDevice:
     row: models.Device
     host: str
     variant: str | None
+    type: str | None
     used_by: str | None
     project_id: str | None
     parent: str | None
@@ -90,10 +92,12 @@ def shown_state(rank: sa.ColumnElement[int] | None = None,
     derived = sa.case(
         {number: state for state, number in _RANKS.items()}, value=rank)
     device = models.Device
+    own = [str(state) for state in (
+        *device_rules.ASSIGNED_STATES, _State.RETIRED)]
     assigned = [str(state) for state in device_rules.ASSIGNED_STATES]
     available = device.state == str(_State.AVAILABLE)
     return sa.case(
-        (device.state.in_(assigned), device.state),
+        (device.state.in_(own), device.state),
         (sa.and_(available, sa.or_(
             derived.in_(assigned),
             sa.and_(derived.is_not(None), device.group_id.is_not(None),
@@ -121,7 +125,9 @@ def _may_be_shown(state: str) -> sa.ColumnElement[bool]:
 
 def listed(session: orm.Session, *, limit: int, host: str | None = None,
            variant: str | None = None, state: str | None = None,
-           used_by: str | None = None, marker: str | None = None,
+           used_by: str | None = None, project: str | None = None,
+           type: str | None = None, vgpu_type: str | None = None,
+           include_retired: bool = False, marker: str | None = None,
            ) -> list[ListedDevice]:
     """Return devices, sorted by host and stable id.
 
@@ -129,15 +135,24 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
     :param variant: name of the only variant
     :param state: the only shown state
     :param used_by: UUID of the only instance
+    :param project: ID of the only project of instances
+    :param type: the only type of variants
+    :param vgpu_type: the only type of vGPUs
+    :param include_retired: as for Conductor.device_list
     :param marker: UUID of the device before the first one
     :raises NotFound: no such marker
     """
     conditions = {
         models.Host.name: host, models.Variant.name: variant,
-        models.Assignment.instance_uuid: used_by}
+        models.Variant.type: type,
+        models.Assignment.instance_uuid: used_by,
+        models.Assignment.project_id: project,
+        models.Device.vgpu_type: vgpu_type}
     query = _query().order_by(*_ORDER).limit(limit).where(
         *(column == value for column, value in conditions.items()
           if value is not None))
+    if not include_retired and state != _State.RETIRED:
+        query = query.where(models.Device.state != str(_State.RETIRED))
     if state is not None:
         query = query.where(shown_state() == state, _may_be_shown(state))
     if marker is not None:
@@ -160,7 +175,7 @@ def _query() -> _Select:
     parent = orm.aliased(models.Device)
     return (
         sa.select(models.Device, models.Host.name, models.Variant.name,
-                  models.Assignment.instance_uuid,
+                  models.Variant.type, models.Assignment.instance_uuid,
                   models.Assignment.project_id, parent.uuid, shown_state())
         .join(models.Host, models.Device.host_id == models.Host.id)
         .outerjoin(models.Group, models.Device.group_id == models.Group.id)
@@ -174,9 +189,10 @@ def _query() -> _Select:
 
 def _listed(session: orm.Session, query: _Select) -> list[ListedDevice]:
     return [
-        ListedDevice(row=row, host=host, variant=variant, used_by=used_by,
-                     project_id=project, parent=parent, shown_state=shown)
-        for row, host, variant, used_by, project, parent, shown
+        ListedDevice(row=row, host=host, variant=variant, type=type,
+                     used_by=used_by, project_id=project, parent=parent,
+                     shown_state=shown)
+        for row, host, variant, type, used_by, project, parent, shown
         in session.execute(query)]
 
 
@@ -192,14 +208,17 @@ def _place(session: orm.Session, marker: str) -> tuple[str, str]:
 
 def count_by_state(session: orm.Session, host_ids: Collection[int],
                    ) -> dict[int, dict[str, int]]:
-    """Return the numbers of devices of hosts by shown state; no mdev rows.
+    """Return the numbers of devices of hosts by shown state.
+
+    Neither mdev rows nor retired devices count.
 
     :returns: by the host's id; hosts without a device are left out
     """
     shown = shown_state().label('shown')
     states = (sa.select(models.Device.host_id, shown)
               .where(models.Device.host_id.in_(host_ids),
-                     models.Device.kind == str(device_rules.DeviceKind.PCI))
+                     models.Device.kind == str(device_rules.DeviceKind.PCI),
+                     models.Device.state != str(_State.RETIRED))
               .subquery())
     found: dict[int, dict[str, int]] = {}
     for host_id, state, count in session.execute(

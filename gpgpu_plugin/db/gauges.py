@@ -30,7 +30,9 @@ from gpgpu_plugin.domain import device as device_rules
 
 
 class DeviceCount(typing.NamedTuple):
-    """Number of devices, without mdev rows, that have all this in common.
+    """Number of devices that have all this in common.
+
+    Neither mdev rows nor retired devices count.
 
     ``host``: None: those of all hosts. ``variant``: None: they are in no
     group. ``state``: as operators see it. ``health``: None: they have none of
@@ -139,7 +141,9 @@ def _counts() -> sa.Subquery:
                   device.health,
                   device_list.shown_state(ranks.c.rank).label('state'))
         .outerjoin(ranks, ranks.c.parent_id == device.id)
-        .where(device.kind == str(device_rules.DeviceKind.PCI)).subquery())
+        .where(device.kind == str(device_rules.DeviceKind.PCI),
+               device.state != str(device_rules.DeviceState.RETIRED))
+        .subquery())
     return (sa.select(devices, sa.func.count().label('number'))
             .group_by(*devices.c).subquery())
 

@@ -323,7 +323,12 @@ class Device(Base):
     the ids and serial numbers that any scan of the device could read; NULL in
     rows of a conductor that did not know this column. ``swapped``: how a scan
     showed that another device took its place; NULL: none did, or an operator
-    accepted it. ``vendor_id``,
+    accepted it. ``before_swap``: JSON of the PCI function of the device before
+    that. ``withdrawn``: why an operator has an assigned device quarantined
+    when its assignment ends; NULL: nobody has. ``awaits_replacement``: it is
+    retired, and the next device in its place is accepted. ``replaced_by``:
+    UUID of the device that took the place of a retired one, whose stable id is
+    no place then. ``vendor_id``,
     ``product_id``: its ids, '' for none; NULL in rows of a conductor that did
     not know these columns. ``vgpu_capability``,
     ``driver_capacity``: JSON of what is known of its vGPUs, NULL where its
@@ -373,6 +378,11 @@ class Device(Base):
         sa.Text, server_default=column.EMPTY_OBJECT)
     identity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     swapped: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    before_swap: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    withdrawn: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    awaits_replacement: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
+    replaced_by: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     vendor_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
     product_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
     vgpu_capability: orm.Mapped[str | None] = orm.mapped_column(sa.Text)

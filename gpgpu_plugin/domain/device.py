@@ -15,22 +15,26 @@
       +----------> available -----> provisioning -----> assigned
       |               |   ^           |   |   |           |   |
       |       suspect |   +-----------+   |   | fault     |   | release
-      |               |   abort_untouched |   |     fault |   |
+      |    quarantine |   abort_untouched |   |     fault |   |
       |               v                   |   |           |   v
       |          quarantined <------------|---+-----------+ dirty <----+
       |               ^  |                | abort_touched   |  ^       |
       |               |  |                +---------------->|  |       |
       |               |  +----------------------------------|--+       |
-      |               |    operator_release                 | clean    |
-      |  clean_passed | clean_failed                        v          |
+      |  clean_passed |    operator_release                 | clean    |
+      |               | clean_failed                        v          |
       +---------------+--------------------------------- cleaning -----+
-                                                     clean_interrupted
+                        quarantine                   clean_interrupted
+                                          retire
+      available, dirty, cleaning, quarantined -----> retired -----> dirty
+                                                   operator_release
 
-Not drawn: ``suspect`` takes a dirty device to quarantined, too. After a
-restore of the database from a backup, ``adopt`` takes a device in any
-state to assigned, since its host knows who uses it. ``distrust`` takes an
-available one to dirty, after a restore or when more is required of it than its
-last cleaning passed.
+Not drawn: ``suspect`` and ``quarantine`` take a dirty device to quarantined,
+too. After a restore of the database from a backup, ``adopt`` takes a device in
+any state to assigned, since its host knows who uses it. ``distrust`` takes an
+available one to dirty: after a restore, when more is required of it than its
+last cleaning passed, when it replaces another one, or because an operator has
+it cleaned.
 
 ``enabled`` (set by the operator), ``present`` (seen by the last scan) and
 ``health`` (domain.health) are separate facts, not states: disabling or losing
@@ -81,6 +85,7 @@ class DeviceState(enum.StrEnum):
     DIRTY = 'dirty'
     CLEANING = 'cleaning'
     QUARANTINED = 'quarantined'
+    RETIRED = 'retired'
 
 
 class DeviceEvent(enum.StrEnum):
@@ -100,6 +105,8 @@ class DeviceEvent(enum.StrEnum):
     OPERATOR_RELEASE = 'operator_release'
     ADOPT = 'adopt'
     DISTRUST = 'distrust'
+    QUARANTINE = 'quarantine'
+    RETIRE = 'retire'
 
 
 _S, _E = DeviceState, DeviceEvent
@@ -121,6 +128,11 @@ TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
         (_S.CLEANING, _E.CLEAN_INTERRUPTED): _S.DIRTY,
         (_S.QUARANTINED, _E.OPERATOR_RELEASE): _S.DIRTY,
         (_S.AVAILABLE, _E.DISTRUST): _S.DIRTY,
+        **{(state, _E.QUARANTINE): _S.QUARANTINED
+           for state in (_S.AVAILABLE, _S.DIRTY, _S.CLEANING)},
+        **{(state, _E.RETIRE): _S.RETIRED for state in (
+            _S.AVAILABLE, _S.DIRTY, _S.CLEANING, _S.QUARANTINED)},
+        (_S.RETIRED, _E.OPERATOR_RELEASE): _S.DIRTY,
         **{(state, _E.ADOPT): _S.ASSIGNED for state in _S
            if state not in (_S.PROVISIONING, _S.ASSIGNED)},
     }))
@@ -166,11 +178,11 @@ def shown_state(state: str, *, enabled: bool, present: bool,
     """Return the state that operators see, as one word.
 
     An assigned device is shown as assigned, whatever else is wrong with it:
-    the assignment lasts until Nova ends it.
+    the assignment lasts until Nova ends it. A retired one is shown as retired.
 
     :param children: states of its vGPUs
     """
-    if state in ASSIGNED_STATES:
+    if state in ASSIGNED_STATES or state == DeviceState.RETIRED:
         return str(state)
     if state == DeviceState.AVAILABLE:
         derived = next(

@@ -17,14 +17,14 @@ import typing
 
 Kind = typing.Literal[
     'abort', 'activate', 'adopt', 'adopt_failed', 'allocation_found',
-    'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean_failed',
-    'clean_interrupted', 'clean_passed', 'clean_started', 'confirm',
-    'disable', 'distrust', 'drain', 'enable', 'filter_refused', 'group_set',
-    'health', 'host_delete', 'missing', 'no_candidate', 'operator_end',
-    'operator_release', 'release',
-    'restored', 'returned', 'session', 'swapped', 'takeover',
-    'type_disable', 'type_enable', 'undrain', 'variant_create',
-    'variant_delete', 'variant_set', 'variant_undo']
+    'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean',
+    'clean_failed', 'clean_interrupted', 'clean_passed', 'clean_started',
+    'confirm', 'disable', 'distrust', 'drain', 'enable', 'filter_refused',
+    'group_set', 'health', 'host_delete', 'missing', 'no_candidate',
+    'operator_end', 'operator_release', 'quarantine', 'release', 'repair',
+    'replace', 'restored', 'retire', 'returned', 'session', 'swapped',
+    'takeover', 'type_disable', 'type_enable', 'undrain',
+    'variant_create', 'variant_delete', 'variant_set', 'variant_undo']
 
 KINDS: tuple[str, ...] = typing.get_args(Kind)
 """All kinds, in the order of their names."""
@@ -33,9 +33,9 @@ WARNED = frozenset({'clean_failed', 'health', 'missing', 'swapped'})
 """Kinds that are a warning in the log."""
 
 INFORMED = frozenset({
-    'abort', 'claim', 'clean_interrupted', 'clean_passed', 'confirm',
+    'abort', 'claim', 'clean', 'clean_interrupted', 'clean_passed', 'confirm',
     'disable', 'distrust', 'drain', 'enable', 'group_set', 'host_delete',
-    'operator_end', 'operator_release', 'release', 'returned', 'takeover',
-    'type_disable', 'type_enable', 'undrain', 'variant_create',
-    'variant_delete', 'variant_set'})
+    'operator_end', 'operator_release', 'quarantine', 'release', 'replace',
+    'retire', 'returned', 'takeover', 'type_disable', 'type_enable',
+    'undrain', 'variant_create', 'variant_delete', 'variant_set'})
 """Kinds that are information in the log."""

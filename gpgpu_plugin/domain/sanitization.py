@@ -37,7 +37,8 @@ _S, _V = device_rules.DeviceState, ledger.Verdict
 
 _OF_STATE: Mapping[str, str] = {
     _S.AVAILABLE: _AVAILABLE, _S.PROVISIONING: _IN_USE, _S.ASSIGNED: _IN_USE,
-    _S.DIRTY: _SANITIZING, _S.CLEANING: _SANITIZING, _S.QUARANTINED: _ERROR}
+    _S.DIRTY: _SANITIZING, _S.CLEANING: _SANITIZING, _S.QUARANTINED: _ERROR,
+    _S.RETIRED: _DELETED}
 """Names of the check for shown states; all others are ``maintenance``."""
 
 _OF_VERDICT: Mapping[str, tuple[str, ...]] = {

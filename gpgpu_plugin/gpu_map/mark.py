@@ -105,7 +105,10 @@ STATES: Mapping[str, Mark] = types.MappingProxyType({
         _mark('X', GREY, device_rules.DISABLED),
         _mark('M', BLACK, device_rules.MISSING),
         _mark('U', WHITE, device_rules.UNMANAGED))})
-"""Mark of each shown state, in the order of legends."""
+"""Mark of each shown state, in the order of legends.
+
+A map has no retired GPU.
+"""
 
 OTHER_STATE = _mark('?', PURPLE, 'another state')
 """Mark of a state that only a newer gpgpu-conductor knows."""

@@ -157,6 +157,12 @@ class DeviceInfo:
     :ivar health_reason: why it is not ok
     :ivar errors: errors that the host's kernel has counted, by kind
     :ivar host_state: a domain.host_state.HostState; None: not known
+    :ivar type: type of the variant
+    :ivar companions: addresses of the other functions of its card, which go
+        to the same guest
+    :ivar replaces: UUID of the retired device whose place it took; only in
+        the answer about one device
+    :ivar replaced_by: UUID of the device that took its place
     """
 
     uuid: str
@@ -191,6 +197,10 @@ class DeviceInfo:
     health_reason: str | None = None
     errors: dict[str, int] = dataclasses.field(default_factory=dict)
     host_state: str | None = None
+    type: str | None = None
+    companions: tuple[str, ...] = ()
+    replaces: str | None = None
+    replaced_by: str | None = None
 
     @property
     def marker(self) -> str:

@@ -387,13 +387,16 @@ class ConductorAPI(_Conductor):
 
     def device_list(self, ctxt: _Context, host: str | None = None,
                     variant: str | None = None, state: str | None = None,
-                    used_by: str | None = None, limit: int | None = None,
+                    used_by: str | None = None, project: str | None = None,
+                    type: str | None = None, vgpu_type: str | None = None, *,
+                    include_retired: bool = False, limit: int | None = None,
                     marker: str | None = None,
                     ) -> tuple[admin.DeviceInfo, ...]:
         return pages.collect(lambda limit, marker: self._call(
             _Conductor.device_list, ctxt, host=host, variant=variant,
-            state=state, used_by=used_by, limit=limit, marker=marker),
-            limit, marker)
+            state=state, used_by=used_by, project=project, type=type,
+            vgpu_type=vgpu_type, include_retired=include_retired,
+            limit=limit, marker=marker), limit, marker)
 
     def device_show(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_show, ctxt, device=device)
@@ -407,6 +410,23 @@ class ConductorAPI(_Conductor):
                        actor: str) -> admin.DeviceInfo:
         return self._call(
             _Conductor.device_release, ctxt, device=device, actor=actor)
+
+    def device_quarantine(self, ctxt: _Context, device: str,
+                          reason: str) -> admin.DeviceInfo:
+        return self._call(
+            _Conductor.device_quarantine, ctxt, device=device, reason=reason)
+
+    def device_clean(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
+        return self._call(_Conductor.device_clean, ctxt, device=device)
+
+    def device_retire(self, ctxt: _Context, device: str,
+                      reason: str | None = None) -> admin.DeviceInfo:
+        return self._call(
+            _Conductor.device_retire, ctxt, device=device, reason=reason)
+
+    def device_replace(self, ctxt: _Context,
+                       device: str) -> admin.DeviceInfo:
+        return self._call(_Conductor.device_replace, ctxt, device=device)
 
     def device_history(self, ctxt: _Context, device: str,
                        limit: int | None = None, marker: str | None = None,

@@ -30,6 +30,7 @@ from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import device_contract
 from gpgpu_plugin.rpc import history_contract
 
 VERSION = '3.0'
@@ -40,7 +41,8 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Allocated units by provider UUID, consumer UUID and resource class."""
 
 
-class Conductor(history_contract.History, typing.Protocol):
+class Conductor(device_contract.Devices, history_contract.History,
+                typing.Protocol):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 
     The decorators say who may call each of them. A host speaks for itself
@@ -486,12 +488,18 @@ class Conductor(history_contract.History, typing.Protocol):
     @caller.operators()
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
-                    used_by: str | None, limit: int, marker: str | None,
-                    ) -> tuple[admin.DeviceInfo, ...]:
+                    used_by: str | None, project: str | None, type: str | None,
+                    vgpu_type: str | None, include_retired: bool, limit: int,
+                    marker: str | None) -> tuple[admin.DeviceInfo, ...]:
         """Return a page of devices, filtered by what is not None.
 
         :param state: shown state, see objects.admin.DeviceInfo
         :param used_by: UUID of an instance
+        :param project: ID of the project of an instance
+        :param type: type of variants
+        :param vgpu_type: type of vGPUs
+        :param include_retired: also retired devices, which are left out
+            otherwise, unless ``state`` asks for them
         :param limit: as for vgpu_type_list
         :param marker: UUID of the device before the first one
         :raises Invalid: no such state
@@ -518,9 +526,12 @@ class Conductor(history_contract.History, typing.Protocol):
     @caller.operators(once=True)
     def device_release(self, ctxt: _Context, *, device: str, actor: str,
                        ) -> admin.DeviceInfo:
-        """Clean a quarantined device again.
+        """Clean a quarantined or retired device, and offer it again.
+
+        Of an assigned one, the quarantine that is yet to come is taken back.
 
         :param actor: who has it cleaned, for the ledger
         :raises NotFound: no device has this UUID
-        :raises InvalidTransition: the device is not quarantined
+        :raises InvalidTransition: the device is in no such state
+        :raises Conflict: another card has the place of a retired one
         """

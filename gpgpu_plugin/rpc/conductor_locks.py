@@ -28,7 +28,8 @@ _OF_HOST = frozenset((
     'host_delete', 'host_drain', 'host_takeover', 'group_set'))
 _OF_HOSTS = frozenset((
     'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
-    'assignment_end', 'device_set', 'device_release',
+    'assignment_end', 'device_set', 'device_release', 'device_quarantine',
+    'device_clean', 'device_retire', 'device_replace',
     'usage_mark_exported'))
 
 

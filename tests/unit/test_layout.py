@@ -68,6 +68,8 @@ ELSEWHERE = {
     'db/migrations/versions/v0030_versions_of_hosts.py': _MIGRATION,
     'db/migrations/versions/v0025_defaults_of_variants.py': _MIGRATION,
     'db/migrations/versions/v0021_health_of_devices.py': _MIGRATION,
+    'db/migrations/versions/v0023_withdrawn_devices.py': _MIGRATION,
+    'db/migrations/versions/v0024_replaced_devices.py': _MIGRATION,
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',
@@ -77,6 +79,7 @@ ELSEWHERE = {
     'objects/report.py': _VALUES,
     'objects/usage.py': _VALUES,
     'rpc/conductor_contract.py': _CONTRACT,
+    'rpc/device_contract.py': _CONTRACT,
     'rpc/history_contract.py': _CONTRACT,
     'version.py': 'a constant',
     'virt/fake.py': 'an attribute; functional tests run nova-compute with it',

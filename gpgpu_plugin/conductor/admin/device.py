@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
@@ -35,9 +37,10 @@ _OF_FUNCTION = ('vendor', 'device', 'subsystem_vendor', 'subsystem',
 
 def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, state: str | None = None,
-             used_by: str | None = None, limit: int = objects.PAGE_SIZE,
-             marker: str | None = None, *,
-             silent_after: float | None = None,
+             used_by: str | None = None, *, project: str | None = None,
+             type: str | None = None, vgpu_type: str | None = None,
+             include_retired: bool = False, limit: int = objects.PAGE_SIZE,
+             marker: str | None = None, silent_after: float | None = None,
              ) -> tuple[objects.DeviceInfo, ...]:
     """Return a page of devices (Conductor.device_list).
 
@@ -53,7 +56,9 @@ def list_all(db: api.Database, host: str | None = None,
         states = host_states.HostStates(session, silent_after)
         return tuple(_info(device, states) for device in device_list.listed(
             session, host=host, variant=variant, state=state,
-            used_by=used_by, limit=pages.size(limit), marker=marker))
+            used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
+            include_retired=include_retired, limit=pages.size(limit),
+            marker=marker))
 
 
 def show(db: api.Database, uuid: str, *,
@@ -63,8 +68,11 @@ def show(db: api.Database, uuid: str, *,
     :raises NotFound: no such UUID
     """
     with db.reader() as session:
-        return _info(device_list.get(session, uuid),
-                     host_states.HostStates(session, silent_after))
+        found = device_list.get(session, uuid)
+        before = device_db.replaced(session, found.row)
+        return dataclasses.replace(
+            _info(found, host_states.HostStates(session, silent_after)),
+            replaces=before.uuid if before else None)
 
 
 def _info(device: device_list.ListedDevice,
@@ -72,11 +80,16 @@ def _info(device: device_list.ListedDevice,
     row = device.row
     function = device_db.pci_function(row)
     return objects.DeviceInfo(
-        uuid=row.uuid, host=device.host, stable_id=row.stable_id,
+        uuid=row.uuid, host=device.host,
+        # A retired one may have given up its place.
+        stable_id=(function.id if row.state == device_rules.DeviceState.RETIRED
+                   else row.stable_id),
         address=row.address, state=row.state, variant=device.variant,
         shown_state=device.shown_state, enabled=row.enabled, kind=row.kind,
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
         used_by=device.used_by, project_id=device.project_id,
+        type=device.type, replaced_by=row.replaced_by,
+        companions=function.companions,
         reason=_reason(row) or function.fault, generation=row.generation,
         health=row.health, health_reason=row.health_reason,
         errors=device_db.errors(row), host_state=states.of(device.host),
@@ -84,10 +97,15 @@ def _info(device: device_list.ListedDevice,
 
 
 def _reason(row: models.Device) -> str | None:
-    """Return why a device is quarantined or will be, or is unmanaged."""
-    if row.state == device_rules.DeviceState.QUARANTINED:
+    """Return why a device is retired or quarantined, will be, or is not used.
+    """
+    if row.awaits_replacement:
+        return '; '.join(filter(None, (
+            row.reason, 'the next card in its place replaces it')))
+    if row.state in (device_rules.DeviceState.QUARANTINED,
+                     device_rules.DeviceState.RETIRED):
         return row.reason
-    return row.swapped or row.reason
+    return row.withdrawn or row.swapped or row.reason
 
 
 def set_(db: api.Database, uuid: str, *,

@@ -111,9 +111,64 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual('available', self.json(
             'device', 'show', device)['Shown State'])
 
+    def test_quarantined_device_shows_who_did_it_and_is_cleaned(self):
+        device = self.first()
+        shown = self.json('device', 'quarantine', device, '--reason', 'heat')
+        self.assertEqual(
+            ('quarantined', f'quarantined by {reach.actor()}: heat'),
+            (shown['Shown State'], shown['Reason']))
+        self.assertEqual('dirty', self.json(
+            'device', 'clean', 'h1', '00:00.0')['Shown State'])
+        events = [(row['Kind'], row['Actor']) for row in self.json(
+            'event', 'list', '--device', device, '--long')]
+        self.assertEqual([
+            (kind, f'operator {reach.actor()}')
+            for kind in ('clean', 'quarantine')], events[:2])
+
+    def test_quarantine_of_an_assigned_device_says_when(self):
+        [assigned] = self.claim()
+        result = self.manage('device', 'quarantine', assigned.device_uuid,
+                             '--reason', 'heat')
+        self.assertEqual(0, result.code)
+        self.assertIn(f'instance {base.INSTANCE} keeps the device',
+                      result.err)
+        self.assertIn(f'instance {base.INSTANCE} has it', self.refused(
+            'device', 'clean', assigned.device_uuid))
+        self.assertIn('--reason', self.misused(
+            'device', 'quarantine', assigned.device_uuid))
+
+    def test_retired_device_is_listed_only_with_all(self):
+        device = self.first()
+        shown = self.json('device', 'retire', 'h1', '00:00.0',
+                          '--reason', 'old')
+        self.assertEqual(('retired', 'old', device), (
+            shown['Shown State'], shown['Reason'], shown['UUID']))
+        self.assertNotIn('0000:00:00.0', self.addresses())
+        self.assertIn('0000:00:00.0', self.addresses('--all'))
+        self.assertEqual(['0000:00:00.0'],
+                         self.addresses('--state', 'retired'))
+        # Its place names it, until another card has the place.
+        self.assertEqual('dirty', self.json(
+            'device', 'release', 'h1', '00:00.0')['Shown State'])
+
+    def test_replaced_device_gives_its_place_to_the_next_card(self):
+        old = self.first()
+        result = self.manage('device', 'replace', 'h1', '00:00.0')
+        self.assertEqual(0, result.code)
+        self.assertIn('the next card that h1 reports at 0000:00:00.0',
+                      result.err)
+        self.report((machine.replace(0, dsn='other'), *machine.EIGHT[1:]))
+        shown = self.json('device', 'show', 'h1', '00:00.0')
+        self.assertEqual(('dirty', old), (
+            shown['Shown State'], shown['Replaces']))
+        self.assertEqual(shown['UUID'], self.json(
+            'device', 'show', old)['Replaced By'])
+
     def test_unknown_device_is_not_found(self):
         for arguments in (('show', 'x'), ('set', 'x', '--enable'),
-                          ('release', 'x')):
+                          ('release', 'x'), ('clean', 'x'),
+                          ('quarantine', 'x', '--reason', 'y'),
+                          ('retire', 'x'), ('replace', 'x')):
             self.assertEqual('gpgpu-manage: device x does not exist\n',
                              self.refused('device', *arguments))
 

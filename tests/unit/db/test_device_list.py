@@ -79,9 +79,18 @@ class ShownStateTest(base.ConductorTestCase):
         with self.db.reader() as session:
             return device_list.listed(session, limit=10000, **kwargs)
 
+    def test_retired_devices_are_left_out_unless_they_are_asked_for(self):
+        everything = self.listed(include_retired=True)
+        self.assertLessEqual(self.expected.keys(), {
+            device.row.stable_id for device in everything})
+        self.assertEqual(
+            [device.row.id for device in everything
+             if device.row.state != 'retired'],
+            [device.row.id for device in self.listed()])
+
     def test_database_shows_the_states_of_the_rule(self):
         found = {device.row.stable_id: device.shown_state
-                 for device in self.listed()}
+                 for device in self.listed(include_retired=True)}
         self.assertEqual([], [
             (name, state, found[name])
             for name, state in self.expected.items() if found[name] != state])
@@ -98,6 +107,7 @@ class ShownStateTest(base.ConductorTestCase):
 
     def test_database_counts_by_the_shown_state(self):
         counts = collections.Counter(self.expected.values())
+        del counts['retired']
         counts['available'] += 1  # The one that the host reported.
         with self.db.reader() as session:
             self.assertEqual(

@@ -36,6 +36,15 @@ LEGAL = {
     ('dirty', 'adopt'): 'assigned',
     ('cleaning', 'adopt'): 'assigned',
     ('quarantined', 'adopt'): 'assigned',
+    ('retired', 'adopt'): 'assigned',
+    ('available', 'quarantine'): 'quarantined',
+    ('dirty', 'quarantine'): 'quarantined',
+    ('cleaning', 'quarantine'): 'quarantined',
+    ('available', 'retire'): 'retired',
+    ('dirty', 'retire'): 'retired',
+    ('cleaning', 'retire'): 'retired',
+    ('quarantined', 'retire'): 'retired',
+    ('retired', 'operator_release'): 'dirty',
 }
 
 
@@ -81,6 +90,8 @@ class DeviceTest(base.BaseTestCase):
         self.assertEqual('missing', shown('available', present=False))
         self.assertEqual('unmanaged', shown('available', managed=False))
         self.assertEqual('dirty', shown('dirty', enabled=False))
+        self.assertEqual('retired', shown(
+            'retired', present=False, enabled=False, managed=False))
         # Who holds a card is never hidden.
         self.assertEqual('assigned', shown(
             'assigned', present=False, enabled=False, managed=False))

@@ -1,0 +1,314 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GPUs that leave the cloud, and GPUs that come in their place.
+
+A retired GPU keeps its row, to which its history, ledger and usage refer. Its
+place (host and stable id) is free for another card: if a scan finds one there,
+the retired row gives up the place, and the other card gets a row of its own.
+It is quarantined, unless an operator said that it replaces the retired one.
+
+All functions but ``retire`` and ``replace`` run in a transaction that locked
+the device's host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid as uuid_mod
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import exchange
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import pci
+
+_Event = device_rules.DeviceEvent
+_State = device_rules.DeviceState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Card:
+    """A GPU with its VFs and mdev rows, of a host that is locked."""
+
+    session: orm.Session
+    host: models.Host
+    gpu: models.Device
+    vgpus: Sequence[models.Device]
+
+    @classmethod
+    def lock(cls, session: orm.Session, host_id: int, uuid: str) -> _Card:
+        """Return a GPU, locked.
+
+        :raises NotFound: no device has this UUID
+        :raises Conflict: it is a VF or an mdev row
+        """
+        host, gpu = device_db.lock(session, host_id, uuid)
+        if gpu.parent_id is not None:
+            raise exception.Conflict(
+                kind='device', name=uuid,
+                reason=f'it is a part of a GPU; name the GPU itself: '
+                       f'{_parent(session, gpu).uuid}')
+        return cls(session=session, host=host, gpu=gpu,
+                   vgpus=withdrawal.children(session, gpu))
+
+    @property
+    def devices(self) -> list[models.Device]:
+        """Return the GPU, and its VFs and mdev rows."""
+        return [self.gpu, *self.vgpus]
+
+    def end(self) -> None:
+        """Bring groups and capacities in line with what changed."""
+        self.session.flush()
+        host_db.changed(self.host)
+        variant_matching.apply(self.session, [self.host])
+        type_sync.sync(self.session, [self.host.id])
+        inventory.refresh(self.session, self.host)
+
+
+def _parent(session: orm.Session, device: models.Device) -> models.Device:
+    return next(row for row in device_db.of_hosts(session, [device.host_id])
+                if row.id == device.parent_id)
+
+
+def retire(db: api.Database, uuid: str, reason: str | None) -> None:
+    """Take a GPU out of the cloud for good (Conductor.device_retire)."""
+    if reason is not None:
+        withdrawal.check_reason(reason)
+    host_id = device_db.host_id(db, uuid)
+
+    def work(session: orm.Session) -> None:
+        card = _Card.lock(session, host_id, uuid)
+        if card.gpu.state == _State.RETIRED:
+            raise exception.Conflict(
+                kind='device', name=uuid, reason='it is retired already')
+        _retire(card, reason)
+        withdrawal.record(session, card.host, 'retire', card.devices, reason)
+        card.end()
+    db.write(work)
+
+
+def _retire(card: _Card, reason: str | None) -> None:
+    """Retire a GPU with all its parts.
+
+    :raises Conflict: an instance has one of them
+    """
+    withdrawal.check_unassigned(card.session, card.host, card.devices)
+    for device in card.devices:
+        if device.state != _State.RETIRED:
+            device_db.transition(card.session, device, _Event.RETIRE)
+        device.reason = reason
+        device.swapped = device.clean_token = device.clean_attempt = None
+
+
+def replace(db: api.Database, uuid: str, actor: str) -> str:
+    """Let another card take the place of a GPU (Conductor.device_replace).
+
+    :param actor: who accepts the other card, for the ledger
+    :returns: UUID of the other card; of the GPU if it is still awaited
+    """
+    host_id = device_db.host_id(db, uuid)
+
+    def work(session: orm.Session) -> str:
+        card = _Card.lock(session, host_id, uuid)
+        found = _replace(card, actor)
+        card.end()
+        return found
+    return db.write(work)
+
+
+def _replace(card: _Card, actor: str) -> str:
+    gpu = card.gpu
+    if gpu.state == _State.RETIRED and gpu.replaced_by is not None:
+        session = card.session
+        return _accept(_Card.lock(session, gpu.host_id, gpu.replaced_by),
+                       gpu, actor)
+    if gpu.before_swap is not None:
+        return _split(card)
+    before = device_db.replaced(card.session, gpu)
+    if before is not None and _unaccepted(card):
+        return _accept(card, before, actor)
+    if gpu.awaits_replacement:
+        return gpu.uuid
+    if gpu.state != _State.RETIRED:
+        _retire(card, None)
+    gpu.awaits_replacement = True
+    withdrawal.record(
+        card.session, card.host, 'replace', card.devices,
+        f'the next card at {gpu.address} takes its place')
+    return gpu.uuid
+
+
+def _unaccepted(card: _Card) -> list[models.Device]:
+    return [device for device in card.devices if device.swapped is not None
+            and device.state == _State.QUARANTINED]
+
+
+def _accept(card: _Card, before: models.Device, actor: str) -> str:
+    """Have a card cleaned that was found in the place of a retired one.
+
+    :raises Conflict: it was accepted before
+    """
+    devices = _unaccepted(card)
+    if not devices:
+        raise exception.Conflict(
+            kind='device', name=before.uuid,
+            reason=f'device {card.gpu.uuid} has replaced it already')
+    for device in devices:
+        withdrawal.accept(card.session, card.host, device, actor)
+    _record(card.session, card.host, before, [card.gpu])
+    return card.gpu.uuid
+
+
+def _split(card: _Card) -> str:
+    """Give a card a row of its own that was found in the place of a GPU.
+
+    Until now the row of the GPU stood for both.
+    """
+    session, gpu = card.session, card.gpu
+    found = [device for device in card.devices if device.present
+             and device.kind == device_rules.DeviceKind.PCI]
+    copies = {device.id: _copy(device) for device in found}
+    before = gpu.before_swap
+    _retire(card, None)
+    for device in card.devices:
+        leave_place(device)
+    assert before is not None
+    gpu.pci_function, gpu.identity, gpu.before_swap = before, None, None
+    gpu.vendor_id, gpu.product_id = device_db.ids(
+        device_db.pci_function(gpu))
+    # Their places must be free before the copies get them.
+    session.flush()
+    session.add_all(copies.values())
+    session.flush()
+    for device in found:
+        if device.parent_id is not None:
+            copies[device.id].parent_id = copies[gpu.id].id
+    gpu.awaits_replacement = True
+    occupy(session, card.host, gpu, copies[gpu.id],
+           [copies[device.id] for device in found if device is not gpu])
+    return copies[gpu.id].uuid
+
+
+def _copy(device: models.Device) -> models.Device:
+    """Return a new row for what the last scan found at a place."""
+    return models.Device(
+        uuid=str(uuid_mod.uuid4()), enabled=True, generation=0,
+        state=str(_State.AVAILABLE), **{
+            name: getattr(device, name) for name in (
+                'host_id', 'kind', 'stable_id', 'address', 'present',
+                'pci_function', 'identity', 'vendor_id', 'product_id',
+                'vgpu_capability', 'driver_capacity')})
+
+
+def leave_place(device: models.Device) -> None:
+    """Let a retired device give up its place on its host.
+
+    Where it was is in its PCI function.
+    """
+    device.stable_id = f'retired-{device.uuid}'
+    device.present = False
+
+
+Exchanged = Mapping[str, models.Device]
+"""Retired GPUs in whose place a scan found another card, by stable id."""
+
+
+def leave(session: orm.Session, devices: Collection[models.Device],
+          functions: Iterable[pci.PCIFunction]) -> Exchanged:
+    """Let retired GPUs give up places where a scan found another card.
+
+    :param devices: all of a host, before the scan is stored
+    """
+    rows = {device.stable_id: device for device in devices
+            if device.state == _State.RETIRED and device.parent_id is None}
+    found = {
+        function.id: row for function in functions
+        if (row := rows.get(function.id)) is not None
+        and device_db.identity(row).swap_reason(
+            pci.Identity.of(function)) is not None}
+    gone = {row.id for row in found.values()}
+    for device in devices:
+        if device.id in gone or device.parent_id in gone:
+            leave_place(device)
+    if gone:
+        session.flush()
+    return found
+
+
+def occupy(session: orm.Session, host: models.Host, before: models.Device,
+           gpu: models.Device, vfs: Sequence[models.Device]) -> None:
+    """Let a new card have the place of a retired one.
+
+    It is cleaned if the retired one awaited it, else quarantined.
+
+    :param before: the retired GPU
+    :param gpu: row of the new card, which the session has
+    """
+    session.flush()
+    before.replaced_by = gpu.uuid
+    parts = [part for part in withdrawal.parts_of(gpu, vfs)
+             if part.state == _State.AVAILABLE]
+    if not before.awaits_replacement:
+        for part in parts:
+            exchange.suspect(session, host, part, (
+                f'another card was found in the place of retired device '
+                f'{before.uuid}; "gpgpu-manage device replace" accepts it'))
+        return
+    before.awaits_replacement = False
+    for part in parts:
+        # It gets its token when it joins a group.
+        device_db.transition(session, part, _Event.DISTRUST)
+    _record(session, host, before, [gpu])
+
+
+def _record(session: orm.Session, host: models.Host, before: models.Device,
+            after: Sequence[models.Device]) -> None:
+    """Record with both devices that one replaces the other."""
+    withdrawal.record(session, host, 'replace', [before],
+                      f'device {after[0].uuid} takes its place')
+    withdrawal.record(session, host, 'replace', after,
+                      f'it takes the place of device {before.uuid}')
+
+
+def reinstate(session: orm.Session, host: models.Host, gpu: models.Device,
+              actor: str) -> None:
+    """Have a retired GPU cleaned and offered again.
+
+    :param actor: who brings it back, for the ledger
+    :raises Conflict: another card is in its place
+    """
+    if gpu.replaced_by is not None:
+        raise exception.Conflict(
+            kind='device', name=gpu.uuid,
+            reason=f'device {gpu.replaced_by} is in its place')
+    gpu.awaits_replacement = False
+    card = _Card(session=session, host=host, gpu=gpu,
+                 vgpus=withdrawal.children(session, gpu))
+    for device in card.devices:
+        if device.state == _State.RETIRED:
+            withdrawal.accept(session, host, device, actor)
+    withdrawal.record(session, host, 'operator_release', card.devices,
+                      f'by {actor}, after it was retired')
+    card.end()

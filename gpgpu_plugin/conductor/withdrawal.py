@@ -1,0 +1,222 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Devices that an operator withdraws from instances, or has cleaned now.
+
+Guests get a whole GPU, or its VFs, never both: what is done to a GPU that has
+VFs is done to these.
+"""
+
+from __future__ import annotations
+
+import uuid as uuid_mod
+from collections.abc import Collection
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import event as event_rules
+from gpgpu_plugin.domain import ledger as ledger_rules
+
+_Event = device_rules.DeviceEvent
+_State = device_rules.DeviceState
+
+_AT_ONCE = frozenset({_State.AVAILABLE, _State.DIRTY, _State.CLEANING})
+"""States in which a device is quarantined at once."""
+
+
+def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
+    """Withdraw a device from instances (Conductor.device_quarantine)."""
+    check_reason(reason)
+    host_id = device_db.host_id(db, uuid)
+
+    def work(session: orm.Session) -> None:
+        host, device = device_db.lock(session, host_id, uuid)
+        text = cleaning.shortened(f'quarantined by {actor}: {reason}')
+        parts = parts_of(device, children(session, device))
+        at_once = [part for part in parts if part.state in _AT_ONCE]
+        later = [part for part in parts if part.withdrawn is None
+                 and part.state in device_rules.ASSIGNED_STATES]
+        if not at_once and not later:
+            raise exception.Conflict(
+                kind='device', name=uuid,
+                reason=f'it is {device.state} already: '
+                       f'{parts[0].withdrawn or parts[0].reason}')
+        for part in at_once:
+            ledger.add(session, host, part, ledger_rules.Verdict.QUARANTINED,
+                       reason=text, actor=actor)
+            device_db.transition(session, part, _Event.QUARANTINE)
+            part.reason = text
+            part.clean_token = part.clean_attempt = None
+        for part in later:
+            part.withdrawn = text
+        record(session, host, 'quarantine', at_once, reason)
+        record(session, host, 'quarantine', later,
+                f'{reason} (when its assignment ends)')
+    db.write(work)
+
+
+def check_reason(reason: str) -> None:
+    """Refuse a reason that says nothing, or would break a line of the log.
+
+    :raises Invalid: it does
+    """
+    if not reason.strip() or not reason.isprintable():
+        raise exception.Invalid(
+            field='reason', value=reason, expected='a text in one line')
+
+
+def clean(db: api.Database, uuid: str, actor: str) -> None:
+    """Have a device cleaned now (Conductor.device_clean)."""
+    host_id = device_db.host_id(db, uuid)
+
+    def work(session: orm.Session) -> None:
+        host, device = device_db.lock(session, host_id, uuid)
+        vgpus = children(session, device)
+        parts = parts_of(device, vgpus)
+        check_unassigned(session, host, [device, *vgpus])
+        _check_cleanable(device, parts, vgpus)
+        changed = [part for part in parts if part.state in (
+            _State.AVAILABLE, _State.QUARANTINED)]
+        for part in changed:
+            if part.state == _State.QUARANTINED:
+                accept(session, host, part, actor)
+            else:
+                device_db.transition(session, part, _Event.DISTRUST)
+                part.clean_token = str(uuid_mod.uuid4())
+        record(session, host, 'clean', changed)
+    db.write(work)
+
+
+def accept(session: orm.Session, host: models.Host, device: models.Device,
+           actor: str) -> None:
+    """Have the host clean a device that is quarantined or retired.
+
+    :param actor: who accepts it, for the ledger
+    :raises InvalidTransition: it is neither
+    """
+    device_db.transition(session, device, _Event.OPERATOR_RELEASE)
+    device.clean_token = str(uuid_mod.uuid4())
+    ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
+               reason=device.reason, actor=actor)
+    device.reason = device.swapped = device.before_swap = None
+
+
+def take_back(session: orm.Session, host: models.Host,
+              device: models.Device) -> bool:
+    """Take back the quarantine of an assigned device that is yet to come.
+
+    :returns: False: there is none
+    """
+    if device.kind == device_rules.DeviceKind.MDEV:
+        return False
+    marked = [part for part in parts_of(device, children(session, device))
+              if part.withdrawn is not None]
+    for part in marked:
+        part.withdrawn = None
+    record(session, host, 'operator_release', marked,
+            'it is no longer quarantined when its assignment ends')
+    return bool(marked)
+
+
+def children(session: orm.Session,
+             device: models.Device) -> list[models.Device]:
+    """Return the VFs and mdev rows of a device."""
+    return [child for child in device_db.of_hosts(session, [device.host_id])
+            if child.parent_id == device.id]
+
+
+def parts_of(device: models.Device,
+             vgpus: Sequence[models.Device]) -> list[models.Device]:
+    """Return the devices that guests get of a GPU: its VFs, or itself.
+
+    :param vgpus: its VFs and mdev rows
+    :raises Conflict: it is an mdev row
+    """
+    if device.kind == device_rules.DeviceKind.MDEV:
+        raise exception.Conflict(
+            kind='device', name=device.uuid,
+            reason=f'it is the row of an mdev, which is made and removed with '
+                   f'its vGPU; name the GPU {device.address}')
+    vfs = [vgpu for vgpu in vgpus if vgpu.present
+           and vgpu.kind == device_rules.DeviceKind.PCI]
+    return vfs or [device]
+
+
+def check_unassigned(session: orm.Session, host: models.Host,
+                     devices: Collection[models.Device]) -> None:
+    """Refuse devices of a (locked) host of which an instance has one.
+
+    :raises Conflict: names it and the instance
+    """
+    by_id = {device.id: device for device in devices}
+    for row in assignment_db.of_hosts(session, [host.id]):
+        if row.device_id in by_id:
+            device = by_id[row.device_id]
+            raise exception.Conflict(
+                kind='device', name=device.uuid,
+                reason=f'instance {row.instance_uuid} has it '
+                       f'({device.address} of {host.name}); migrate or delete '
+                       f'its server first')
+
+
+def _check_cleanable(device: models.Device, parts: Sequence[models.Device],
+                     vgpus: Sequence[models.Device]) -> None:
+    """Refuse what cannot or must not be cleaned.
+
+    :raises Conflict: says why
+    """
+    reason = None
+    if device.state == _State.RETIRED:
+        reason = ('it is retired; "gpgpu-manage device release" brings it '
+                  'back')
+    elif device.swapped is not None:
+        reason = (f'{device.swapped}; "gpgpu-manage device replace" accepts '
+                  f'the new device, "gpgpu-manage device release" says that '
+                  f'it is the same')
+    elif parts[0].state == _State.AVAILABLE and parts[0].group_id is None:
+        reason = f'it is unmanaged, and the host may use it: {device.reason}'
+    elif parts == [device]:
+        used = [vgpu for vgpu in vgpus if vgpu.state != _State.AVAILABLE]
+        if used:
+            reason = (f'a vGPU on it is {used[0].state}; wait until it is '
+                      f'available')
+        elif device_db.pci_function(device).has_vgpus:
+            reason = ('it has vGPUs that no instance of this cloud uses; '
+                      'remove them on the host first')
+    if reason is not None:
+        raise exception.Conflict(
+            kind='device', name=device.uuid, reason=reason)
+
+
+def record(session: orm.Session, host: models.Host, kind: event_rules.Kind,
+           devices: Sequence[models.Device],
+           detail: str | None = None) -> None:
+    """Record what was done to devices of a host: one line of the log."""
+    if not devices:
+        return
+    session.flush()
+    event_db.add_all(
+        session, kind, host.name,
+        [(device_db.row_of(device), None) for device in devices], detail)
+    host_db.changed(host)
+    inventory.refresh(session, host)

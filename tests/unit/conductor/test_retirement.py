@@ -1,0 +1,358 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of GPUs that leave the cloud, and of those in their place."""
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import usage as usage_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import usage as usage_obj
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import test_withdrawal
+from tests.unit.conductor import vgpu_base
+
+OPERATOR = test_withdrawal.OPERATOR
+NEW = {'dsn': '11-11-11-11-11-11-11-11', 'serial': 'new'}
+OLD = {'dsn': '22-22-22-22-22-22-22-22', 'serial': 'old'}
+
+
+class RetirementCase(test_withdrawal.WithdrawalCase):
+
+    functions = (base.function(0, **OLD), base.function(1))
+
+    def setUp(self):
+        super().setUp()
+        self.old = self.first().uuid
+
+    def report(self, **facts):
+        """Report both GPUs, the first one with other facts."""
+        hosts.store(self.db, base.scan((
+            base.replace(0, **{**OLD, **facts}), base.function(1))))
+
+    def listed(self, **filters):
+        return [device.uuid for device in device_admin.list_all(
+            self.db, **filters)]
+
+    def everything(self):
+        """Return (serial, state) of all devices at the place of the GPU."""
+        return sorted(
+            (device.serial, device.state)
+            for device in device_admin.list_all(self.db, include_retired=True)
+            if device.address == '0000:00:00.0')
+
+    def at_place(self):
+        """Return the device that is at the place of the GPU."""
+        [device] = [device for device in device_admin.list_all(self.db)
+                    if device.address == '0000:00:00.0']
+        return device
+
+    def retire(self, uuid=None, reason=None):
+        retirement.retire(self.db, uuid or self.old, reason)
+
+    def replace(self, uuid=None):
+        return device_admin.show(self.db, retirement.replace(
+            self.db, uuid or self.old, OPERATOR))
+
+
+class RetireTest(RetirementCase):
+
+    def test_retired_gpu_leaves_lists_offers_and_counts(self):
+        self.retire(reason='fell off the bus twice')
+        self.assertNotIn(self.old, self.listed())
+        self.assertEqual([self.old], self.listed(state='retired'))
+        self.assertIn(self.old, self.listed(include_retired=True))
+        shown = self.shown(self.old)
+        self.assertEqual(('retired', None, 'fell off the bus twice'), (
+            shown.shown_state, shown.variant, shown.reason))
+        [group] = group_admin.list_all(self.db)
+        self.assertEqual((1, 0, 1), (
+            group.total, group.reserved, group.remaining))
+        [host] = host_admin.list_all(self.db)
+        self.assertEqual({'available': 1}, host.devices)
+        self.boot(1)
+        self.assertRaises(exception.ClaimDenied, self.claim, 1, 'i2')
+        self.assertEqual([(self.old, 'fell off the bus twice')],
+                         self.events('retire'))
+
+    def test_last_gpu_of_a_variant_takes_the_group_along(self):
+        self.retire()
+        self.retire(self.listed()[0])
+        self.assertEqual((), group_admin.list_all(self.db))
+        self.assertEqual((), device_admin.list_all(self.db))
+
+    def test_history_ledger_and_usage_stay(self):
+        releases.release(self.db, base.uuids(self.boot(2)))
+        self.clean_all()
+        self.retire()
+        self.assertEqual(['passed'], self.verdicts(self.old))
+        self.assertIn(self.old, [
+            usage.device_uuid for usage in usage_admin.list_all(
+                self.db, usage_obj.UsageQuery(), 10, None)])
+
+    def test_device_that_is_reported_again_stays_retired(self):
+        self.retire()
+        for facts in ({}, {'driver': 'nvidia'}, {'serial': None}):
+            self.report(**facts)
+            self.assertEqual('retired', self.shown(self.old).shown_state)
+        hosts.store(self.db, base.scan((base.function(1),)))
+        self.report()
+        self.assertEqual([('old', 'retired')], self.everything())
+        self.assertEqual([], self.events('missing'))
+        self.assertEqual([], self.events('returned'))
+        self.assertRaises(exception.ClaimDenied, self.claim, 2)
+
+    def test_retired_card_is_not_offered_in_another_slot(self):
+        self.retire()
+        moved = base.function(0, id='/devices/pci0000:77/01.0/00.0',
+                              address='0000:77:00.0', **OLD)
+        hosts.store(self.db, base.scan((moved, base.function(1))))
+        [device] = [device for device in device_admin.list_all(self.db)
+                    if device.address == moved.address]
+        self.assertEqual('quarantined', device.state)
+        self.assertIn('where it is retired', device.reason)
+
+    def test_assigned_gpu_is_refused_with_its_instance(self):
+        self.boot(2)
+        self.assertIn('instance i1 has it',
+                      self.refused(retirement.retire, self.old, None))
+        self.assertEqual('assigned', self.shown(self.old).state)
+
+    def test_gpu_in_any_other_state_is_retired(self):
+        releases.release(self.db, base.uuids(self.boot(2)))
+        tasks = cleaning.tasks(self.db, 'h1')
+        for task in tasks:
+            self.start(task)
+            self.retire(task.device_uuid)
+            self.assertRaises(exception.Conflict, self.finish, task)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+
+    def test_second_time_and_empty_reason_are_refused(self):
+        self.assertRaises(exception.Invalid, retirement.retire, self.db,
+                          self.old, '')
+        self.retire()
+        self.assertIn('retired already',
+                      self.refused(retirement.retire, self.old, None))
+        self.assertIn('device release',
+                      self.refused(withdrawal.clean, self.old, OPERATOR))
+
+    def test_release_brings_it_back_after_a_cleaning(self):
+        self.retire()
+        cleaning.operator_release(self.db, self.old, OPERATOR)
+        self.assertEqual(('dirty', 'H100'), (
+            self.shown(self.old).shown_state, self.shown(self.old).variant))
+        self.clean_all()
+        self.boot(2)
+        self.assertEqual(['released', 'passed'], self.verdicts(self.old))
+
+
+class ReplaceTest(RetirementCase):
+
+    def assert_replaced(self):
+        """Check that both devices show what happened at the place."""
+        new = self.at_place()
+        self.assertEqual(
+            ('dirty', 'H100', 'new', None),
+            (new.state, new.variant, new.serial, new.reason))
+        self.assertEqual(
+            [('new', 'dirty'), ('old', 'retired')], self.everything())
+        old = self.shown(self.old)
+        self.assertEqual((new.uuid, '/devices/pci0000:00/01.0/00.0'),
+                         (old.replaced_by, old.stable_id))
+        self.assertEqual(self.old, self.shown(new.uuid).replaces)
+        self.assertEqual(
+            {self.old, new.uuid},
+            {uuid for uuid, _ in self.events('replace')})
+        self.clean_all()
+        self.assertEqual('available', self.at_place().state)
+        # A cleaning of each has a ledger of its own.
+        self.assertEqual('passed', self.verdicts(new.uuid)[-1])
+        self.assertNotIn('passed', self.verdicts(self.old))
+        self.report(**NEW)
+        self.boot(2)
+
+    def test_card_that_is_exchanged_later_is_accepted(self):
+        shown = self.replace()
+        self.assertEqual((self.old, 'retired'), (shown.uuid, shown.state))
+        self.assertIn('next card', shown.reason)
+        # Nothing new: once is enough.
+        self.replace()
+        self.assertEqual(1, len(self.events('replace')))
+        hosts.store(self.db, base.scan((base.function(1),)))
+        self.report(**NEW)
+        self.assert_replaced()
+
+    def test_card_that_was_exchanged_before_is_accepted(self):
+        self.report(**NEW)
+        self.assertEqual('quarantined', self.shown(self.old).state)
+        self.assertNotEqual(self.old, self.replace().uuid)
+        self.assert_replaced()
+
+    def test_card_in_the_place_of_a_retired_one_waits_for_the_operator(self):
+        self.retire()
+        self.report(**NEW)
+        new = self.at_place()
+        self.assertEqual('quarantined', new.state)
+        self.assertIn(f'retired device {self.old}', new.reason)
+        self.assertIn('device replace', new.reason)
+        self.replace()
+        self.assert_replaced()
+
+    def test_new_card_itself_may_be_named(self):
+        self.retire()
+        self.report(**NEW)
+        self.replace(self.at_place().uuid)
+        self.assert_replaced()
+
+    def test_replacement_is_accepted_once(self):
+        self.replace()
+        self.report(**NEW)
+        self.assertIn('has replaced it already', self.refused(
+            retirement.replace, self.old, OPERATOR))
+
+    def test_place_has_any_number_of_cards_one_after_the_other(self):
+        self.report(**NEW)
+        first = self.replace().uuid
+        self.clean_all()
+        self.report(dsn='third', serial='third')
+        second = self.replace(first).uuid
+        self.assertEqual(
+            [('new', 'retired'), ('old', 'retired'), ('third', 'dirty')],
+            self.everything())
+        self.assertEqual((first, second), (
+            self.shown(second).replaces, self.shown(first).replaced_by))
+
+    def test_retired_card_that_returns_to_its_place_is_another_one(self):
+        self.report(**NEW)
+        self.replace()
+        self.clean_all()
+        self.report()
+        shown = self.at_place()
+        self.assertEqual('quarantined', shown.state)
+        self.assertIn('another device is in its place', shown.reason)
+
+    def test_release_of_what_was_replaced_is_refused(self):
+        self.report(**NEW)
+        new = self.replace().uuid
+        self.assertIn(f'device {new} is in its place', self.refused(
+            cleaning.operator_release, self.old, OPERATOR))
+
+    def test_assigned_gpu_is_refused(self):
+        granted = self.boot(2)
+        self.assertIn('instance i1', self.refused(
+            retirement.replace, self.old, OPERATOR))
+        self.report(**NEW)
+        self.assertIn('instance i1', self.refused(
+            retirement.replace, self.old, OPERATOR))
+        releases.release(self.db, base.uuids(granted))
+        self.replace()
+        self.assertEqual(
+            [('new', 'dirty'), ('old', 'retired')], self.everything())
+
+    def test_usage_and_assignments_stay_with_the_old_card(self):
+        releases.release(self.db, base.uuids(self.boot(2)))
+        self.clean_all()
+        self.report(**NEW)
+        new = self.replace().uuid
+        usages = [usage.device_uuid for usage in usage_admin.list_all(
+            self.db, usage_obj.UsageQuery(), 10, None)]
+        self.assertIn(self.old, usages)
+        self.assertNotIn(new, usages)
+        # The first cleaning of the new card need not follow a guest.
+        self.assertEqual(
+            [False], [task.had_guest for task in cleaning.tasks(
+                self.db, 'h1') if task.device_uuid == new])
+
+
+class VFTest(RetirementCase):
+    """A GPU with VFs, and a GPU that makes mdevs."""
+
+    variant = False
+    functions = ()
+
+    def setUp(self):
+        test_withdrawal.WithdrawalCase.setUp(self)
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X-VF', vendor='10de', device='74b5'))
+        self.report()
+        self.old, *self.vfs = self.listed()
+
+    def report(self, **facts):
+        pf = base.function(
+            0, device='74a1', used_by='vf', sriov_totalvfs=2, sriov_numvfs=2,
+            **{**OLD, **facts})
+        hosts.store(self.db, base.scan((pf, *(base.function(
+            0, id=f'{pf.id}/vf{number}', device='74b5', dsn=None,
+            address=f'0000:00:00.{number + 1}', pf=pf.id,
+            vf_index=number) for number in range(2)))))
+
+    def states(self):
+        return [device.state for device in device_admin.list_all(self.db)]
+
+    def test_vfs_are_retired_with_their_gpu(self):
+        self.assertIn(self.old, self.refused(
+            retirement.retire, self.vfs[0], None))
+        self.retire()
+        self.report(driver='mxgpu')
+        self.assertEqual([], self.states())
+        self.assertEqual(3, len(self.listed(state='retired')))
+
+    def test_assigned_vf_keeps_its_gpu(self):
+        claims.activate(self.db, base.uuids(self.claim(variant='MI300X-VF')))
+        self.assertIn('instance i1', self.refused(
+            retirement.retire, self.old, None))
+
+    def test_vfs_of_the_new_card_are_cleaned(self):
+        for exchanged in ('before', 'after', 'unannounced'):
+            with self.subTest(exchanged):
+                facts = {'dsn': exchanged, 'serial': exchanged}
+                if exchanged == 'before':
+                    self.report(**facts)
+                elif exchanged == 'unannounced':
+                    self.retire()
+                    self.report(**facts)
+                self.replace()
+                if exchanged == 'after':
+                    self.report(**facts)
+                self.assertEqual(['available', 'dirty', 'dirty'],
+                                 self.states())
+                self.clean_all()
+                self.assertEqual(['available'] * 3, self.states())
+                self.old = self.listed()[0]
+        self.assertEqual(9, len(self.listed(state='retired')))
+
+
+class MdevTest(vgpu_base.VGPUTestCase):
+
+    functions = (vgpu_base.t4(0, **OLD),)
+
+    def test_new_card_takes_vgpus(self):
+        claim = self.ask(Q4=1)
+        [gpu, _] = device_admin.list_all(self.db)
+        exc = self.assertRaises(
+            exception.Conflict, retirement.retire, self.db, gpu.uuid, None)
+        self.assertIn('instance i1', str(exc))
+        self.end(claim)
+        retirement.replace(self.db, gpu.uuid, OPERATOR)
+        self.assertEqual((), device_admin.list_all(self.db))
+        hosts.store(self.db, base.scan((vgpu_base.t4(0, **NEW),)))
+        self.clean_all()
+        self.ask(Q4=1)
+        self.assertEqual(2, len(device_admin.list_all(self.db)))

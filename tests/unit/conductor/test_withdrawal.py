@@ -1,0 +1,294 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of devices that operators quarantine and have cleaned."""
+
+import logging
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import test_cleaning
+from tests.unit.conductor import vgpu_base
+
+OPERATOR = 'root@control'
+
+
+class WithdrawalCase(test_cleaning.CleaningCase):
+
+    def first(self):
+        return device_admin.list_all(self.db)[0]
+
+    def shown(self, uuid):
+        return device_admin.show(self.db, uuid)
+
+    def quarantine(self, uuid, reason='fan is loud'):
+        withdrawal.quarantine(self.db, uuid, reason, OPERATOR)
+        return self.shown(uuid)
+
+    def clean(self, uuid):
+        withdrawal.clean(self.db, uuid, OPERATOR)
+        return self.shown(uuid)
+
+    def refused(self, call, *arguments):
+        return str(self.assertRaises(
+            exception.Conflict, call, self.db, *arguments))
+
+    def events(self, kind):
+        with self.db.reader() as session:
+            return [(row.device_uuid, row.detail)
+                    for row in session.scalars(
+                        sa.select(models.Event)
+                        .where(models.Event.kind == kind)
+                        .order_by(models.Event.id))]
+
+    def verdicts(self, uuid):
+        return [record.fields['verdict']
+                for record in ledger_admin.list_all(self.db, uuid)]
+
+
+class QuarantineTest(WithdrawalCase):
+
+    functions = (base.function(0),)
+
+    def test_free_device_is_quarantined_at_once(self):
+        before = self.generation()
+        shown = self.quarantine(self.first().uuid)
+        self.assertEqual(
+            ('quarantined', 'quarantined by root@control: fan is loud'),
+            (shown.shown_state, shown.reason))
+        self.assertGreater(self.generation(), before)
+        self.assertRaises(exception.ClaimDenied, self.claim)
+        [group] = group_admin.list_all(self.db)
+        self.assertEqual((1, 1, 0), (
+            group.total, group.reserved, group.remaining))
+        self.assertEqual([(shown.uuid, 'fan is loud')],
+                         self.events('quarantine'))
+        [record] = ledger_admin.list_all(self.db, shown.uuid)
+        self.assertEqual(('quarantined', OPERATOR), (
+            record.fields['verdict'], record.fields['actor']))
+
+    def test_dirty_device_is_not_cleaned_any_more(self):
+        [task] = self.dirty()
+        self.assertEqual('quarantined',
+                         self.quarantine(task.device_uuid).state)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+
+    def test_cleaning_that_runs_ends_without_a_verdict(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.quarantine(task.device_uuid)
+        self.assertIn('it is quarantined', str(self.assertRaises(
+            exception.Conflict, self.finish, task)))
+        self.assertEqual('quarantined', self.first().state)
+
+    def test_assigned_device_is_quarantined_when_it_is_released(self):
+        granted = self.boot()
+        shown = self.quarantine(self.first().uuid)
+        self.assertEqual('assigned', shown.state)
+        self.assertIn('fan is loud', shown.reason)
+        self.assertIn('when its assignment ends',
+                      self.events('quarantine')[0][1])
+        releases.release(self.db, base.uuids(granted))
+        shown = self.first()
+        self.assertEqual('quarantined', shown.state)
+        self.assertIn('fan is loud', shown.reason)
+        self.assertEqual(['quarantined'], self.verdicts(shown.uuid))
+        # It counts once: what is cleaned then has another instance.
+        self.clean(shown.uuid)
+        self.clean_all()
+        releases.release(self.db, base.uuids(self.boot()))
+        self.assertEqual('dirty', self.first().state)
+
+    def test_claim_that_is_aborted_untouched_is_quarantined_too(self):
+        granted = self.claim()
+        self.quarantine(self.first().uuid)
+        releases.abort(self.db, base.uuids(granted), touched=False,
+                       fault=None)
+        self.assertEqual('quarantined', self.first().state)
+
+    def test_quarantine_that_is_yet_to_come_is_taken_back(self):
+        granted = self.boot()
+        uuid = self.quarantine(self.first().uuid).uuid
+        cleaning.operator_release(self.db, uuid, OPERATOR)
+        self.assertEqual(('assigned', None), (
+            self.shown(uuid).state, self.shown(uuid).reason))
+        releases.release(self.db, base.uuids(granted))
+        self.assertEqual('dirty', self.first().state)
+        self.assertRaises(exception.InvalidTransition,
+                          cleaning.operator_release, self.db, uuid, OPERATOR)
+
+    def test_second_quarantine_is_refused_and_names_the_first_reason(self):
+        uuid = self.quarantine(self.first().uuid).uuid
+        self.assertIn('fan is loud', self.refused(
+            withdrawal.quarantine, uuid, 'smoke', OPERATOR))
+        self.assertEqual(1, len(self.events('quarantine')))
+
+    def test_reason_must_be_one_line(self):
+        for reason in ('', '  ', 'one\ntwo', 'bell\a'):
+            self.assertRaises(
+                exception.Invalid, withdrawal.quarantine, self.db,
+                self.first().uuid, reason, OPERATOR)
+
+    def test_reports_keep_the_reason(self):
+        self.quarantine(self.first().uuid)
+        hosts.store(self.db, base.scan((base.replace(0, driver='nvidia'),)))
+        self.assertIn('fan is loud', self.first().reason)
+
+
+class CleanTest(WithdrawalCase):
+
+    functions = (base.function(0),)
+
+    def test_free_device_is_cleaned_and_offered_again(self):
+        uuid = self.first().uuid
+        self.assertEqual('dirty', self.clean(uuid).state)
+        self.assertRaises(exception.ClaimDenied, self.claim)
+        self.clean_all()
+        self.assertEqual('available', self.first().state)
+        self.assertEqual(['passed'], self.verdicts(uuid))
+        self.assertEqual([(uuid, None)], self.events('clean'))
+
+    def test_quarantined_device_is_cleaned(self):
+        uuid = self.quarantine(self.first().uuid).uuid
+        shown = self.clean(uuid)
+        self.assertEqual(('dirty', None), (shown.state, shown.reason))
+        self.clean_all()
+        self.assertEqual(['quarantined', 'released', 'passed'],
+                         self.verdicts(uuid))
+
+    def test_device_that_waits_for_its_cleaning_keeps_waiting(self):
+        [task] = self.dirty()
+        self.assertEqual('dirty', self.clean(task.device_uuid).state)
+        self.start(task)
+        self.assertEqual('cleaning', self.clean(task.device_uuid).state)
+        self.assertEqual([], self.events('clean'))
+        self.finish(task)
+
+    def test_cleaning_that_an_operator_ended_is_not_believed_later(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.quarantine(task.device_uuid)
+        self.clean(task.device_uuid)
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.start(again)
+        self.assertRaises(exception.Conflict, self.finish, task)
+        self.finish(again)
+
+    def test_assigned_device_is_refused_with_its_instance(self):
+        self.boot()
+        self.assertIn('instance i1 has it (0000:00:00.0 of h1)',
+                      self.refused(withdrawal.clean, self.first().uuid,
+                                   OPERATOR))
+
+    def test_exchanged_device_is_refused_with_both_ways_out(self):
+        hosts.store(self.db, base.scan((base.replace(0, dsn='other'),)))
+        message = self.refused(
+            withdrawal.clean, self.first().uuid, OPERATOR)
+        self.assertIn('device replace', message)
+        self.assertIn('device release', message)
+
+    def test_unmanaged_device_is_refused(self):
+        variant_admin.delete(self.db, 'H100')
+        self.assertIn('the host may use it', self.refused(
+            withdrawal.clean, self.first().uuid, OPERATOR))
+
+
+class VFTest(WithdrawalCase):
+    """A GPU whose VFs are assigned."""
+
+    variant = False
+    functions = ()
+
+    def setUp(self):
+        super().setUp()
+        pf = base.function(
+            0, device='74a1', used_by='vf', sriov_totalvfs=2, sriov_numvfs=2)
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X-VF', vendor='10de', device='74b5'))
+        hosts.store(self.db, base.scan((pf, *(base.function(
+            0, id=f'{pf.id}/vf{number}', device='74b5', dsn=None,
+            address=f'0000:00:00.{number + 1}', pf=pf.id,
+            vf_index=number) for number in range(2)))))
+        self.gpu, *self.vfs = device_admin.list_all(self.db)
+
+    def states(self):
+        return [device.state for device in device_admin.list_all(self.db)]
+
+    def test_gpu_with_vfs_stands_for_these(self):
+        granted = self.claim(variant='MI300X-VF')
+        claims.activate(self.db, base.uuids(granted))
+        log = self.useFixture(fixtures.FakeLogger(level=logging.INFO))
+        self.quarantine(self.gpu.uuid)
+        # A line for those that are quarantined, and for those that will be.
+        self.assertEqual(2, log.output.count('quarantine on h1; by conductor'))
+        self.assertEqual(['assigned', 'available', 'quarantined'],
+                         sorted(self.states()))
+        self.assertIn('instance i1', self.refused(
+            withdrawal.clean, self.gpu.uuid, OPERATOR))
+        releases.release(self.db, base.uuids(granted))
+        self.assertEqual(['available', 'quarantined', 'quarantined'],
+                         self.states())
+        self.clean(self.gpu.uuid)
+        self.clean_all()
+        self.assertEqual(['available'] * 3, self.states())
+
+    def test_one_vf_is_quarantined_by_itself(self):
+        self.quarantine(self.vfs[0].uuid)
+        self.assertEqual(['available', 'quarantined', 'available'],
+                         self.states())
+
+
+class MdevTest(vgpu_base.VGPUTestCase):
+
+    functions = (vgpu_base.t4(0),)
+
+    def test_quarantined_gpu_gets_no_further_vgpu(self):
+        claim = self.ask(Q4=1)
+        [gpu, row] = device_admin.list_all(self.db)
+        withdrawal.quarantine(self.db, gpu.uuid, 'heat', OPERATOR)
+        self.denied('not_enough_available', Q4=1)
+        self.assertEqual('provisioning', device_admin.show(
+            self.db, row.uuid).state)
+        exc = self.assertRaises(
+            exception.Conflict, withdrawal.clean, self.db, gpu.uuid, OPERATOR)
+        self.assertIn('instance i1', str(exc))
+        releases.release(self.db, base.uuids(claim))
+        exc = self.assertRaises(
+            exception.Conflict, withdrawal.clean, self.db, gpu.uuid, OPERATOR)
+        self.assertIn('a vGPU on it is dirty', str(exc))
+        self.clean_all()
+        withdrawal.clean(self.db, gpu.uuid, OPERATOR)
+        self.clean_all()
+        self.ask(Q4=1)
+
+    def test_mdev_row_is_refused(self):
+        claim = self.ask(Q4=1)
+        for call in (
+                lambda uuid: withdrawal.quarantine(
+                    self.db, uuid, 'heat', OPERATOR),
+                lambda uuid: withdrawal.clean(self.db, uuid, OPERATOR)):
+            exc = self.assertRaises(
+                exception.Conflict, call, claim.assignments[0].device_uuid)
+            self.assertIn('name the GPU 0000:00:00.0', str(exc))
