@@ -21,9 +21,9 @@ from cliff import lister
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import device
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd import server_name
 
 _LIST = ('uuid', 'instance_uuid', 'host', 'address', 'variant', 'vgpu_type',
          'role', 'state', 'migration_uuid', 'since', 'used')
@@ -36,7 +36,7 @@ class AssignmentList(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--host', help='list only assignments on this host')
-        parser.add_argument('--instance', metavar='UUID',
+        parser.add_argument('--instance', metavar='SERVER',
                             help='list only assignments of this instance')
         parser.add_argument('--reason', action='store_true',
                             help='show the reason for each value of "used"')
@@ -46,8 +46,7 @@ class AssignmentList(reach.Command, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         found = self.api.assignment_list(
             gpgpu_context.admin(), host=parsed_args.host,
-            instance=device.instance_uuid(parsed_args.instance)
-            if parsed_args.instance else None,
+            instance=server_name.optional(self, parsed_args.instance),
             limit=parsed_args.limit, marker=parsed_args.marker)
         return columns.rows(
             found, (*_LIST, 'reason') if parsed_args.reason else _LIST)
@@ -60,7 +59,7 @@ class AssignmentEnd(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('assignment', nargs='*',
                             help='UUID of an assignment')
-        parser.add_argument('--instance', metavar='UUID',
+        parser.add_argument('--instance', metavar='SERVER',
                             help='end all assignments of this instance on '
                                  '--host')
         parser.add_argument(
@@ -95,7 +94,7 @@ class AssignmentEnd(reach.Command, lister.Lister):
         if uuids:
             return uuids
         found = self.api.instance_assignments(
-            gpgpu_context.admin(), device.instance_uuid(instance))
+            gpgpu_context.admin(), server_name.uuid_of(self, instance))
         uuids = [assignment.uuid for assignment in found
                  if assignment.host == host]
         if not uuids:

@@ -14,17 +14,16 @@
 from __future__ import annotations
 
 import argparse
-import uuid
 
 from cliff import lister
 from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import device_name
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.domain import device as device_rules
 
 _LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
@@ -64,8 +63,7 @@ class DeviceList(reach.Command, lister.Lister):
             api.device_list(
                 context, host=parsed_args.host,
                 variant=parsed_args.variant, state=parsed_args.state,
-                used_by=instance_uuid(parsed_args.instance)
-                if parsed_args.instance else None,
+                used_by=server_name.optional(self, parsed_args.instance),
                 project=parsed_args.project, type=parsed_args.type,
                 vgpu_type=parsed_args.vgpu_type,
                 include_retired=parsed_args.all,
@@ -187,28 +185,16 @@ class InstanceShow(reach.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('instance', help='UUID of the instance')
+        parser.add_argument('instance', help=server_name.HELP)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         found = self.api.instance_assignments(
-            gpgpu_context.admin(), instance_uuid(parsed_args.instance))
+            gpgpu_context.admin(),
+            server_name.uuid_of(self, parsed_args.instance))
         if not found:
             self.note(f'instance {parsed_args.instance} has no device')
         return columns.rows(
             found, ('uuid', 'host', 'role', 'migration_uuid', 'variant',
                     'vgpu_type', 'address', 'state', 'device_uuid',
                     'stable_id'))
-
-
-def instance_uuid(text: str) -> str:
-    """Return a UUID as Nova writes it.
-
-    :raises Invalid: it is not a UUID; a name would silently match nothing
-    """
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise exception.Invalid(
-            field='instance', value=text,
-            expected='the UUID of a server') from None

@@ -20,9 +20,10 @@ from cliff import lister
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import dates
-from gpgpu_plugin.cmd import device
+from gpgpu_plugin.cmd import device_name
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.domain import event as rules
 from gpgpu_plugin.objects import event as event_obj
 
@@ -43,12 +44,14 @@ class EventList(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', help='only events of this host')
         parser.add_argument(
-            '--device', metavar='UUID',
-            help='only events of this device, which may be deleted; "device '
-                 'history" has the evidence of its cleanings')
+            '--device', nargs='+', metavar='DEVICE',
+            help='only events of this device: its UUID, also if it was '
+                 'deleted, or its host and PCI address; "device history" has '
+                 'the evidence of its cleanings')
         parser.add_argument(
-            '--instance', metavar='UUID',
-            help='only events of this instance, which may be deleted')
+            '--instance', metavar='SERVER',
+            help='only events of this instance; one that was deleted has '
+                 'only its UUID')
         parser.add_argument('--project', metavar='ID',
                             help='only events of instances of this project')
         parser.add_argument(
@@ -66,7 +69,7 @@ class EventList(reach.Command, lister.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         found = self.api.event_list(
-            gpgpu_context.admin(), _wanted(parsed_args),
+            gpgpu_context.admin(), _wanted(self, parsed_args),
             limit=parsed_args.limit, marker=parsed_args.marker)
         if len(found) == parsed_args.limit:
             self.note(f'there may be older events: list them with --marker '
@@ -80,12 +83,12 @@ class InstanceHistory(reach.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('instance', help='UUID of the instance')
+        parser.add_argument('instance', help=server_name.HELP)
         paging.add_arguments(parser, 'its ID')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        instance = device.instance_uuid(parsed_args.instance)
+        instance = server_name.uuid_of(self, parsed_args.instance)
         found = self.api.event_list(
             gpgpu_context.admin(),
             event_obj.EventFilter(instance=instance), oldest_first=True,
@@ -101,11 +104,13 @@ class InstanceHistory(reach.Command, lister.Lister):
         return columns.rows(ordered, _OF_INSTANCE)
 
 
-def _wanted(parsed_args: argparse.Namespace) -> event_obj.EventFilter:
-    instance = parsed_args.instance
+def _wanted(command: reach.Command, parsed_args: argparse.Namespace,
+            ) -> event_obj.EventFilter:
     return event_obj.EventFilter(
-        host=parsed_args.host, device=parsed_args.device,
-        instance=device.instance_uuid(instance) if instance else None,
+        host=parsed_args.host,
+        device=device_name.uuid_of(command.api, parsed_args.device)
+        if parsed_args.device else None,
+        instance=server_name.optional(command, parsed_args.instance),
         project=parsed_args.project, kind=parsed_args.kind,
         request=parsed_args.request, since=parsed_args.since,
         until=parsed_args.until)

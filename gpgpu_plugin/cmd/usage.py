@@ -20,9 +20,9 @@ from cliff import lister
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import dates
-from gpgpu_plugin.cmd import device
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.objects import usage as objects
 
 _LIST = ('uuid', 'project_id', 'instance_uuid', 'flavor', 'host', 'address',
@@ -45,7 +45,7 @@ class _Usage(reach.Command, lister.Lister):
                             help='only usage by this user')
         parser.add_argument('--host', help='only usage on this host, which '
                                            'may be deleted')
-        parser.add_argument('--instance', metavar='UUID',
+        parser.add_argument('--instance', metavar='SERVER',
                             help='only usage by this instance')
         parser.add_argument('--variant', help='only usage of this variant, '
                                               'which may be deleted')
@@ -65,7 +65,7 @@ class UsageList(_Usage):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         return columns.rows(self.api.usage_list(
-            gpgpu_context.admin(), _query(parsed_args),
+            gpgpu_context.admin(), _query(self, parsed_args),
             limit=parsed_args.limit, marker=parsed_args.marker),
             _LONG if parsed_args.long else _LIST)
 
@@ -84,7 +84,7 @@ class UsageSummary(_Usage):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         by = parsed_args.by
         found = self.api.usage_summary(
-            gpgpu_context.admin(), _query(parsed_args), by)
+            gpgpu_context.admin(), _query(self, parsed_args), by)
         return ([columns.title(name) for name in (
                     *by, 'usages', 'seconds', 'hours')],
                 [[columns.Cell(value) for value in (
@@ -92,12 +92,12 @@ class UsageSummary(_Usage):
                     round(row.seconds / _HOUR, 2))] for row in found])
 
 
-def _query(parsed_args: argparse.Namespace) -> objects.UsageQuery:
+def _query(command: reach.Command, parsed_args: argparse.Namespace,
+           ) -> objects.UsageQuery:
     return objects.UsageQuery(
         project_id=parsed_args.project, user_id=parsed_args.user,
         host=parsed_args.host, variant=parsed_args.variant,
-        instance_uuid=device.instance_uuid(parsed_args.instance)
-        if parsed_args.instance else None,
+        instance_uuid=server_name.optional(command, parsed_args.instance),
         since=parsed_args.since, until=parsed_args.until)
 
 

@@ -276,12 +276,11 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     if not device_db.set_observed(
             row, function, vgpus, driver) and row.present:
         return
-    if (not row.present
-            and row.state != device_rules.DeviceState.RETIRED):
-        event_db.add(session, 'returned', host.name, row)
-    was_present = row.present
+    returned = (not row.present
+                and row.state != device_rules.DeviceState.RETIRED)
     row.address, row.present = function.address, True
-    if not was_present and row.state != device_rules.DeviceState.RETIRED:
+    if returned:
+        event_db.add(session, 'returned', host.name, row)
         notification_db.device_seen(session, row)
     if not in_use:
         row.vgpu_type = _foreign_type(function, vgpus)

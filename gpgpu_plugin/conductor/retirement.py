@@ -34,6 +34,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
@@ -115,6 +116,8 @@ def _retire(card: _Card, reason: str | None) -> None:
     :raises Conflict: an instance has one of them
     """
     withdrawal.check_unassigned(card.session, card.host, card.devices)
+    # Else the host would be fenced when it boots with another card.
+    sessions.forget_gpu(card.host, card.gpu.stable_id)
     for device in card.devices:
         if device.state != _State.RETIRED:
             device_db.transition(card.session, device, _Event.RETIRE)

@@ -19,6 +19,7 @@ one transaction under the host's lock.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 import typing
@@ -167,6 +168,14 @@ def _check_machine(host: models.Host, request: objects.SessionRequest,
                    f'{silent:.0f} s ago. If the other nova-compute is gone, '
                    f'wait {timeout - silent:.0f} s or run "gpgpu-manage host '
                    f'takeover {host.name}"; if it runs, stop the wrong one')
+
+
+def forget_gpu(host: models.Host, stable_id: str) -> None:
+    """Let another GPU at a place of the (locked) host be no other machine."""
+    known = _machine(host)
+    host.machine = json.dumps(codec.to_primitive(dataclasses.replace(
+        known, gpus={place: number for place, number in known.gpus.items()
+                     if place != stable_id})))
 
 
 def _machine(host: models.Host) -> machine.MachineIdentity:

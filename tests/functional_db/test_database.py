@@ -22,9 +22,11 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import type_sync
@@ -58,6 +60,7 @@ from tests.unit.conductor import test_refusal_events
 from tests.unit.conductor import test_releases
 from tests.unit.conductor import test_repeated_reports
 from tests.unit.conductor import test_reports
+from tests.unit.conductor import test_retirement
 from tests.unit.conductor import test_scheduler_feed
 from tests.unit.conductor import test_sessions
 from tests.unit.conductor import test_variant_changes as changes
@@ -374,6 +377,48 @@ class RepeatedBesideLocks(base.ConductorTestCase):
         self.assertEqual([None], answers)
 
 
+class RetireBesideClaim(base.ConductorTestCase):
+    """A GPU that is claimed and retired in two transactions at once."""
+
+    functions = base.EIGHT[:1]
+
+    def both(self, number):
+        """Claim and retire the GPU at once; return what happened to each."""
+        device = device_admin.list_all(self.db)[0].uuid
+        barrier, ended = threading.Barrier(2), {}
+
+        def run(name, refused, call):
+            barrier.wait(300)
+            try:
+                ended[name] = call() or True
+            except refused:
+                ended[name] = None
+        threads = [threading.Thread(target=run, args=arguments)
+                   for arguments in (
+            ('claim', exception.ClaimDenied,
+             lambda: self.boot(instance=f'i{number}')),
+            ('retire', exception.Conflict,
+             lambda: retirement.retire(self.db, device, None)))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(300)
+        return device, ended['claim'], ended['retire']
+
+    def test_exactly_one_of_them_wins(self):
+        for number in range(8):
+            device, claimed, retired = self.both(number)
+            self.assertNotEqual(claimed is None, retired is None)
+            shown = device_admin.show(self.db, device).shown_state
+            if retired:
+                self.assertEqual('retired', shown)
+                cleaning.operator_release(self.db, device, 'op')
+            else:
+                self.assertEqual('assigned', shown)
+                releases.release(self.db, base.uuids(claimed))
+            self.clean_all()
+
+
 class BesideClaims(changes.ChangeCase):
     """A variant that is created beside claims and other transactions."""
 
@@ -518,12 +563,13 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
         FirstReport, FirstTypes, PurgeBesideLock, BesideClaims,
-        OfferBesideClaims,
+        OfferBesideClaims, RetireBesideClaim, test_retirement.ReplaceTest,
         RepeatedBesideLocks, test_repeated_reports.RepeatedTest,
         upgrade_database.SchemaTest, upgrade_database.ComputesTest,
         upgrade_keys.OfCallersTest))
 del BesideClaims, BusyHost, FirstReport, FirstTypes, LateCommit
-del OfferBesideClaims, PurgeBesideLock, RepeatedBesideLocks, _mixin
+del OfferBesideClaims, PurgeBesideLock, RepeatedBesideLocks
+del RetireBesideClaim, _mixin
 
 
 class JITTest(PostgreSQLMixin, base.ConductorTestCase):

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Fake of the flavors of Nova's REST API, as openstacksdk reads them."""
+"""Fake of flavors and servers in Nova's REST API, for openstacksdk."""
 
 import json
 import re
@@ -26,6 +26,8 @@ class FakeNova(fixtures.Fixture):
     :ivar specs: its extra specs
     :ivar changes: (method, path, microversion) of what changed something
     :ivar refusal: message of the HTTP 400 that a POST gets
+    :ivar servers: servers that it lists, whatever the filter
+    :ivar asked: queries for them
     :ivar undeletable: a key whose DELETE gets HTTP 400
     """
 
@@ -37,6 +39,8 @@ class FakeNova(fixtures.Fixture):
         self.changes = []
         self.refusal = None
         self.undeletable = None
+        self.servers = []
+        self.asked = []
 
     def _setUp(self):
         self.useFixture(fixtures.EnvironmentVariable('NO_PROXY', '*'))
@@ -71,6 +75,9 @@ class FakeNova(fixtures.Fixture):
                 'id': 'v2.1', 'status': 'CURRENT', 'version': '2.96',
                 'min_version': '2.1', 'links': [{
                     'rel': 'self', 'href': f'http://{self.HOST}/v2.1/'}]}}
+        if path == '/v2.1/servers/detail':
+            self.asked.append(environ['QUERY_STRING'])
+            return '200 OK', {'servers': self.servers}
         if path == '/v2.1/flavors/detail':
             return '200 OK', {'flavors': [flavor]}
         if path == f'/v2.1/flavors/{self.flavor_id}':

@@ -96,7 +96,3 @@ class InstanceHistoryTest(EventCase):
         self.assertIn('got no GPU', result.err)
         self.assertIn('group list', result.err)
 
-    def test_name_of_a_server_is_refused(self):
-        result = self.manage('instance', 'history', 'web-1')
-        self.assertEqual(1, result.code)
-        self.assertIn('the UUID of a server', result.err)

@@ -11,17 +11,21 @@
 #    under the License.
 """Tests of GPUs that leave the cloud, and of those in their place."""
 
+import uuid
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import hosts
@@ -161,6 +165,31 @@ class RetireTest(RetirementCase):
         self.clean_all()
         self.boot(2)
         self.assertEqual(['released', 'passed'], self.verdicts(self.old))
+
+
+class MachineTest(RetirementCase):
+    """The host boots with another card while its session is young."""
+
+    def begin(self, serial):
+        self.session = hosts.begin(
+            self.db, 'h1', base.NODE, start_uuid=str(uuid.uuid4()),
+            expected=self.session,
+            identity=machine.MachineIdentity(
+                boot_id=str(uuid.uuid4()), machine_id='m1', gpus={
+                    '/devices/pci0000:00/01.0/00.0': serial,
+                    '/devices/pci0000:01/01.0/00.0': 'second'})).number
+
+    def setUp(self):
+        super().setUp()
+        self.session = 1
+        sessions.allow_takeover(self.db, 'h1')
+        self.begin('old')
+
+    def test_card_that_was_retired_does_not_tell_machines_apart(self):
+        self.assertRaises(exception.Fenced, self.begin, 'new')
+        self.replace()
+        self.begin('new')
+        self.assertRaises(exception.Fenced, self.begin, 'third')
 
 
 class ReplaceTest(RetirementCase):

@@ -1,0 +1,98 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Devices that an operator withdraws, retires and replaces, by Nova's API."""
+
+from __future__ import annotations
+
+import typing
+
+from tests.fixtures import cloud
+from tests.fixtures import cloud_views
+from tests.fixtures import unprivileged
+
+NEW_DSN = '11-22-33-44-55-66-77-88'
+
+
+class DeviceVerbsTest(cloud.GpuCloud):
+    """One server with eight GPUs."""
+
+    def used_by(self, server: dict[str, typing.Any]) -> dict[str, typing.Any]:
+        """Return the only GPU of a server, as it is listed."""
+        [device] = self.devices('--instance', server['id'])
+        return device
+
+    def kinds(self, device: str) -> list[str]:
+        """Return what happened to a device, oldest first."""
+        return [event['kind'] for event in reversed(self.listing(
+            'event', 'list', '--device', device))]
+
+    def exchange(self, address: str) -> None:
+        """Put another card of the same model into a slot, and boot."""
+        unprivileged.show(
+            (self.sysfs('gpu1') / 'bus/pci/devices' / address).resolve(),
+            dsn=NEW_DSN)
+        self.restart_compute()
+
+    def test_gpu_is_quarantined_when_its_server_is_deleted(self) -> None:
+        server = self.boot(self.flavor(H100=1))
+        device = self.used_by(server)
+        self.manage('device', 'quarantine', 'gpu1', device['address'],
+                    '--reason', 'fan fails')
+        self.assertEqual('assigned', self.used_by(server)['shown_state'])
+        self.delete(server)
+        self.wait_states(available=7, quarantined=1)
+        self.wait_inventory(8, 1)
+        [quarantined] = self.devices('--state', 'quarantined')
+        self.assertEqual(device['uuid'], quarantined['uuid'])
+        self.assertIn('fan fails', quarantined['reason'])
+        self.boot(self.flavor(H100=8), 'ERROR')
+
+        self.manage('device', 'clean', 'gpu1', device['address'])
+        self.wait_states(available=8)
+        self.assertEqual(
+            ['quarantine', 'release', 'clean', 'clean_started',
+             'clean_passed'], self.kinds(device['uuid'])[-5:])
+        self.boot(self.flavor(H100=8))
+
+    def test_retired_gpu_is_not_offered_after_a_restart(self) -> None:
+        server = self.boot(self.flavor(H100=1))
+        device = self.used_by(server)
+        refused = self.assertRaises(
+            cloud_views.CommandFailed, self.manage, 'device', 'retire',
+            device['uuid'])
+        self.assertIn(server['id'], str(refused))
+        self.delete(server)
+        self.wait_states(available=8)
+        self.manage('device', 'retire', device['uuid'])
+        self.wait_inventory(7, 0)
+        self.restart_compute()
+        self.wait_states(available=7)
+        self.boot(self.flavor(H100=8), 'ERROR')
+        server = self.boot(self.flavor(H100=7))
+        self.assertNotIn(f'gpu1 {device["address"]}',
+                         self.devices_of(server))
+        # Who used it is known all the same.
+        self.assertIn('retire', self.kinds(device['uuid']))
+        self.assertEqual(1, len(self.listing(
+            'device', 'history', device['uuid'])))
+
+    def test_card_that_was_exchanged_waits_for_the_operator(self) -> None:
+        old = self.devices('--variant', 'H100')[0]
+        # The machine is another one by its GPUs, until somebody vouches.
+        self.manage('host', 'takeover', 'gpu1')
+        self.exchange(old['address'])
+        self.wait_states(available=7, quarantined=1)
+        new = self.listing('device', 'replace', 'gpu1', old['address'])
+        self.assertNotEqual(old['uuid'], new['uuid'])
+        self.wait_states(available=8)
+        self.assertEqual('retired', self.listing(
+            'device', 'show', old['uuid'])['shown_state'])
