@@ -18,8 +18,6 @@ cover these devices, or Placement offers them again.
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 
@@ -35,7 +33,7 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.domain import group as group_rules
+from gpgpu_plugin.domain import coverage
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import session as session_obj
 
@@ -73,7 +71,8 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
             found = allocations.get(group.value.provider_uuid)
             if found is None:
                 continue
-            covered = covered_by(group.value.assignments, found)
+            covered = coverage.of(
+                group.value.assignments, found).covered
             for row in group.rows.assignments:
                 is_covered = row.uuid in covered
                 if row.uuid in known and row.allocated != is_covered:
@@ -98,38 +97,3 @@ def _resume_usage(session: orm.Session, host: models.Host,
             'there. Their usage on %s goes on; "gpgpu-manage instance '
             'history" names the other host', ', '.join(resumed), host.name,
             host.name)
-
-
-def covered_by(assignments: Collection[group_rules.AssignedDevice],
-               allocations: Mapping[str, Mapping[str, int]]) -> set[str]:
-    """Return the assignments of a group that allocations cover.
-
-    An allocation of the instance itself covers an assignment; so does one of
-    a consumer without assignments here, such as a migration, which has the
-    allocation of the host that the instance leaves.
-
-    :param allocations: on the group's provider: units by consumer UUID and
-        resource class
-    :returns: UUIDs of assignments
-    """
-    left = collections.Counter({
-        (consumer, resource_class): units
-        for consumer, resources in allocations.items()
-        for resource_class, units in resources.items()})
-    covered = set()
-    for assigned in assignments:
-        key = assigned.instance_uuid, assigned.resource_class
-        if left[key] > 0:
-            left[key] -= 1
-            covered.add(assigned.uuid)
-    instances = {assigned.instance_uuid for assigned in assignments}
-    others: collections.Counter[str] = collections.Counter()
-    for (consumer, resource_class), units in left.items():
-        if consumer not in instances:
-            others[resource_class] += units
-    for assigned in assignments:
-        if (assigned.uuid not in covered
-                and others[assigned.resource_class] > 0):
-            others[assigned.resource_class] -= 1
-            covered.add(assigned.uuid)
-    return covered

@@ -12,54 +12,12 @@
 """Tests of recording which assignments an allocation covers."""
 
 import sqlalchemy as sa
-from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
-from tests.fixtures import group as make
 from tests.unit.conductor import base as conductor_base
-
-GPU = 'CUSTOM_GPU_T4'
-
-
-class CoveredByTest(base.BaseTestCase):
-
-    def covered(self, allocations, *assignments):
-        return allocation_sync.covered_by(assignments, {
-            consumer: {GPU: units}
-            for consumer, units in allocations.items()})
-
-    def test_instance_covers_its_own(self):
-        self.assertEqual({'of-i1'}, self.covered(
-            {'i1': 1}, make.assigned('i1'), make.assigned('i2')))
-
-    def test_allocation_covers_no_more_than_its_units(self):
-        self.assertEqual({'first'}, self.covered(
-            {'i1': 1}, make.assigned('i1', uuid='first'),
-            make.assigned('i1', uuid='second')))
-
-    def test_migration_covers_what_the_instance_leaves(self):
-        self.assertEqual({'of-i1'}, self.covered(
-            {'migration': 1}, make.assigned('i1')))
-
-    def test_own_allocation_counts_before_a_migrations(self):
-        self.assertEqual({'of-i1', 'of-i2'}, self.covered(
-            {'migration': 1, 'i2': 1}, make.assigned('i1'),
-            make.assigned('i2')))
-
-    def test_surplus_of_an_instance_covers_no_other(self):
-        self.assertEqual({'of-i1'}, self.covered(
-            {'i1': 2}, make.assigned('i1'), make.assigned('i2')))
-
-    def test_other_resource_classes_cover_nothing(self):
-        self.assertEqual(set(), self.covered(
-            {'i1': 1}, make.assigned('i1', 'T4-4Q')))
-
-    def test_migration_covers_no_more_than_its_units(self):
-        self.assertEqual({'of-i1'}, self.covered(
-            {'migration': 1}, make.assigned('i1'), make.assigned('i2')))
 
 
 class CompareTest(conductor_base.ConductorTestCase):

@@ -1,0 +1,64 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of which assignments allocations cover."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain import coverage
+from tests.fixtures import group as make
+
+GPU = 'CUSTOM_GPU_T4'
+
+
+class CoverageTest(base.BaseTestCase):
+
+    def covered(self, allocations, *assignments):
+        self.coverage = coverage.of(assignments, {
+            consumer: {GPU: units}
+            for consumer, units in allocations.items()})
+        return self.coverage.covered
+
+    def test_instance_covers_its_own(self):
+        self.assertEqual({'of-i1'}, self.covered(
+            {'i1': 1}, make.assigned('i1'), make.assigned('i2')))
+
+    def test_allocation_covers_no_more_than_its_units(self):
+        self.assertEqual({'first'}, self.covered(
+            {'i1': 1}, make.assigned('i1', uuid='first'),
+            make.assigned('i1', uuid='second')))
+
+    def test_migration_covers_what_the_instance_leaves(self):
+        self.assertEqual({'of-i1'}, self.covered(
+            {'migration': 1}, make.assigned('i1')))
+
+    def test_own_allocation_counts_before_a_migrations(self):
+        self.assertEqual({'of-i1', 'of-i2'}, self.covered(
+            {'migration': 1, 'i2': 1}, make.assigned('i1'),
+            make.assigned('i2')))
+
+    def test_surplus_of_an_instance_covers_no_other(self):
+        self.assertEqual({'of-i1'}, self.covered(
+            {'i1': 2}, make.assigned('i1'), make.assigned('i2')))
+
+    def test_other_resource_classes_cover_nothing(self):
+        self.assertEqual(set(), self.covered(
+            {'i1': 1}, make.assigned('i1', 'T4-4Q')))
+
+    def test_migration_covers_no_more_than_its_units(self):
+        self.assertEqual({'of-i1'}, self.covered(
+            {'migration': 1}, make.assigned('i1'), make.assigned('i2')))
+
+    def test_units_that_cover_nothing_are_left(self):
+        self.covered({'i1': 2, 'migration': 2, 'i3': 1},
+                     make.assigned('i1'), make.assigned('i2'))
+        self.assertEqual({('i1', GPU): 1, ('migration', GPU): 1,
+                          ('i3', GPU): 1}, dict(self.coverage.left))
