@@ -18,6 +18,7 @@ cover these devices, or Placement offers them again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 

@@ -1,0 +1,301 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Drifts: contradictions between authorities, and what may be done.
+
+The authorities are gpgpu-conductor's database, Placement, Nova, and each host
+with its book, its libvirt domains and its sysfs. Every kind of drift has a
+name, a severity, and a safe repair or the reason that there is none. A repair
+never gives a GPU to a second tenant, and never takes one from a running
+guest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from collections.abc import Mapping
+
+
+class Severity(enum.StrEnum):
+    """How bad a drift is.
+
+    ``critical``: two tenants may get one GPU, or a guest may lose its GPU.
+    ``warning``: GPUs are lost to users, or records are wrong. ``unknown``: it
+    could not be determined whether there is a drift.
+    """
+
+    CRITICAL = 'critical'
+    WARNING = 'warning'
+    UNKNOWN = 'unknown'
+
+
+class Repair(enum.StrEnum):
+    """A repair, by what executes it.
+
+    ``compare``: the host sends what is pending, and compares its assignments
+    with the conductor, Nova and Placement, as it does by itself. ``offer``:
+    the host reads its resource providers anew and writes what differs.
+    ``prepare``: the host prepares assigned devices, as after a reboot.
+    ``adopt``: the conductor puts the device into state assigned.
+    ``quarantine``: the conductor quarantines the device. ``capacity``: the
+    conductor computes the stored capacities. ``usage``: the conductor ends the
+    usage. ``provider``: the command deletes the resource provider.
+    """
+
+    COMPARE = 'compare'
+    OFFER = 'offer'
+    PREPARE = 'prepare'
+    ADOPT = 'adopt'
+    QUARANTINE = 'quarantine'
+    CAPACITY = 'capacity'
+    USAGE = 'usage'
+    PROVIDER = 'provider'
+
+
+OF_HOST = (Repair.PREPARE, Repair.COMPARE, Repair.OFFER)
+"""Repairs that a host executes, in their order."""
+
+OF_CONDUCTOR = (Repair.ADOPT, Repair.QUARANTINE, Repair.CAPACITY, Repair.USAGE)
+"""Repairs that the conductor executes in its database."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of drift.
+
+    :ivar meaning: sentence for operators
+    :ivar repair: None: there is none
+    :ivar advice: what the repair does and why that is safe, or why there is
+        none and what the operator can do
+    """
+
+    name: str
+    severity: Severity
+    meaning: str
+    repair: Repair | None = None
+    advice: str
+
+
+_CRITICAL, _WARNING, _UNKNOWN = Severity
+_COMPARED = ('The host asks Nova and its hypervisor again and releases what '
+             'is still unused; nothing is released while the guest runs')
+_OFFERED = ('The host reads its provider in Placement and writes the '
+            'conductor\'s inventory')
+
+KINDS: tuple[Kind, ...] = (
+    # -- found by a host ----------------------------------------------------
+    Kind(name='instance_deleted', severity=_WARNING, repair=Repair.COMPARE,
+         meaning='A device is assigned to an instance that Nova deleted.',
+         advice=_COMPARED),
+    Kind(name='instance_elsewhere', severity=_WARNING, repair=Repair.COMPARE,
+         meaning='A device is assigned to an instance that is on another '
+                 'host, and no migration needs the device.',
+         advice=_COMPARED),
+    Kind(name='destination_without_migration', severity=_WARNING,
+         repair=Repair.COMPARE,
+         meaning='A device is assigned for the destination of a migration '
+                 'that Nova does not have, or that is over.',
+         advice=_COMPARED),
+    Kind(name='guest_device_unassigned', severity=_CRITICAL,
+         meaning='The libvirt domain of an instance has a GPU or an mdev '
+                 'that is not assigned to the instance.',
+         advice='A device is never taken from a guest. Disable it with '
+                '"gpgpu-manage device set --disable"; a hard reboot of the '
+                'instance gives it the devices that are assigned to it'),
+    Kind(name='assigned_device_not_on_vfio', severity=_CRITICAL,
+         repair=Repair.PREPARE,
+         meaning='An assigned GPU is bound to a driver of the host, or to '
+                 'none, and not to its VFIO driver.',
+         advice='The host binds it again, as after a reboot'),
+    Kind(name='assigned_mdev_missing', severity=_WARNING,
+         repair=Repair.PREPARE,
+         meaning='The mdev of an assigned vGPU does not exist.',
+         advice='The host creates it again with the same UUID'),
+    Kind(name='assigned_device_missing', severity=_CRITICAL,
+         meaning='An assigned device is not in the sysfs of its host.',
+         advice='Only Nova ends an assignment. Look for the hardware fault; '
+                'move or delete the instance, whose guest has lost the GPU'),
+    Kind(name='mdev_unassigned', severity=_WARNING,
+         meaning='An mdev exists on a GPU of a variant, without an '
+                 'assignment and without a cleaning that would remove it.',
+         advice='It is unknown who made it and whether it is used. If '
+                'nothing uses it, remove it: write 1 to the file "remove" of '
+                'the mdev in sysfs'),
+    Kind(name='vf_type_unassigned', severity=_WARNING,
+         meaning='A VF of a GPU of a variant has a vGPU type, without an '
+                 'assignment and without a cleaning that would remove it.',
+         advice='It is unknown who set it and whether it is used. If nothing '
+                'uses it, write 0 to nvidia/current_vgpu_type of the VF'),
+    Kind(name='book_assignment_ended', severity=_WARNING,
+         repair=Repair.COMPARE,
+         meaning='The host\'s book has an assignment that the conductor does '
+                 'not have, or has ended.',
+         advice='The host compares its book with the conductor; what a '
+                'restored database does not know, it reports and adopts'),
+    Kind(name='book_assignment_lacking', severity=_CRITICAL,
+         repair=Repair.COMPARE,
+         meaning='The conductor has an assignment that the host\'s book '
+                 'lacks.',
+         advice='The host takes it into its book'),
+    Kind(name='release_pending', severity=_WARNING, repair=Repair.COMPARE,
+         meaning='The host\'s book has a release that the conductor has not '
+                 'accepted, or of an assignment that it does not know.',
+         advice='The host sends it; what ended already is skipped'),
+    Kind(name='database_behind_book', severity=_CRITICAL,
+         repair=Repair.COMPARE,
+         meaning='The host\'s book is newer than the database, which was '
+                 'restored from a backup.',
+         advice='The host begins a new session and reports what it has'),
+    Kind(name='quarantined_device_unbound', severity=_WARNING,
+         meaning='A quarantined device has no driver, so that any driver of '
+                 'the host may take it.',
+         advice='Nothing is known about it. Repair it, then clean it with '
+                '"gpgpu-manage device release"'),
+    Kind(name='designated_device_unmanaged', severity=_WARNING,
+         meaning='A GPU is designated for guests at boot, and the conductor '
+                 'offers it in no variant.',
+         advice='Create a variant that matches it, or give it back with '
+                '"gpgpu-manage host undesignate" on the host'),
+    Kind(name='host_not_examined', severity=_UNKNOWN,
+         meaning='A host did not answer, or could not examine itself.',
+         advice='Nothing is concluded from silence. Start nova-compute '
+                'there, and see its log'),
+    # -- found by the conductor ---------------------------------------------
+    Kind(name='device_assigned_twice', severity=_CRITICAL,
+         meaning='The database has two active assignments of one device.',
+         advice='Only an operator knows whose it is. Stop one of the '
+                'instances, then end its assignment with "gpgpu-manage '
+                'assignment end"'),
+    Kind(name='assignment_without_state', severity=_CRITICAL,
+         repair=Repair.ADOPT,
+         meaning='A device has an active assignment, and its state says that '
+                 'it has none.',
+         advice='The conductor puts the device into state assigned, so that '
+                'it is neither cleaned nor offered'),
+    Kind(name='state_without_assignment', severity=_CRITICAL,
+         repair=Repair.QUARANTINE,
+         meaning='A device is in state provisioning or assigned, and nobody '
+                 'has it.',
+         advice='The conductor quarantines the device: it may have a guest '
+                'all the same. "gpgpu-manage device release" cleans it'),
+    Kind(name='capacity_wrong', severity=_WARNING, repair=Repair.CAPACITY,
+         meaning='The stored capacity of a type differs from what the '
+                 'devices of its group give.',
+         advice='The conductor computes it again'),
+    Kind(name='usage_without_assignment', severity=_WARNING,
+         repair=Repair.USAGE,
+         meaning='A usage goes on, and its assignment has ended or never '
+                 'existed.',
+         advice='The conductor ends the usage when the assignment ended, or '
+                'now if that is unknown'),
+    Kind(name='key_of_unknown_host', severity=_WARNING,
+         meaning='A valid key belongs to a host that the database does not '
+                 'have.',
+         advice='The host may be about to report for the first time. '
+                'Otherwise revoke the key with "gpgpu-manage key revoke"'),
+    # -- found in Placement -------------------------------------------------
+    Kind(name='provider_missing', severity=_WARNING, repair=Repair.OFFER,
+         meaning='A group of the conductor has no resource provider.',
+         advice=_OFFERED),
+    Kind(name='inventory_larger', severity=_CRITICAL, repair=Repair.OFFER,
+         meaning='Placement offers more than the conductor has, so that '
+                 'builds are sent to a host that refuses them.',
+         advice=_OFFERED),
+    Kind(name='inventory_smaller', severity=_WARNING, repair=Repair.OFFER,
+         meaning='Placement offers less than the conductor has.',
+         advice=_OFFERED),
+    Kind(name='trait_missing', severity=_WARNING, repair=Repair.OFFER,
+         meaning='A resource provider lacks a trait of its variant.',
+         advice=_OFFERED),
+    Kind(name='provider_of_unknown_host', severity=_WARNING,
+         repair=Repair.PROVIDER,
+         meaning='A resource provider of the plugin belongs to no host or '
+                 'group of the database.',
+         advice='The command deletes it. Placement refuses this while '
+                'anything is allocated there'),
+    Kind(name='allocation_without_assignment', severity=_WARNING,
+         meaning='Placement has an allocation of GPUs that no assignment '
+                 'accounts for, and its instance is not being built or '
+                 'moved.',
+         advice='Allocations are Nova\'s. See "nova-manage placement audit" '
+                'and "nova-manage placement heal_allocations"'),
+    Kind(name='assignment_without_allocation', severity=_CRITICAL,
+         repair=Repair.COMPARE,
+         meaning='The conductor believes that an allocation covers an '
+                 'assignment, and Placement has none.',
+         advice='The host compares allocations, and the conductor reserves '
+                'the device in its inventory'),
+    Kind(name='placement_not_examined', severity=_UNKNOWN,
+         meaning='Placement could not be read.',
+         advice='Name a cloud of clouds.yaml with --os-cloud, whose user is '
+                'an administrator'),
+    # -- found in Nova ------------------------------------------------------
+    Kind(name='host_without_service', severity=_WARNING,
+         meaning='The database has a host of which Nova has no nova-compute.',
+         advice='If the host is gone, delete it with "gpgpu-manage host '
+                'delete"'),
+    Kind(name='flavor_of_unknown_class', severity=_WARNING,
+         meaning='A flavor requests a resource class that no variant has.',
+         advice='No host can meet it. Create the variant, or change the '
+                'flavor with "gpgpu-manage flavor set" or "flavor unset"'),
+    Kind(name='nova_not_examined', severity=_UNKNOWN,
+         meaning='Nova could not be read.',
+         advice='Name a cloud of clouds.yaml with --os-cloud, whose user is '
+                'an administrator'),
+)
+
+BY_NAME: Mapping[str, Kind] = types.MappingProxyType(
+    {kind.name: kind for kind in KINDS})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drift:
+    """A drift that was found.
+
+    :ivar name: of its kind
+    :ivar subject: UUID, name or address of what drifted
+    :ivar says: what each authority says, by its name
+    :ivar repair: None: it is not repaired
+    :ivar reason: why it is not repaired, or what the repair does
+    """
+
+    name: str
+    host: str | None
+    subject: str
+    says: dict[str, str]
+    repair: Repair | None
+    reason: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Identity of the drift in another examination."""
+        return self.name, self.host or '', self.subject
+
+    @property
+    def severity(self) -> Severity:
+        """Return the severity of its kind."""
+        return BY_NAME[self.name].severity
+
+
+def of(name: str, host: str | None, subject: str, /, *,
+       refused: str | None = None, **says: str) -> Drift:
+    """Return a drift.
+
+    :param refused: why it is not repaired now, although its kind could be
+    :param says: what each authority says
+    """
+    kind = BY_NAME[name]
+    return Drift(
+        name=name, host=host, subject=subject, says=says,
+        repair=None if refused else kind.repair,
+        reason=refused or kind.advice)

@@ -1,0 +1,44 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of drifts between the conductor and Nova."""
+
+from oslotest import base
+
+from gpgpu_plugin.doctor import deployment
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import view
+
+
+class DeploymentTest(base.BaseTestCase):
+
+    def test_host_without_a_service_is_found(self):
+        [found] = deployment.services(['h1', 'h2'], {'h1', 'other'})
+        self.assertEqual(('host_without_service', 'h2', None),
+                         (found.name, found.host, found.repair))
+
+    def test_flavor_of_a_class_that_no_variant_has_is_found(self):
+        flavors = [
+            view.Flavor(name='good', resource_classes=(
+                'CUSTOM_GPU_T4', 'VCPU', 'CUSTOM_FPGA')),
+            view.Flavor(name='bad', resource_classes=(
+                'CUSTOM_VGPU_T4_T4_9Q',))]
+        [found] = deployment.flavors(flavors, {'CUSTOM_GPU_T4'})
+        self.assertEqual(('flavor_of_unknown_class',
+                          'bad CUSTOM_VGPU_T4_T4_9Q'),
+                         (found.name, found.subject))
+
+    def test_silence_is_never_consistency(self):
+        [found] = deployment.silent(view.HostAnswer(host='h1', drifts=None))
+        self.assertEqual(('host_not_examined', drift.Severity.UNKNOWN),
+                         (found.name, found.severity))
+        self.assertEqual((), deployment.silent(
+            view.HostAnswer(host='h1', drifts=())))

@@ -1,0 +1,126 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of drifts in Placement."""
+
+import dataclasses
+
+from oslotest import base
+
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import placement
+from gpgpu_plugin.doctor import view
+from gpgpu_plugin.objects import inventory
+from tests.unit.doctor import test_database
+
+GPU = 'CUSTOM_GPU_T4'
+GROUP = inventory.GroupInventory(
+    variant='T4', provider_name='h1_gpu_T4', provider_uuid='p1',
+    traits=('CUSTOM_GPU', 'CUSTOM_GPU_T4', 'OWNER_NOVA'),
+    types=(inventory.TypeInventory(
+        resource_class=GPU, total=4, reserved=1, max_unit=4),))
+RECORD = view.HostRecord(
+    host='h1', node_uuid='n1', groups=(GROUP,), drifts=(),
+    assignments=(test_database.ASSIGNED,))
+PROVIDER = view.Provider(
+    uuid='p1', name='h1_gpu_T4',
+    inventories={GPU: view.Inventory(total=4, reserved=1)},
+    traits=frozenset((*GROUP.traits, 'CUSTOM_OF_THE_OPERATOR')),
+    allocations={'i1': {GPU: 1}})
+
+
+class CompareTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.servers = {}
+
+    def found(self, record=RECORD, **changes):
+        provider = dataclasses.replace(PROVIDER, **changes)
+        return [(one.name, one.subject, one.repair)
+                for one in placement.compare(
+                    record, {'p1': provider}, self.servers.get)]
+
+    def inventory(self, total, reserved):
+        return self.found(inventories={
+            GPU: view.Inventory(total=total, reserved=reserved)})
+
+    def test_provider_that_agrees_has_no_drift(self):
+        self.assertEqual([], self.found())
+
+    def test_missing_provider_is_offered_again(self):
+        [found] = placement.compare(RECORD, {}, self.servers.get)
+        self.assertEqual(('provider_missing', drift.Repair.OFFER),
+                         (found.name, found.repair))
+
+    def test_inventory_is_larger_or_smaller_by_what_is_not_reserved(self):
+        for total, reserved, name in (
+                (5, 1, 'inventory_larger'), (4, 0, 'inventory_larger'),
+                (3, 1, 'inventory_smaller'), (4, 2, 'inventory_smaller'),
+                (5, 2, 'inventory_smaller')):
+            self.assertEqual([(name, f'h1_gpu_T4 {GPU}', drift.Repair.OFFER)],
+                             self.inventory(total, reserved))
+
+    def test_class_that_one_of_them_lacks_is_found(self):
+        self.assertEqual(
+            ['inventory_smaller'],
+            [name for name, *_ in self.found(inventories={})])
+        self.assertEqual(
+            ['inventory_larger'], [name for name, *_ in self.found(
+                inventories={**PROVIDER.inventories, 'CUSTOM_GPU_OLD':
+                             view.Inventory(total=1, reserved=0)})])
+
+    def test_missing_trait_is_set_again(self):
+        self.assertEqual(
+            [('trait_missing', 'h1_gpu_T4', drift.Repair.OFFER)],
+            self.found(traits=frozenset(('CUSTOM_GPU', 'OWNER_NOVA'))))
+
+    def test_assignment_whose_allocation_is_gone_is_compared(self):
+        self.assertEqual(
+            [('assignment_without_allocation', 'a1', drift.Repair.COMPARE)],
+            self.found(allocations={}))
+
+    def test_assignment_known_to_have_no_allocation_is_no_drift(self):
+        row = dataclasses.replace(test_database.ASSIGNED, allocated=False)
+        self.assertEqual([], self.found(dataclasses.replace(
+            RECORD, assignments=(row,)), allocations={}))
+
+    def test_allocation_of_a_migration_covers_its_source(self):
+        self.assertEqual([], self.found(allocations={'m1': {GPU: 1}}))
+
+    def test_allocation_that_nothing_explains_is_left(self):
+        name = 'allocation_without_assignment'
+        allocations = {'i1': {GPU: 1}, 'i2': {GPU: 1}}
+        expected = [(name, f'i2 {GPU}', None)]
+        self.assertEqual(expected, self.found(allocations=allocations))
+        self.servers['i2'] = view.Server(uuid='i2', host='h1', task=None)
+        self.assertEqual(expected, self.found(allocations=allocations))
+
+    def test_allocation_of_an_instance_that_is_being_built_is_no_drift(self):
+        self.servers['i2'] = view.Server(
+            uuid='i2', host=None, task='spawning')
+        self.assertEqual([], self.found(
+            allocations={'i1': {GPU: 1}, 'i2': {GPU: 1}}))
+
+
+class UnknownProvidersTest(base.BaseTestCase):
+
+    def test_provider_of_no_group_is_deleted(self):
+        empty = dataclasses.replace(PROVIDER, uuid='p9', allocations={})
+        [found] = placement.unknown_providers([PROVIDER, empty], ['p1'])
+        self.assertEqual(
+            ('provider_of_unknown_host', 'p9', drift.Repair.PROVIDER),
+            (found.name, found.subject, found.repair))
+
+    def test_provider_with_allocations_is_left(self):
+        [found] = placement.unknown_providers([PROVIDER], [])
+        self.assertIsNone(found.repair)
+        self.assertIn('i1', found.says['placement'])

@@ -1,0 +1,51 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of which repairs are executed."""
+
+from oslotest import base
+
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import repairs
+
+_Repair = drift.Repair
+
+
+class AllowedTest(base.BaseTestCase):
+
+    def test_host_with_a_device_of_two_runs_no_iteration(self):
+        found = repairs.allowed([
+            drift.of('device_assigned_twice', 'h1', 'd1'),
+            drift.of('instance_deleted', 'h1', 'a1'),
+            drift.of('inventory_larger', 'h1', 'p1'),
+            drift.of('instance_deleted', 'h2', 'a2')])
+        self.assertEqual([None, None, None, _Repair.COMPARE],
+                         [one.repair for one in found])
+        self.assertIn('assigned twice', found[1].reason)
+
+
+class ByHostsTest(base.BaseTestCase):
+
+    def test_hosts_with_the_same_repairs_are_one_batch(self):
+        self.assertEqual({
+            (_Repair.COMPARE, _Repair.OFFER): ['h1', 'h2'],
+            (_Repair.COMPARE,): ['h3']}, repairs.by_hosts([
+                drift.of('trait_missing', 'h2', 'p'),
+                drift.of('instance_deleted', 'h3', 'a'),
+                drift.of('instance_deleted', 'h2', 'a'),
+                drift.of('instance_deleted', 'h1', 'a'),
+                drift.of('trait_missing', 'h1', 'p')]))
+
+    def test_what_hosts_do_not_repair_is_left_out(self):
+        self.assertEqual({}, repairs.by_hosts([
+            drift.of('capacity_wrong', 'h1', 'T4'),
+            drift.of('mdev_unassigned', 'h1', 'm'),
+            drift.of('provider_of_unknown_host', None, 'p')]))
