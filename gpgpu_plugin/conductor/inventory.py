@@ -27,6 +27,8 @@ from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import inventory as objects
 
+TypeRow = vgpu_type_db.VGPUTypeRow
+
 
 def refresh(session: orm.Session, host: models.Host,
             groups: Sequence[capacity.LoadedGroup] | None = None,
@@ -55,15 +57,20 @@ def _store_capacities(session: orm.Session,
     changed = []
     for group in groups:
         for row in group.rows.types:
-            offered = group.value.by_name[row.vgpu_type]
-            maxima = group.value.max_instances(offered)
-            now = dataclasses.replace(
-                row, max_vgpu_per_pgpu=max(maxima, default=0),
-                max_capacity=sum(maxima),
-                remaining_capacity=group.value.available(offered))
+            now = with_capacity(group, row)
             if now != row:
                 changed.append(now)
     vgpu_type_db.store_capacities(session, changed)
+
+
+def with_capacity(group: capacity.LoadedGroup, row: TypeRow) -> TypeRow:
+    """Return the row of a type with the capacity that its devices give."""
+    offered = group.value.by_name[row.vgpu_type]
+    maxima = group.value.max_instances(offered)
+    return dataclasses.replace(
+        row, max_vgpu_per_pgpu=max(maxima, default=0),
+        max_capacity=sum(maxima),
+        remaining_capacity=group.value.available(offered))
 
 
 def of_host(session: orm.Session,

@@ -38,6 +38,7 @@ from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
+from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import questions
 from gpgpu_plugin.conductor import refusal_events
@@ -60,6 +61,8 @@ from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
@@ -492,3 +495,34 @@ class ConductorManager(conductor_contract.Conductor):
         return event_admin.list_all(
             self._db, wanted, oldest_first=oldest_first, limit=limit,
             marker=marker)
+
+    # -- doctor -------------------------------------------------------------
+
+    def examine_database(self, ctxt: _Context, *, host: str | None,
+                         limit: int, marker: str | None,
+                         ) -> tuple[view.HostRecord, ...]:
+        return examination.page(self._db, host, limit, marker)
+
+    def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
+        return examination.cloud(self._db)
+
+    def examine_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
+                      ) -> tuple[view.HostAnswer, ...]:
+        return self._questions.drifts(ctxt, hosts)
+
+    def repair_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
+                     repairs: Sequence[drift.Repair],
+                     ) -> tuple[view.HostAnswer, ...]:
+        return self._questions.drifts(ctxt, hosts, repairs)
+
+    def repair_database(self, ctxt: _Context, *, found: drift.Drift,
+                        actor: str) -> bool:
+        repaired = examination.repair(
+            self._by_operator(ctxt), found, authors.signed(ctxt, actor))
+        if repaired and found.host is not None:
+            self._refresh(ctxt, [found.host])
+        return repaired
+
+    def examined(self, ctxt: _Context, *, host: str, question: str,
+                 drifts: Sequence[drift.Drift]) -> None:
+        self._questions.examined(host, question, drifts)

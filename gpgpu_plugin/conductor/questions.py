@@ -24,14 +24,18 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from oslo_log import log as logging
+from sqlalchemy import orm
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host_answer as host_answer_db
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import view
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import compute_api as compute_api_mod
+from gpgpu_plugin.rpc import doctor_contract
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +103,55 @@ class Questions:
                 self._wait(interval)
             return found
         finally:
-            self._forget(question)
+            self._forget([question])
+
+    def drifts(self, ctxt: gpgpu_context.RequestContext,
+               hosts: Sequence[str], repairs: Sequence[drift.Repair] = (),
+               ) -> tuple[view.HostAnswer, ...]:
+        """Ask hosts for their drifts (Conductor.examine_hosts).
+
+        :param repairs: what they repair first (Conductor.repair_hosts)
+        :raises BrokerUnavailable: they cannot be asked
+        """
+        _check_examined(hosts, repairs)
+        questions = {str(uuid.uuid4()): host for host in hosts}
+        until = self._clock() + (
+            doctor_contract.REPAIR_TIMEOUT if repairs
+            else doctor_contract.EXAMINE_TIMEOUT)
+        now = time.time()
+        self._compute_api.probe()
+
+        def ask(session: orm.Session) -> None:
+            for question, host in questions.items():
+                host_answer_db.ask(
+                    session, question, host, now, now - _FORGOTTEN)
+        self._db.write(ask)
+        found: dict[str, str] = {}
+        try:
+            for question, host in questions.items():
+                self._examine(ctxt, host, question, repairs)
+            for interval in itertools.chain(
+                    _INTERVALS, itertools.repeat(_INTERVALS[-1])):
+                with self._db.reader() as session:
+                    found = host_answer_db.all_answered(
+                        session, list(questions))
+                if len(found) == len(questions) or self._clock() >= until:
+                    break
+                self._wait(interval)
+        finally:
+            self._forget(list(questions))
+        return tuple(view.HostAnswer(host=host, drifts=(
+            codec.decode(tuple[drift.Drift, ...], found[question])
+            if question in found else None))
+            for question, host in questions.items())
+
+    def _examine(self, ctxt: gpgpu_context.RequestContext, host: str,
+                 question: str, repairs: Sequence[drift.Repair]) -> None:
+        try:
+            self._compute_api.examine(ctxt, host, question, repairs)
+        except Exception:
+            # Others answer; this one counts as silent.
+            LOG.exception('Cannot ask %s for its drifts', host)
 
     def _answered(self,
                   question: str) -> tuple[claim_obj.Usage, ...] | None:
@@ -108,10 +160,10 @@ class Questions:
         return None if text is None else codec.decode(
             tuple[claim_obj.Usage, ...], text)
 
-    def _forget(self, question: str) -> None:
+    def _forget(self, questions: Sequence[str]) -> None:
         try:
             self._db.write(lambda session: host_answer_db.forget(
-                session, question))
+                session, questions))
         except exception.GPUPluginException as exc:
             # A later question deletes it.
             LOG.info('Cannot delete a question: %s', exc)
@@ -119,8 +171,34 @@ class Questions:
     def answer(self, host: str, question: str,
                usages: Sequence[claim_obj.Usage]) -> None:
         """Store the answer of a host (Conductor.answer)."""
-        text = json.dumps(codec.to_primitive(usages))
+        self._store(host, question, usages)
+
+    def examined(self, host: str, question: str,
+                 drifts: Sequence[drift.Drift]) -> None:
+        """Store what a host found (Conductor.examined)."""
+        self._store(host, question, drifts)
+
+    def _store(self, host: str, question: str,
+               answer: Sequence[object]) -> None:
+        text = json.dumps(codec.to_primitive(answer))
         if not self._db.write(lambda session: host_answer_db.answer(
                 session, question, host, text)):
             LOG.info('%s answered too late, or answered a question that it '
                      'was not asked', host)
+
+
+def _check_examined(hosts: Sequence[str],
+                    repairs: Sequence[drift.Repair]) -> None:
+    """Refuse a call that would ask too much.
+
+    :raises Invalid: see Conductor.examine_hosts
+    """
+    if len(hosts) > doctor_contract.HOSTS_AT_ONCE:
+        raise exception.Invalid(
+            field='hosts', value=len(hosts),
+            expected=f'{doctor_contract.HOSTS_AT_ONCE} at most')
+    foreign = set(repairs).difference(drift.OF_HOST)
+    if foreign:
+        raise exception.Invalid(
+            field='repairs', value=', '.join(sorted(foreign)),
+            expected=f'some of {", ".join(drift.OF_HOST)}')

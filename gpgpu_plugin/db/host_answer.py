@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 from sqlalchemy import orm
 
@@ -52,6 +54,16 @@ def answered(session: orm.Session, question: str) -> str | None:
         sa.select(_Answer.usages).where(_Answer.question == question))
 
 
-def forget(session: orm.Session, question: str) -> None:
-    """Delete a question and its answer."""
-    session.execute(sa.delete(_Answer).where(_Answer.question == question))
+def all_answered(session: orm.Session, questions: Collection[str],
+                 ) -> dict[str, str]:
+    """Return the answers that there are, by question."""
+    return dict(session.execute(
+        sa.select(_Answer.question, _Answer.usages)
+        .where(_Answer.question.in_(questions), _Answer.usages.is_not(None)),
+    ).tuples().all())  # type: ignore[arg-type]
+
+
+def forget(session: orm.Session, questions: Collection[str]) -> None:
+    """Delete questions and their answers."""
+    session.execute(
+        sa.delete(_Answer).where(_Answer.question.in_(questions)))

@@ -35,7 +35,8 @@ WARNED = frozenset({'clean_failed', 'health', 'missing', 'swapped'})
 INFORMED = frozenset({
     'abort', 'claim', 'clean', 'clean_interrupted', 'clean_passed', 'confirm',
     'disable', 'distrust', 'drain', 'enable', 'group_set', 'host_delete',
-    'operator_end', 'operator_release', 'quarantine', 'release', 'replace',
-    'retire', 'returned', 'takeover', 'type_disable', 'type_enable',
-    'undrain', 'variant_create', 'variant_delete', 'variant_set'})
+    'operator_end', 'operator_release', 'quarantine', 'release', 'repair',
+    'replace', 'retire', 'returned', 'takeover', 'type_disable',
+    'type_enable', 'undrain', 'variant_create', 'variant_delete',
+    'variant_set'})
 """Kinds that are information in the log."""

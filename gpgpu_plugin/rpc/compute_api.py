@@ -26,8 +26,10 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import doctor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 VERSION = '2.0'
@@ -110,6 +112,16 @@ class ComputeAPI:
         contract.Client(self._client.prepare(server=host)).cast(
             Compute.ask, ctxt, question=question, asked_at=time.time(),
             assignments=assignments)
+
+    def examine(self, ctxt: _Context, host: str, question: str,
+                repairs: Sequence[drift.Repair]) -> None:
+        """Send a question about drifts; do not wait for the answer.
+
+        See Examined.examine. The caller probes the broker.
+        """
+        contract.Client(self._client.prepare(server=host)).cast(
+            doctor_contract.Examined.examine, ctxt, question=question,
+            asked_at=time.time(), repairs=repairs)
 
     def probe(self) -> None:
         """Check that the broker takes messages.

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 import oslo_messaging
@@ -26,6 +27,8 @@ from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import admin
@@ -40,6 +43,7 @@ from gpgpu_plugin.rpc import caller as caller_mod
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import doctor_contract
 from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import pages
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -473,3 +477,48 @@ class ConductorAPI(_Conductor):
             _Conductor.event_list, ctxt, wanted=wanted,
             oldest_first=oldest_first, limit=limit, marker=marker),
             limit, marker)
+
+    def examine_database(self, ctxt: _Context, host: str | None = None,
+                         limit: int | None = None, marker: str | None = None,
+                         ) -> tuple[view.HostRecord, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.examine_database, ctxt, host=host, limit=limit,
+            marker=marker), limit, marker, doctor_contract.HOSTS_AT_ONCE)
+
+    def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
+        return self._call(_Conductor.examine_cloud, ctxt)
+
+    def examine_hosts(self, ctxt: _Context, hosts: Sequence[str],
+                      ) -> tuple[view.HostAnswer, ...]:
+        # The conductor itself waits for nova-computes.
+        return tuple(
+            answer for some in _batches(hosts)
+            for answer in self._call_within(
+                self._timeout + doctor_contract.EXAMINE_TIMEOUT,
+                _Conductor.examine_hosts, ctxt, hosts=some))
+
+    def repair_hosts(self, ctxt: _Context, hosts: Sequence[str],
+                     repairs: Sequence[drift.Repair],
+                     ) -> tuple[view.HostAnswer, ...]:
+        return tuple(
+            answer for some in _batches(hosts)
+            for answer in self._call_within(
+                self._timeout + doctor_contract.REPAIR_TIMEOUT,
+                _Conductor.repair_hosts, ctxt, hosts=some, repairs=repairs))
+
+    def repair_database(self, ctxt: _Context, found: drift.Drift,
+                        actor: str) -> bool:
+        return self._call(
+            _Conductor.repair_database, ctxt, found=found, actor=actor)
+
+    def examined(self, ctxt: _Context, host: str, question: str,
+                 drifts: Sequence[drift.Drift]) -> None:
+        self._call(_Conductor.examined, ctxt, host=host, question=question,
+                   drifts=drifts)
+
+
+def _batches(hosts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield as many hosts as one call may name."""
+    size = doctor_contract.HOSTS_AT_ONCE
+    return (hosts[first:first + size]
+            for first in range(0, len(hosts), size))

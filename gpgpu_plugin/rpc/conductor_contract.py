@@ -31,6 +31,7 @@ from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import device_contract
+from gpgpu_plugin.rpc import doctor_contract
 from gpgpu_plugin.rpc import history_contract
 
 VERSION = '3.0'
@@ -41,7 +42,8 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Allocated units by provider UUID, consumer UUID and resource class."""
 
 
-class Conductor(device_contract.Devices, history_contract.History,
+class Conductor(device_contract.Devices, doctor_contract.Doctor,
+                history_contract.History,
                 typing.Protocol):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 

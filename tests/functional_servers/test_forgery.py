@@ -31,6 +31,7 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import models
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
@@ -149,7 +150,9 @@ class ForgeryTest(base.ConductorTestCase):
             'usages': (self.assigned if method == 'usage_mark_exported'
                        else ()),
             'wanted': event_obj.EventFilter(), 'oldest_first': False,
-            'refusals': ()}
+            'refusals': (), 'hosts': ['h1'],
+            'repairs': [drift.Repair.COMPARE], 'drifts': (),
+            'found': drift.of('capacity_wrong', 'h1', 'H100:passthrough')}
         if method == 'changes_since':
             values['known'] = []
         names = METHODS[method].__annotations__.keys() - {'ctxt', 'return'}

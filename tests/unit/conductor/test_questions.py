@@ -18,15 +18,17 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import questions
 from gpgpu_plugin.db import models
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import doctor_contract
 from tests.unit.compute import make
 from tests.unit.conductor import base
 
 USAGE = claim.Usage(uuid='a1', used=False, reason='it was deleted')
 
 
-class QuestionsTest(base.ConductorTestCase):
+class QuestionsBase(base.ConductorTestCase):
 
     functions = ()
     variant = False
@@ -50,6 +52,11 @@ class QuestionsTest(base.ConductorTestCase):
             raise self.error
         self.asked.append((host, question, assignments))
 
+    def examine(self, ctxt, host, question, repairs):
+        if host == 'broken':
+            raise exception.BrokerUnavailable(hosts='b', reason='down')
+        self.asked.append((host, question, repairs))
+
     def probe(self):
         self.probes += 1
 
@@ -62,15 +69,16 @@ class QuestionsTest(base.ConductorTestCase):
     def reply(self):
         """Do nothing."""
 
-    def answer_as(self, host, usages=(USAGE,)):
-        self.reply = lambda: self.other.answer(
-            host, self.asked[-1][1], usages)
-
     def rows(self):
         with self.db.reader() as session:
             return len(session.scalars(sa.select(models.HostAnswer)).all())
 
-    # -- tests --------------------------------------------------------------
+
+class QuestionsTest(QuestionsBase):
+
+    def answer_as(self, host, usages=(USAGE,)):
+        self.reply = lambda: self.other.answer(
+            host, self.asked[-1][1], usages)
 
     def test_answer_comes_through_another_conductor(self):
         self.answer_as('h1')
@@ -127,3 +135,52 @@ class QuestionsTest(base.ConductorTestCase):
             side_effect=exception.DatabaseBusy(reason='locked')))
         self.assertEqual((USAGE,), self.questions.usage(
             context.admin(), 'h1', []))
+
+
+DRIFT = drift.of('instance_deleted', 'h1', 'a1', nova='it is deleted')
+
+
+class DriftsTest(QuestionsBase):
+
+    def drifts(self, *hosts, **kwargs):
+        return {answer.host: answer.drifts for answer
+                in self.questions.drifts(context.admin(), hosts, **kwargs)}
+
+    def answer_as(self, *hosts):
+        def reply():
+            for host, question, _ in self.asked:
+                if host in hosts:
+                    self.other.examined(host, question, (DRIFT,))
+        self.reply = reply
+
+    def test_hosts_are_asked_at_the_same_time(self):
+        self.answer_as('h1', 'h2')
+        self.assertEqual({'h1': (DRIFT,), 'h2': (DRIFT,)}, self.drifts(
+            'h1', 'h2', repairs=[drift.Repair.COMPARE]))
+        self.assertEqual({('h1', 'compare'), ('h2', 'compare')}, {
+            (host, *repairs) for host, _, repairs in self.asked})
+        self.assertEqual((3, 0, 1), (len(self.waits), self.rows(),
+                                     self.probes))
+
+    def test_host_that_is_silent_has_no_answer(self):
+        self.answer_as('h1')
+        self.assertEqual({'h1': (DRIFT,), 'h2': None}, self.drifts(
+            'h1', 'h2'))
+        self.assertLess(self.now, doctor_contract.EXAMINE_TIMEOUT + 1)
+
+    def test_host_that_cannot_be_asked_does_not_keep_others(self):
+        self.answer_as('h2')
+        self.assertEqual({'broken': None, 'h2': (DRIFT,)}, self.drifts(
+            'broken', 'h2'))
+
+    def test_host_cannot_answer_for_another(self):
+        self.reply = lambda: self.other.examined(
+            'h2', self.asked[0][1], ())
+        self.assertEqual({'h1': None}, self.drifts('h1'))
+
+    def test_too_many_hosts_and_foreign_repairs_are_refused(self):
+        self.assertRaises(exception.Invalid, self.drifts, *map(str, range(
+            doctor_contract.HOSTS_AT_ONCE + 1)))
+        self.assertRaises(exception.Invalid, self.drifts, 'h1',
+                          repairs=[drift.Repair.PROVIDER])
+        self.assertEqual([], self.asked)

@@ -1,0 +1,221 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Drifts in the database, and their repairs (gpgpu-manage doctor).
+
+A repair examines its host once more in the transaction that repairs, after
+the host was locked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import examination as examination_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.doctor import database
+from gpgpu_plugin.doctor import drift as drift_mod
+from gpgpu_plugin.doctor import view
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.rpc import doctor_contract
+
+LOG = logging.getLogger(__name__)
+
+_Repair = drift_mod.Repair
+_DEVICE_EVENTS = {
+    _Repair.ADOPT: device_rules.DeviceEvent.ADOPT,
+    _Repair.QUARANTINE: device_rules.DeviceEvent.FAULT}
+
+
+def page(db: api.Database, host: str | None, limit: int,
+         marker: str | None) -> tuple[view.HostRecord, ...]:
+    """Return a page of hosts (Conductor.examine_database)."""
+    if limit < 1:
+        raise exception.Invalid(
+            field='limit', value=limit, expected='a number of rows above 0')
+    with db.reader() as session:
+        hosts = ([host_db.get(session, host)] if host is not None
+                 else host_db.listed(session, min(
+                    limit, doctor_contract.HOSTS_AT_ONCE), marker))
+        return _records(session, hosts)
+
+
+def cloud(db: api.Database) -> view.CloudRecord:
+    """Return what belongs to no host (Conductor.examine_cloud)."""
+    with db.reader() as session:
+        classes = {variant_db.to_domain(row).class_of(vgpu_type)
+                   for row, vgpu_type
+                   in examination_db.resource_classes(session)}
+        classes |= {row.resource_class for row in variant_db.all(session)}
+        return view.CloudRecord(
+            resource_classes=tuple(sorted(classes)), drifts=(
+                *_keys(session), *_usages_of_unknown_hosts(session)))
+
+
+def _keys(session: orm.Session) -> list[drift_mod.Drift]:
+    return [
+        drift_mod.of('key_of_unknown_host', name, f'key {number}',
+                     database=f'{name} is no host and has key {number}')
+        for name, number in examination_db.keys_of_unknown_hosts(session)]
+
+
+def _usages_of_unknown_hosts(session: orm.Session) -> list[drift_mod.Drift]:
+    return [drift for host, uuid
+            in examination_db.usages_of_unknown_hosts(session)
+            for drift in database.usages(host, [uuid], ())]
+
+
+def _records(session: orm.Session, hosts: Sequence[models.Host],
+             ) -> tuple[view.HostRecord, ...]:
+    """Return what the database says, in as many statements for all hosts."""
+    ids = [host.id for host in hosts]
+    groups = capacity.load(session, ids)
+    busy = examination_db.busy_devices(session, ids)
+    usages = examination_db.running_usages(
+        session, [host.name for host in hosts])
+    assigned: dict[int, list[models.Assignment]] = {host: [] for host in ids}
+    for row in assignment_db.of_hosts(session, ids):
+        assigned[row.host_id].append(row)
+    return tuple(_record(
+        host, groups[host.id], assigned[host.id], busy.get(host.id, ()),
+        usages.get(host.name, ())) for host in hosts)
+
+
+def _record(host: models.Host, groups: Sequence[capacity.LoadedGroup],
+            assigned: Sequence[models.Assignment],
+            busy: Collection[tuple[str, str, str]],
+            usages: Sequence[str]) -> view.HostRecord:
+    providers = {group.rows.id: group.value.provider_uuid
+                 for group in groups}
+    rows = tuple(_assigned(row, providers) for row in assigned)
+    return view.HostRecord(
+        host=host.name, node_uuid=host.node_uuid, assignments=rows,
+        groups=inventory.inventory(host, groups).groups,
+        drifts=database.compare(view.HostRows(
+            host=host.name, assignments=rows, usages=tuple(usages),
+            busy_devices=tuple(
+                view.DeviceRow(uuid=uuid, address=address, state=state)
+                for uuid, address, state in busy),
+            capacities=tuple(
+                _capacity(group, row) for group in groups
+                for row in group.rows.types))))
+
+
+def _assigned(row: models.Assignment,
+              providers: Mapping[int, str]) -> view.AssignedRow:
+    return view.AssignedRow(
+        uuid=row.uuid, instance_uuid=row.instance_uuid,
+        device_uuid=row.device.uuid, address=row.device.address,
+        device_state=row.device.state,
+        provider_uuid=providers.get(row.device.group_id or 0),
+        resource_class=row.resource_class, allocated=row.allocated)
+
+
+def _capacity(group: capacity.LoadedGroup,
+              row: inventory.TypeRow) -> view.CapacityRow:
+    now = inventory.with_capacity(group, row)
+    return view.CapacityRow(
+        variant=group.rows.variant.name, vgpu_type=row.vgpu_type,
+        stored=_numbers(row), computed=_numbers(now))
+
+
+def _numbers(row: inventory.TypeRow) -> tuple[int, int, int]:
+    return row.max_vgpu_per_pgpu, row.max_capacity, row.remaining_capacity
+
+
+# -- repairs ----------------------------------------------------------------
+
+
+def repair(db: api.Database, found: drift_mod.Drift, actor: str) -> bool:
+    """Repair a drift in the database (Conductor.repair_database).
+
+    :param actor: who has it repaired, for the events
+    """
+    if found.repair not in drift_mod.OF_CONDUCTOR:
+        raise exception.Invalid(
+            field='repair', value=found.repair, expected='one of '
+            f'{", ".join(drift_mod.OF_CONDUCTOR)}')
+
+    def work(session: orm.Session) -> bool:
+        host = (host_db.lock(session, found.host)
+                if found.host is not None else None)
+        drifts = (_usages_of_unknown_hosts(session) if host is None
+                  else _records(session, [host])[0].drifts)
+        same = next((drift for drift in drifts if drift.key == found.key),
+                    None)
+        if same is None or same.repair is None:
+            return False
+        _REPAIRS[same.repair](session, host, same)
+        event_db.add(
+            session, 'repair', found.host,
+            detail=f'{same.name} of {same.subject} by {actor}: '
+                   f'{"; ".join(same.says.values())}')
+        return True
+    return db.write(work)
+
+
+def _repair_device(session: orm.Session, host: models.Host | None,
+                   found: drift_mod.Drift) -> None:
+    """Put a device into the state that its assignment, or its lack, needs."""
+    assert host is not None
+    assert found.repair is not None
+    before = device_db.row(session, found.subject)
+    now = device_db.after(before, _DEVICE_EVENTS[found.repair])
+    if now.state == device_rules.DeviceState.QUARANTINED:
+        now = dataclasses.replace(
+            now, reason='its state had no assignment; see "gpgpu-manage '
+                        'doctor"')
+    device_db.swap(session, [(before, now)])
+    if now.state == device_rules.DeviceState.QUARANTINED:
+        ledger.add(session, host, now, ledger_rules.Verdict.QUARANTINED,
+                   reason=now.reason)
+    host_db.changed(host)
+    session.expire_all()
+    inventory.refresh(session, host)
+
+
+def _repair_capacity(session: orm.Session, host: models.Host | None,
+                     found: drift_mod.Drift) -> None:
+    assert host is not None
+    inventory.refresh(session, host)
+
+
+def _repair_usage(session: orm.Session, host: models.Host | None,
+                  found: drift_mod.Drift) -> None:
+    ended = examination_db.ended_at(session, found.subject)
+    usage_db.end(session, [found.subject], ended or event_db.now())
+
+
+_REPAIRS: Mapping[_Repair, Callable[
+    [orm.Session, models.Host | None, drift_mod.Drift], None]] = {
+        _Repair.ADOPT: _repair_device,
+        _Repair.QUARANTINE: _repair_device,
+        _Repair.CAPACITY: _repair_capacity,
+        _Repair.USAGE: _repair_usage}

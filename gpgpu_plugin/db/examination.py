@@ -1,0 +1,100 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows that gpgpu-manage doctor compares, for pages of hosts."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Collection
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
+
+_Assignment = models.Assignment
+_Device = models.Device
+_Host = models.Host
+_Usage = models.Usage
+
+
+def busy_devices(session: orm.Session, host_ids: Collection[int],
+                 ) -> Mapping[int, list[tuple[str, str, str]]]:
+    """Return devices in states in which an assignment has them.
+
+    :returns: UUID, address and state, by the host's id
+    """
+    found = collections.defaultdict(list)
+    for host_id, *device in session.execute(
+            sa.select(_Device.host_id, _Device.uuid, _Device.address,
+                      _Device.state)
+            .where(_Device.host_id.in_(host_ids), _Device.state.in_(
+                sorted(device_rules.ASSIGNED_STATES)))
+            .order_by(_Device.id)):
+        found[host_id].append((device[0], device[1], device[2]))
+    return found
+
+
+def running_usages(session: orm.Session, hosts: Collection[str],
+                   ) -> Mapping[str, list[str]]:
+    """Return the assignments whose usage goes on, by the name of the host."""
+    found = collections.defaultdict(list)
+    for host, uuid in session.execute(
+            sa.select(_Usage.host, _Usage.assignment_uuid)
+            .where(_Usage.host.in_(hosts), _Usage.ended_at.is_(None))
+            .order_by(_Usage.id)):
+        found[host].append(uuid)
+    return found
+
+
+def usages_of_unknown_hosts(session: orm.Session,
+                            ) -> list[tuple[str, str]]:
+    """Return usages that go on, on hosts that do not exist.
+
+    :returns: name of the host, and UUID of the assignment
+    """
+    live = sa.select(_Host.id).where(
+        _Host.name == _Usage.host, _Host.deleted == 0)
+    return list(session.execute(
+        sa.select(_Usage.host, _Usage.assignment_uuid)
+        .where(_Usage.ended_at.is_(None), ~live.exists())
+        .order_by(_Usage.id)).tuples())
+
+
+def keys_of_unknown_hosts(session: orm.Session) -> list[tuple[str, int]]:
+    """Return name and number of valid keys of hosts that do not exist."""
+    key = models.CallerKey
+    live = sa.select(_Host.id).where(
+        _Host.name == key.name, _Host.deleted == 0)
+    return list(session.execute(
+        sa.select(key.name, key.number)
+        .where(key.kind == 'host', key.revoked_at.is_(None), ~live.exists())
+        .order_by(key.name, key.id)).tuples())
+
+
+def ended_at(session: orm.Session, uuid: str) -> datetime.datetime | None:
+    """Return when an assignment ended; None: that is unknown."""
+    return session.scalar(sa.select(_Assignment.ended_at).where(
+        _Assignment.uuid == uuid))
+
+
+def resource_classes(session: orm.Session) -> list[tuple[models.Variant, str]]:
+    """Return the variants, each with the types of its groups."""
+    return list(session.execute(
+        sa.select(models.Variant, models.VGPUType.vgpu_type)
+        .join(models.Group, models.Group.variant_id == models.Variant.id)
+        .join(models.VGPUType,
+              models.VGPUType.gpu_group_id == models.Group.id)
+        .distinct()).tuples())
