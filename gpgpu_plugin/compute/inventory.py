@@ -117,6 +117,21 @@ class OfferedInventory:
                           'tried again later', self._host)
 
     @placement.under_nova_lock
+    def push_anew(self) -> None:
+        """Read the providers from Placement, and write what differs.
+
+        Nova's cache does not know what others changed in Placement.
+
+        :raises Exception: Placement does not answer, or refuses
+        """
+        inventory = self._newest
+        if inventory is None or not self._in_tree or self._is_frozen():
+            return
+        context = nova_context.get_admin_context()
+        placement.fetch(context, self._client, inventory)
+        placement.push(context, self._client, inventory)
+
+    @placement.under_nova_lock
     def _write(self) -> None:
         # Read under the lock: Nova writes what it was given under it.
         inventory = self._newest

@@ -141,10 +141,7 @@ def _push_group(context: nova_types.Context, client: nova_types.ReportClient,
         except nova_exception.ResourceProviderUpdateConflict:
             if attempt == _ATTEMPTS - 1:
                 raise
-            # Marked stale, not removed: Nova may be about to write it.
-            client.invalidate_resource_provider(
-                group.provider_uuid, cacheonly=True)
-            _fetch(context, client, parent, group)
+            _fetch_anew(context, client, parent, group)
     raise nova_exception.ResourceProviderUpdateFailed(
         url=group.provider_name, error='no provider to write to')
 
@@ -188,6 +185,20 @@ def withdraw(context: nova_types.Context, client: nova_types.ReportClient,
             context, uuid, _all_reserved(tree.data(uuid).inventory))
         del written[uuid]
     written.update(now)
+
+
+def fetch(context: nova_types.Context, client: nova_types.ReportClient,
+          inventory: inventory_obj.HostInventory) -> None:
+    """Read the groups' providers into Nova's cache, as they are now."""
+    for group in inventory.groups:
+        _fetch_anew(context, client, inventory.node_uuid, group)
+
+
+def _fetch_anew(context: nova_types.Context, client: nova_types.ReportClient,
+                parent: str, group: inventory_obj.GroupInventory) -> None:
+    # Marked stale, not removed: Nova may be about to write it.
+    client.invalidate_resource_provider(group.provider_uuid, cacheonly=True)
+    _fetch(context, client, parent, group)
 
 
 def _fetch(context: nova_types.Context, client: nova_types.ReportClient,

@@ -171,6 +171,17 @@ class Access:
         default_factory=guest.ScrubGuest)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """A scan beside those that are reported.
+
+    :ivar designated: addresses of functions that are kept for guests at boot
+    """
+
+    scan: scanner.Scan
+    designated: frozenset[str]
+
+
 class Devices(abc.ABC):
     """The operations on one device.
 
@@ -273,6 +284,13 @@ class Host(Devices):
     @abc.abstractmethod
     def scan(self) -> scanner.Scan:
         """Scan the host.
+
+        :raises HostError: the host cannot be scanned
+        """
+
+    @abc.abstractmethod
+    def inspect(self) -> Inspection:
+        """Scan the host beside its reports; ``changed`` stays as it is.
 
         :raises HostError: the host cannot be scanned
         """

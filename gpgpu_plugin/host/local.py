@@ -163,6 +163,12 @@ class LocalHost(base.Host):
             stable_id: dataclasses.replace(report, sampled_at=sampled_at)
             for stable_id, report in scan.driver_capacities.items()})
 
+    def inspect(self) -> base.Inspection:
+        scan = self._in_cleaning.shown(scanner.scan(self.access.sysfs))
+        return base.Inspection(scan=scan, designated=frozenset(
+            function.address for function in scan.functions
+            if self.access.is_designated(function)))
+
     def _next_sample(self) -> tuple[str, int]:
         """Return the number of a driver report, before the driver is read.
 

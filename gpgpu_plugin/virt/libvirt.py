@@ -26,6 +26,7 @@ from nova.virt.libvirt import utils as nova_utils
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
@@ -53,6 +54,9 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
                 assignment.address
                 for assignment in self.gpu_tracker.assignments.all()}),
             *super()._gpu_owner_records(node_uuid))
+
+    def _gpu_domains(self) -> tuple[view.Guest, ...] | None:
+        return libvirt_domains.guests(self._host)
 
     def _gpu_guests(self) -> guest_mod.Guests | None:
         """Return libvirt's guests, after those of an earlier process."""

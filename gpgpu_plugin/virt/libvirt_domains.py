@@ -29,6 +29,7 @@ from nova import objects
 
 from gpgpu_plugin import vfio
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.virt import scrub_guest
@@ -94,6 +95,29 @@ class OtherDomains:
             if address in addresses
             and not scrub_guest.is_scrub_guest(domain.name)
             and (is_managed or not self._is_instance(domain.uuid))}
+
+
+def guests(host: nova_types.LibvirtHost) -> tuple[view.Guest, ...]:
+    """Return all domains with host devices, but those of cleanings.
+
+    :raises Exception: libvirt does not answer
+    """
+    found = (
+        view.Guest(
+            uuid=domain.uuid, name=domain.name,
+            functions=tuple(address for address, _ in _hostdevs(xml)),
+            mdevs=tuple(_mdevs(xml)))
+        for domain in host.list_guests(only_running=False)
+        if not scrub_guest.is_scrub_guest(domain.name)
+        for xml in (domain.get_xml_desc(),))
+    return tuple(guest for guest in found if guest.functions or guest.mdevs)
+
+
+def _mdevs(xml: str) -> Iterator[str]:
+    """Yield the UUID of each mdev."""
+    for source in etree.fromstring(xml).findall(
+            "./devices/hostdev[@type='mdev']/source/address"):
+        yield source.get('uuid')
 
 
 def _hostdevs(xml: str) -> Iterator[tuple[str, bool]]:

@@ -55,11 +55,11 @@ def find(assignments: Sequence[claim.Assignment],
         found = frozenset(assignment.uuid for assignment in assignments)
     elif migration_uuid is not None:
         found = liveness.unused_before(
-            assignments, _location(instance_uuid), host, domain,
+            assignments, location_of(instance_uuid), host, domain,
             migration_uuid)
     else:
         found = liveness.unused(
-            assignments, _location(instance_uuid), host, domain)
+            assignments, location_of(instance_uuid), host, domain)
     if found and domain is liveness.Domain.ACTIVE:
         LOG.warning(
             'Instance %s runs on %s and Nova does not need its assignments '
@@ -101,7 +101,7 @@ def _usage_of(instance_uuid: str, assignments: Sequence[claim.Assignment],
               building: Collection[str]) -> Iterator[claim.Usage]:
     host = assignments[0].host
     try:
-        domain, location = domain_of(instance_uuid), _location(instance_uuid)
+        domain, location = domain_of(instance_uuid), location_of(instance_uuid)
     except Exception as exc:
         LOG.exception('Cannot determine where instance %s is; whether it uses '
                       'its assignments on this host is unknown', instance_uuid)
@@ -122,7 +122,7 @@ def _usage_of(instance_uuid: str, assignments: Sequence[claim.Assignment],
             reason=reason)
 
 
-def _location(instance_uuid: str) -> liveness.Location | None:
+def location_of(instance_uuid: str) -> liveness.Location | None:
     """Return where the instance is; None if Nova deleted it."""
     context = nova_context.get_admin_context(read_deleted='yes')
     try:

@@ -30,6 +30,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import book_lock
+from gpgpu_plugin.compute import doctor
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
@@ -37,11 +38,14 @@ from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.compute import unexpected
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import view
 from gpgpu_plugin.host import guest
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.virt import examination
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import nova_driver
 from gpgpu_plugin.virt import nova_managed_devices
@@ -104,6 +108,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
         self._gpu_transport: rpc_transport.Transport | None = None
         self._gpu_server: rpc_transport.RPCServer | None = None
         self._gpu_stopping = False
+        # Whether the host has not been examined since it started.
+        self._gpu_starts = False
         self._gpu_unexpected = unexpected.UnexpectedAssignments(
             time.monotonic)
         self._gpu_records: tuple[OwnerRecords, ...] = ()
@@ -151,6 +157,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         except exception.ConfigInvalid:
             self._gpu_stop()
             raise
+        self._gpu_starts = True
         self._gpu_worker.start()
         self._gpu_wake()
 
@@ -171,6 +178,10 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
     def _gpu_guests(self) -> guest.Guests | None:
         """Return what boots guests for cleanings; None: nothing can."""
+        return None
+
+    def _gpu_domains(self) -> tuple[view.Guest, ...] | None:
+        """Return domains with devices; None: the hypervisor lists none."""
         return None
 
     def _gpu_domain(self, instance_uuid: str) -> liveness.Domain:
@@ -221,7 +232,9 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
     def _gpu_run_once(self) -> float | None:
         self._gpu_serve()
-        return self.gpu_tracker.run_once()
+        pause = self.gpu_tracker.run_once()
+        self._gpu_examine_once()
+        return pause
 
     def _gpu_serve(self) -> None:
         """Serve the host's RPC topic as soon as there is a broker."""
@@ -239,7 +252,10 @@ class ServiceMixin(nova_driver.ComputeDriver):
             self.gpu_tracker.host,
             [compute_manager.ComputeManager(
                 self._gpu_refresh, self._gpu_assignments_changed,
-                self._gpu_usage, self._gpu_answer)])
+                self._gpu_usage, self._gpu_answer),
+             doctor.DoctorManager(
+                 self.gpu_tracker.host, self._gpu_examine,
+                 self._gpu_examined)])
         server.start()
         self._gpu_server = server
 
@@ -260,6 +276,34 @@ class ServiceMixin(nova_driver.ComputeDriver):
                     usages: Sequence[claim_obj.Usage]) -> None:
         self.gpu_tracker.api.answer(
             gpgpu_context.admin(), self.gpu_tracker.host, question, usages)
+
+    def _gpu_examine(self, repairs: Sequence[drift.Repair] = (),
+                     ) -> tuple[drift.Drift, ...]:
+        """Return the drifts of this host, after some repairs."""
+        examiner = examination.Examiner(
+            self.gpu_tracker, self._gpu_domain, self._gpu_domains)
+        if repairs and self._gpu_worker is not None:
+            examiner.repair(repairs, self._gpu_worker.run_once)
+        return examiner.drifts()
+
+    def _gpu_examined(self, question: str,
+                      drifts: Sequence[drift.Drift]) -> None:
+        self.gpu_tracker.api.examined(
+            gpgpu_context.admin(), self.gpu_tracker.host, question, drifts)
+
+    def _gpu_examine_once(self) -> None:
+        """Log the drifts that are left when nova-compute has started."""
+        tracker = self.gpu_tracker
+        if not self._gpu_starts or not tracker.session.is_reported:
+            return
+        self._gpu_starts = False
+        for found in doctor.examined(tracker.host, self._gpu_examine):
+            LOG.warning(
+                'Drift %s on %s: %s: %s. %s. See "gpgpu-manage doctor --host '
+                '%s"', found.name, tracker.host, found.subject,
+                '; '.join(f'{name}: {text}'
+                          for name, text in found.says.items()),
+                found.reason, tracker.host)
 
     def _gpu_wake(self) -> None:
         if self._gpu_worker is not None:

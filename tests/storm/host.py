@@ -135,7 +135,7 @@ def machine(setting: Setting) -> fake_host.FakeHost:
 def _nova(setting: Setting) -> nova_mod.Nova:
     """Return the model of Nova, and let the plugin ask it."""
     nova = nova_mod.Nova(setting.folder.parent)
-    mock.patch.object(orphans, '_location', nova.location).start()
+    mock.patch.object(orphans, 'location_of', nova.location).start()
     mock.patch.object(roles, 'location', lambda instance: nova.location(
         instance.uuid)).start()
     return nova

@@ -79,6 +79,9 @@ class ObservedHost(base.Host):
                         ) -> dict[str, driver_capacity.DriverCapacity]:
         return self._host.driver_capacity(devices)
 
+    def inspect(self) -> base.Inspection:
+        return self._host.inspect()
+
     def scan(self) -> scanner.Scan:
         return self._host.scan()
 

@@ -12,6 +12,7 @@
 """Tests of the start and end of nova-compute, with mocks."""
 
 import os
+import time
 import types
 from unittest import mock
 
@@ -24,6 +25,7 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import service
@@ -105,7 +107,10 @@ class ServiceTestCase(base.BaseTestCase):
         self.records = mock.Mock()
         self.records.changed.return_value = False
         self.load = mock.Mock()
+        self.examiner = mock.Mock()
+        self.examiner.drifts.return_value = ()
         for name, value in (
+                ('examination.Examiner', lambda *args: self.examiner),
                 ('resource_tracker.ResourceTracker', self.tracker_class),
                 ('worker.Worker', self.worker_class),
                 ('book_lock.acquire', self.calls.lock),
@@ -213,7 +218,7 @@ class InitHostTest(ServiceTestCase):
     def test_guest_that_may_run_uses_its_assignments(self):
         self.driver.init_host('h1')
         with fixtures.MockPatch(
-                'gpgpu_plugin.virt.orphans._location', return_value=None):
+                'gpgpu_plugin.virt.orphans.location_of', return_value=None):
             for instance, runs in (
                     ('i1', True), ('i2', False), ('i3', True), ('i4', True),
                     ('i5', False), ('i6', False)):
@@ -312,11 +317,41 @@ class ServeTest(ServiceTestCase):
 
     def test_call_of_the_conductor_wakes_the_worker(self):
         self.work()
-        [manager] = self.calls.server.call_args.args[3]
+        manager, _ = self.calls.server.call_args.args[3]
         for name in ('refresh', 'assignments_changed'):
             self.calls.reset_mock()
             getattr(manager, name)(None)
             self.assertEqual([f'tracker.{name}', 'worker.wake'], self.names())
+
+    def test_drifts_that_are_left_at_the_start_are_logged_once(self):
+        self.examiner.drifts.return_value = (
+            drift.of('mdev_unassigned', 'h1', 'm1', sysfs='it is there'),)
+        self.tracker.session.is_reported = False
+        self.work()
+        self.assertNotIn('Drift', self.log.output)
+        self.tracker.session.is_reported = True
+        for _ in range(2):
+            self.work()
+        self.assertEqual(1, self.log.output.count(
+            'Drift mdev_unassigned on h1: m1: sysfs: it is there'))
+        self.assertFalse(self.examiner.repair.called)
+
+    def test_host_that_cannot_be_examined_at_the_start_stays_usable(self):
+        self.examiner.drifts.side_effect = RuntimeError('no libvirt')
+        self.assertIs(self.tracker.run_once.return_value, self.work())
+        self.assertIn('RuntimeError: no libvirt', self.log.output)
+
+    def test_question_is_answered_after_the_repairs(self):
+        found = drift.of('mdev_unassigned', 'h1', 'm1')
+        self.examiner.drifts.return_value = (found,)
+        self.work()
+        _, doctor = self.calls.server.call_args.args[3]
+        doctor.examine(None, question='q1', asked_at=time.time(),
+                       repairs=['offer'])
+        self.examiner.repair.assert_called_once_with(
+            ['offer'], self.worker.run_once)
+        [answer] = self.tracker.api.examined.call_args_list
+        self.assertEqual(('h1', 'q1', (found,)), answer.args[1:])
 
     def test_topic_is_that_of_computes(self):
         self.work()

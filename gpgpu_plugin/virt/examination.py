@@ -1,0 +1,140 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What a host knows for gpgpu-manage doctor, and its own repairs.
+
+``doctor.host`` finds the drifts; this module asks. It changes nothing but what
+the resource tracker does by itself, earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import host as host_drifts
+from gpgpu_plugin.doctor import view
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import liveness
+from gpgpu_plugin.virt import orphans
+
+_Repair = drift.Repair
+
+
+class Examiner:
+    """Examination of one host.
+
+    :param domain_of: returns the state of an instance's domain on the host
+    :param domains: returns the domains with devices, None: it cannot list
+        them
+    """
+
+    def __init__(self, tracker: resource_tracker.ResourceTracker,
+                 domain_of: Callable[[str], liveness.Domain],
+                 domains: Callable[[], tuple[view.Guest, ...] | None],
+                 ) -> None:
+        self._tracker = tracker
+        self._domain_of = domain_of
+        self._domains = domains
+
+    def drifts(self) -> tuple[drift.Drift, ...]:
+        """Return the drifts of the host.
+
+        :raises Exception: one of the authorities does not answer
+        """
+        return self._behind() or host_drifts.compare(self._view())
+
+    def _behind(self) -> tuple[drift.Drift, ...]:
+        tracker = self._tracker
+        # The host may learn of a newer generation meanwhile.
+        known = tracker.assignments.generation()
+        return host_drifts.behind(
+            tracker.host, known, tracker.api.host_inventory(
+                gpgpu_context.admin(), tracker.host).generation)
+
+    def _view(self) -> view.HostSnapshot:
+        tracker = self._tracker
+        # Before and after: what begins or ends meanwhile is left out.
+        building = set(tracker.builds.current())
+        changes = tracker.assignments.changes()
+        book = view.Book(
+            assigned=tuple(tracker.assignments.all()),
+            pending=tuple(tracker.assignments.pending()))
+        listed = tracker.session.call(tracker.api.host_assignments, [])
+        devices = tracker.api.device_list(
+            gpgpu_context.admin(), host=tracker.host)
+        hardware = tracker.backend.inspect()
+        guests = self._domains()
+        instances = self._instances((*listed, *book.assigned))
+        building |= tracker.builds.current()
+        building |= tracker.assignments.changed_since(changes)
+        return view.HostSnapshot(
+            host=tracker.host, listed=listed, devices=devices, book=book,
+            building=frozenset(building), guests=guests, instances=instances,
+            hardware=view.Hardware(
+                functions=hardware.scan.functions,
+                vgpus=hardware.scan.vgpu_capabilities,
+                designated=hardware.designated))
+
+    def _instances(self, assignments: Collection[claim_obj.Assignment],
+                   ) -> Mapping[str, view.InstanceUse]:
+        by_instance: dict[str, dict[str, claim_obj.Assignment]] = {}
+        for assignment in assignments:
+            by_instance.setdefault(assignment.instance_uuid, {}).setdefault(
+                assignment.uuid, assignment)
+        return {uuid: self._use(uuid, tuple(its.values()))
+                for uuid, its in by_instance.items()}
+
+    def _use(self, uuid: str, its: Sequence[claim_obj.Assignment],
+             ) -> view.InstanceUse:
+        """Return what the comparison with Nova would decide, and why."""
+        host = self._tracker.host
+        domain, location = self._domain_of(uuid), orphans.location_of(uuid)
+        return view.InstanceUse(
+            unused=liveness.unused(its, location, host, domain),
+            is_deleted=location is None,
+            is_active=domain is liveness.Domain.ACTIVE,
+            text=liveness.describe(uuid, location, host, domain))
+
+    # -- repairs ------------------------------------------------------------
+
+    def repair(self, repairs: Sequence[drift.Repair],
+               run_once: Callable[[], object]) -> None:
+        """Execute repairs of this host.
+
+        :param run_once: runs one iteration of the resource tracker
+        :raises Exception: Placement does not answer
+        """
+        if _Repair.PREPARE in repairs:
+            self._prepare()
+        if _Repair.COMPARE in repairs:
+            self._tracker.assignments_changed()
+            if self._behind():
+                # The next call of the session would learn it, too.
+                self._tracker.session.lose(doubted=True)
+            run_once()
+        if _Repair.OFFER in repairs:
+            self._tracker.refresh()
+            run_once()
+            self._tracker.inventory.push_anew()
+
+    def _prepare(self) -> None:
+        """Prepare the devices that the examination finds unprepared."""
+        uuids = {found.subject for found in self.drifts()
+                 if found.repair is _Repair.PREPARE}
+        self._tracker.restore(
+            assignment for assignment in self._tracker.assignments.all()
+            if assignment.uuid in uuids)
