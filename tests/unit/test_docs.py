@@ -27,7 +27,9 @@ from oslotest import base
 from gpgpu_plugin import nvidia
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import commands
+from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import manage
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import knobs
 from gpgpu_plugin.privsep import sysfs
 from tests.unit import test_meta
@@ -202,6 +204,32 @@ class TestCleaning(base.BaseTestCase):
                           else f'{name.upper()} {value}' for name, value in
                           knobs._DEFAULTS[architecture].items())]
         self.assertEqual(expected, found)
+
+
+class TestDoctor(base.BaseTestCase):
+
+    PAGE = 'admin/doctor.rst'
+
+    def test_table_has_each_drift_as_the_code_has_it(self):
+        found = [
+            tuple(' '.join(cell.split()) for cell in cells)
+            for cells in re.findall(
+                r'   \* - ``([a-z_]+)``\n     - (critical|warning|unknown)\n'
+                r'     - ((?:.+\n(?:       .+\n)*))'
+                r'     - ((?:.+\n(?:       .+\n)*))',
+                test_meta.doc(self.PAGE))]
+        self.assertEqual([
+            (kind.name, kind.severity, kind.meaning, (
+                f'``{kind.repair}``' if kind.repair else 'none')
+             + f': {kind.advice}.') for kind in drift.KINDS], found)
+
+    def test_page_has_each_exit_code_and_repair(self):
+        page = test_meta.doc(self.PAGE)
+        for code in (doctor.DRIFT_LEFT, doctor.ALL_REPAIRED,
+                     doctor.NOT_EXAMINED):
+            self.assertIn(f'   * - {code}\n', page)
+        for repair in drift.Repair:
+            self.assertRegex(page, rf'(?m)^``.*\b{repair}\b.*``$')
 
 
 class TestMap(base.BaseTestCase):

@@ -37,6 +37,7 @@ ELSEWHERE = {
                         'call all of it',
     'db/caller_key_tables.py': 'db/test_models.py checks them',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
+    'db/examination.py': 'conductor/test_examination.py calls all of it',
     'db/host_answer.py': 'conductor/test_questions.py calls all of it',
     'db/history_tables.py': 'db/test_models.py checks them',
     'db/notification_tables.py': 'db/test_models.py and db/test_outbox.py use '
@@ -81,6 +82,7 @@ ELSEWHERE = {
     'objects/usage.py': _VALUES,
     'rpc/conductor_contract.py': _CONTRACT,
     'rpc/device_contract.py': _CONTRACT,
+    'rpc/doctor_contract.py': _CONTRACT,
     'rpc/history_contract.py': _CONTRACT,
     'version.py': 'a constant',
     'virt/fake.py': 'an attribute; functional tests run nova-compute with it',

@@ -41,6 +41,7 @@ IMPORTS = {
     'device': RPC,
     'event': RPC,
     'flavor': RPC,
+    'doctor': RPC | {'keystoneauth1', 'openstack'},
     'flavor_set': RPC | {'keystoneauth1', 'openstack'},
     'group': RPC,
     'host': RPC,

@@ -1,0 +1,271 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage doctor``: is the cloud consistent, and what may be repaired.
+
+It collects what the conductor, the hosts, Placement and Nova say, and prints
+the drifts that two examinations found. ``doctor`` compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import enum
+import functools
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import openstack
+from cliff import lister
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import doctor_cloud
+from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.doctor import deployment
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import placement
+from gpgpu_plugin.doctor import repairs
+from gpgpu_plugin.doctor import view
+from gpgpu_plugin.rpc import conductor_api
+
+DRIFT_LEFT = 3
+ALL_REPAIRED = 4
+NOT_EXAMINED = 5
+
+_COLUMNS = ('severity', 'drift', 'host', 'subject', 'outcome', 'says',
+            'reason')
+_UNKNOWN = drift.Severity.UNKNOWN
+_Drifts = dict[tuple[str, str, str], drift.Drift]
+
+
+class Outcome(enum.StrEnum):
+    """Outcome of one drift.
+
+    ``unknown``: after the repairs, whoever found it could not look again.
+    """
+
+    FOUND = 'found'
+    REPAIRED = 'repaired'
+    LEFT = 'left'
+    UNKNOWN = 'unknown'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of the output."""
+
+    severity: str
+    drift: str
+    host: str | None
+    subject: str
+    outcome: str
+    says: str
+    reason: str
+
+
+class Examination:
+    """What one command examines.
+
+    :param host: only this one; None: all
+    """
+
+    def __init__(self, api: conductor_api.ConductorAPI,
+                 cloud: doctor_cloud.Cloud, host: str | None) -> None:
+        self._api = api
+        self._cloud = cloud
+        self._host = host
+        self.hosts = 0
+
+    def run(self) -> _Drifts:
+        """Return the drifts by their identity."""
+        context = gpgpu_context.admin()
+        records = self._api.examine_database(context, host=self._host)
+        cloud = self._api.examine_cloud(context)
+        self.hosts = len(records)
+        answers = self._api.examine_hosts(
+            context, [record.host for record in records])
+        found = [
+            *(one for record in records for one in record.drifts),
+            *(one for answer in answers
+              for one in deployment.silent(answer)),
+            *_or_unknown('placement_not_examined',
+                         lambda: self._placement(records)),
+            *_or_unknown('nova_not_examined',
+                         lambda: self._nova(records, cloud))]
+        if self._host is None:
+            found += cloud.drifts
+        return {one.key: one for one in repairs.allowed(found)}
+
+    def _placement(self, records: Sequence[view.HostRecord],
+                   ) -> Iterator[drift.Drift]:
+        expected = [group.provider_uuid for record in records
+                    for group in record.groups]
+        providers, ours = self._cloud.providers(
+            expected, records[0].node_uuid if self._host else None)
+        find_server = functools.cache(self._cloud.server)
+        for record in records:
+            yield from placement.compare(record, providers, find_server)
+        yield from placement.unknown_providers(ours, expected)
+
+    def _nova(self, records: Sequence[view.HostRecord],
+              cloud: view.CloudRecord) -> Iterator[drift.Drift]:
+        yield from deployment.services(
+            [record.host for record in records], self._cloud.computes())
+        if self._host is None:
+            yield from deployment.flavors(
+                self._cloud.flavors(), cloud.resource_classes)
+
+    def repair(self, drifts: Iterable[drift.Drift]) -> None:
+        """Execute the repairs of drifts; the next examination says if."""
+        context = gpgpu_context.admin()
+        drifts = list(drifts)
+        for found in drifts:
+            if found.repair in drift.OF_CONDUCTOR:
+                self._api.repair_database(context, found, reach.actor())
+            elif found.repair is drift.Repair.PROVIDER:
+                self._cloud.delete_provider(found.subject)
+        # What the database offers now.
+        for wanted, hosts in repairs.by_hosts(drifts).items():
+            self._api.repair_hosts(context, hosts, wanted)
+
+
+def _or_unknown(name: str, find: Callable[[], Iterator[drift.Drift]],
+                ) -> list[drift.Drift]:
+    """Return drifts, or that they are unknown."""
+    try:
+        return list(find())
+    except doctor_cloud.ERRORS as exc:
+        authority = name.partition('_')[0]
+        return [drift.of(name, None, authority, **{
+            authority: errors.first_line(exc)})]
+
+
+class Doctor(reach.Command, lister.Lister):
+    """Compare database, Placement, Nova and hosts, and list what drifted.
+
+    Nothing is changed without --fix. The exit code is 0 if all are
+    consistent, 3 if a drift is left, 4 if all drifts were repaired, 5 if
+    something could not be examined.
+    """
+
+    _code = 0
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', help='examine only this host')
+        parser.add_argument(
+            '--fix', action='store_true',
+            help='repair what can be repaired safely')
+        parser.add_argument(
+            '--confirm-after', type=float, default=5, metavar='SECONDS',
+            help='seconds after which drifts are looked for again; what is '
+                 'gone then was a change that was going on (default: 5)')
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command; return its exit code."""
+        return super().run(parsed_args) or self._code
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        connect = self.manage.connect or openstack.connect
+        examination = Examination(
+            self.api, doctor_cloud.Cloud(functools.partial(
+                connect, cloud=self.app.options.os_cloud)), parsed_args.host)
+        found = self._lasting(examination, parsed_args.confirm_after)
+        left = found
+        if parsed_args.fix and any(
+                one.repair for one in found.values()):
+            examination.repair(found.values())
+            left = examination.run()
+            found |= _unknown(left)
+        rows = _rows(found, left, fix=parsed_args.fix)
+        self._code = _code(rows)
+        self.note(_summary(examination.hosts, rows))
+        return columns.rows(rows, _COLUMNS)
+
+    def _lasting(self, examination: Examination, seconds: float) -> _Drifts:
+        """Return the drifts that two examinations find.
+
+        It is kept if one of them could not look.
+        """
+        first = examination.run()
+        if not first:
+            return {}
+        time.sleep(seconds)
+        second = examination.run()
+        return _unknown(first) | _unknown(second) | {
+            key: found for key, found in second.items() if key in first}
+
+
+def _unknown(found: _Drifts) -> _Drifts:
+    return {key: one for key, one in found.items()
+            if one.severity is _UNKNOWN}
+
+
+def _rows(found: _Drifts, left: _Drifts, *, fix: bool) -> list[Row]:
+    order = list(drift.Severity)
+    silent = {one.host for one in _unknown(left).values()}
+    return [_row(left.get(key, known), _outcome(known, left, silent, fix=fix))
+            for key, known in sorted(
+                found.items(), key=lambda item: (
+                    order.index(item[1].severity), item[0]))]
+
+
+def _outcome(known: drift.Drift, left: _Drifts, silent: set[str | None], *,
+             fix: bool) -> Outcome:
+    """Return what became of a drift.
+
+    :param silent: hosts that could not be examined in the end; None: neither
+        could Placement or Nova
+    """
+    if not fix:
+        return Outcome.FOUND
+    if known.key in left:
+        return Outcome.LEFT
+    return (Outcome.UNKNOWN if silent & {None, known.host}
+            else Outcome.REPAIRED)
+
+
+def _row(found: drift.Drift, outcome: Outcome) -> Row:
+    return Row(
+        severity=found.severity, drift=found.name, host=found.host,
+        subject=found.subject, outcome=outcome, says='; '.join(
+            f'{name}: {text}' for name, text in found.says.items()),
+        reason=(f'{found.repair}: {found.reason}' if found.repair
+                else f'not repaired: {found.reason}'))
+
+
+def _code(rows: Sequence[Row]) -> int:
+    """Return the exit code."""
+    unknown = [row for row in rows if _UNKNOWN in (row.severity, row.outcome)]
+    left = [row for row in rows
+            if row not in unknown and row.outcome != Outcome.REPAIRED]
+    if left:
+        return DRIFT_LEFT
+    if unknown:
+        return NOT_EXAMINED
+    return ALL_REPAIRED if rows else 0
+
+
+def _summary(hosts: int, rows: Sequence[Row]) -> str:
+    """Return the answer in one line."""
+    if not rows:
+        return f'{hosts} hosts examined: consistent'
+    unknown = sum(row.severity == _UNKNOWN for row in rows)
+    repaired = sum(row.outcome == Outcome.REPAIRED for row in rows)
+    return (f'{hosts} hosts examined: {len(rows) - unknown} drifts, '
+            f'{repaired} repaired, {unknown} could not be examined')

@@ -1,0 +1,268 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of gpgpu-manage doctor: rows, exit codes, and number of questions."""
+
+import json
+import uuid
+
+import fixtures
+import sqlalchemy as sa
+
+from gpgpu_plugin.cmd import doctor
+from gpgpu_plugin.cmd import doctor_cloud
+from gpgpu_plugin.db import models
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import view
+from gpgpu_plugin.domain import naming
+from tests.unit.cmd import base
+from tests.unit.cmd import fake_cloud
+from tests.unit.conductor import base as conductor_base
+
+_CONDUCTOR = 'gpgpu_plugin.rpc.conductor_api.ConductorAPI'
+LEFT = drift.of('mdev_unassigned', 'h1', 'm1', sysfs='it is there')
+REPAIRABLE = drift.of('instance_deleted', 'h1', 'a1', nova='it is deleted')
+SILENT = drift.of('host_not_examined', 'h1', 'h1', host='silence')
+
+
+class DoctorCase(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.answers = self.agreeing({'h1': conductor_base.NODE})
+        self.cloud = fake_cloud.FakeCloud(self.answers)
+        self.repairs = []
+        # What the host finds, examination by examination.
+        self.found = [()]
+        for name, function in (
+                ('examine_hosts', self.examine),
+                ('repair_hosts', self.repair)):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'{_CONDUCTOR}.{name}', function))
+
+    def examine(self, api, ctxt, hosts):
+        drifts = self.found[0]
+        del self.found[:len(self.found) > 1]
+        return tuple(view.HostAnswer(host=host, drifts=drifts)
+                     for host in hosts)
+
+    def repair(self, api, ctxt, hosts, repairs):
+        self.repairs.append((list(hosts), list(repairs)))
+        return ()
+
+    def agreeing(self, nodes):
+        """Return the answers of a cloud that agrees with the conductor."""
+        gpu = naming.resource_class('H100')
+        return {
+            '/resource_providers': {'resource_providers': [
+                {'uuid': naming.provider_uuid(node, 'H100'),
+                 'name': f'{host}_gpu_H100'}
+                for host, node in nodes.items()]},
+            '/resource_providers/': lambda path, query: {
+                'inventories': {'inventories': {
+                    gpu: {'total': 8, 'reserved': 0}}},
+                'traits': {'traits': sorted(naming.traits('H100'))},
+                'allocations': {'allocations': {}}}[path.split('/')[-1]],
+            '/os-services': {'services': [{'host': host} for host in nodes]},
+            '/flavors/detail': {'flavors': []}}
+
+    def doctor(self, *arguments):
+        result = self.manage(
+            'doctor', '--confirm-after', '0', '-f', 'json', *arguments,
+            connect=self.cloud.connect)
+        rows = json.loads(result.out) if result.out else None
+        return result.code, rows, result.err
+
+
+class ExitCodeTest(DoctorCase):
+
+    def check(self, code, outcomes, *arguments):
+        found, rows, err = self.doctor(*arguments)
+        self.assertEqual(outcomes, {
+            row['Drift']: row['Outcome'] for row in rows}, rows)
+        self.assertEqual(code, found)
+        return err
+
+    def test_consistent_cloud_is_0_and_one_line(self):
+        self.assertEqual(
+            'gpgpu-manage: 1 hosts examined: consistent\n',
+            self.check(0, {}))
+
+    def test_drift_without_fix_is_3_and_changes_nothing(self):
+        self.found = [(LEFT, REPAIRABLE)]
+        err = self.check(doctor.DRIFT_LEFT, {
+            'mdev_unassigned': 'found', 'instance_deleted': 'found'})
+        self.assertIn('2 drifts, 0 repaired', err)
+        self.assertEqual([], self.repairs)
+
+    def test_drifts_that_are_all_repaired_are_4(self):
+        self.found = [(REPAIRABLE,), (REPAIRABLE,), ()]
+        self.check(doctor.ALL_REPAIRED, {'instance_deleted': 'repaired'},
+                   '--fix')
+        self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)
+
+    def test_drift_that_is_left_is_3_beside_repaired_ones(self):
+        both = (LEFT, REPAIRABLE)
+        self.found = [both, both, (LEFT,)]
+        self.check(doctor.DRIFT_LEFT, {
+            'instance_deleted': 'repaired', 'mdev_unassigned': 'left'},
+            '--fix')
+
+    def test_drift_without_a_repair_repairs_nothing(self):
+        self.found = [(LEFT,)]
+        self.check(doctor.DRIFT_LEFT, {'mdev_unassigned': 'left'}, '--fix')
+        self.assertEqual([], self.repairs)
+
+    def test_host_that_could_not_be_examined_is_5(self):
+        self.found = [(SILENT,)]
+        self.check(doctor.NOT_EXAMINED, {'host_not_examined': 'found'})
+
+    def test_host_that_falls_silent_meanwhile_is_5(self):
+        self.found = [(REPAIRABLE,), (SILENT,)]
+        self.check(doctor.NOT_EXAMINED, {'host_not_examined': 'found'})
+
+    def test_repair_is_unknown_if_the_host_falls_silent(self):
+        self.found = [(REPAIRABLE,), (REPAIRABLE,), (SILENT,)]
+        self.check(doctor.NOT_EXAMINED, {
+            'instance_deleted': 'unknown', 'host_not_examined': 'left'},
+            '--fix')
+
+    def test_change_that_was_going_on_is_no_drift(self):
+        self.found = [(LEFT,), ()]
+        self.check(0, {})
+
+    def test_cloud_that_cannot_be_read_is_5(self):
+        for path in ('/resource_providers', '/os-services'):
+            self.answers[path] = 403
+        self.check(doctor.NOT_EXAMINED, {
+            'placement_not_examined': 'found', 'nova_not_examined': 'found'})
+
+    def test_unknown_host_is_an_error(self):
+        code, rows, err = self.doctor('--host', 'h9')
+        self.assertEqual((1, None), (code, rows))
+        self.assertIn('h9', err)
+
+
+class RepairTest(DoctorCase):
+
+    def test_wrong_capacity_is_repaired_in_the_database(self):
+        with self.conductor.db.engine.begin() as connection:
+            connection.execute(sa.update(models.VGPUType).values(
+                remaining_capacity=99))
+        code, [row], _ = self.doctor('--fix')
+        self.assertEqual(doctor.ALL_REPAIRED, code)
+        self.assertEqual(('capacity_wrong', 'h1', 'repaired'), (
+            row['Drift'], row['Host'], row['Outcome']))
+
+    def test_provider_of_no_host_is_deleted(self):
+        self.answers['/resource_providers']['resource_providers'].append(
+            {'uuid': 'p9', 'name': 'gone_gpu_H100'})
+
+        def remove(path, query):
+            found = self.answers['/resource_providers']
+            found['resource_providers'] = found['resource_providers'][:1]
+            return 204
+        self.answers['/resource_providers/p9'] = remove
+        self.answers['/resource_providers/p9/allocations'] = {
+            'allocations': {}}
+        code, [row], _ = self.doctor('--fix')
+        self.assertEqual((doctor.ALL_REPAIRED, 'provider_of_unknown_host'),
+                         (code, row['Drift']))
+        self.assertEqual(1, self.cloud.requests['placement', 'DELETE'])
+
+
+class OutputTest(DoctorCase):
+
+    def test_row_says_what_each_authority_says_and_what_follows(self):
+        self.found = [(LEFT, REPAIRABLE)]
+        _, rows, _ = self.doctor()
+        by_name = {row['Drift']: row for row in rows}
+        self.assertEqual('nova: it is deleted',
+                         by_name['instance_deleted']['Says'])
+        self.assertTrue(by_name['instance_deleted']['Reason'].startswith(
+            'compare: '))
+        self.assertTrue(by_name['mdev_unassigned']['Reason'].startswith(
+            'not repaired: '))
+
+    def test_critical_drifts_come_first(self):
+        critical = drift.of('assigned_device_missing', 'h1', 'a9')
+        self.found = [(SILENT, LEFT, critical)]
+        _, rows, _ = self.doctor()
+        self.assertEqual(['critical', 'warning', 'unknown'],
+                         [row['Severity'] for row in rows])
+
+
+class ThousandHostsTest(DoctorCase):
+
+    HOSTS = 1000
+
+    def setUp(self):
+        super().setUp()
+        self.asked = []
+        nodes = {f'n{number:04}': str(uuid.uuid4())
+                 for number in range(self.HOSTS)}
+        with self.conductor.db.engine.begin() as connection:
+            connection.execute(sa.insert(models.Host), [
+                {'name': name, 'node': name, 'node_uuid': node}
+                for name, node in nodes.items()])
+            self._add_groups(connection, nodes)
+        self.answers.update(self.agreeing(
+            {'h1': conductor_base.NODE, **nodes}))
+
+    def _add_groups(self, connection, nodes):
+        """Give each host a group like that of h1, with its eight devices."""
+        tables = models.Base.metadata.tables
+        ids = dict(connection.execute(sa.select(
+            tables['hosts'].c.name, tables['hosts'].c.id)).tuples().all())
+
+        def rows(name):
+            return [{key: value for key, value in row.items() if key != 'id'}
+                    for row in connection.execute(
+                        sa.select(tables[name])).mappings()]
+        [group] = rows('host_gpu_groups')
+        types, devices = rows('vgpu_types'), rows('devices')
+        connection.execute(sa.insert(tables['host_gpu_groups']), [
+            {**group, 'host_id': ids[name],
+             'provider_uuid': naming.provider_uuid(node, 'H100')}
+            for name, node in nodes.items()])
+        groups = dict(connection.execute(sa.select(
+            tables['host_gpu_groups'].c.host_id,
+            tables['host_gpu_groups'].c.id)).tuples().all())
+        connection.execute(sa.insert(tables['vgpu_types']), [
+            {**row, 'gpu_group_id': groups[ids[name]]}
+            for name in nodes for row in types])
+        connection.execute(sa.insert(tables['devices']), [
+            {**row, 'host_id': ids[name], 'group_id': groups[ids[name]],
+             'uuid': str(uuid.uuid4())}
+            for name in nodes for row in devices])
+
+    def examine(self, api, ctxt, hosts):
+        self.asked.append(len(hosts))
+        return super().examine(api, ctxt, hosts)
+
+    def test_questions_grow_with_pages_not_with_rows(self):
+        statements = []
+
+        def note(conn, cursor, statement, *args):
+            statements.append(statement)
+        sa.event.listen(
+            self.conductor.db.engine, 'before_cursor_execute', note)
+        examination = doctor.Examination(
+            self.api, doctor_cloud.Cloud(self.cloud.connect), None)
+        self.assertEqual({}, examination.run())
+        self.assertEqual(1 + self.HOSTS, examination.hosts)
+        self.assertEqual([1 + self.HOSTS], self.asked)
+        # Two lists, and three questions for each provider.
+        self.assertEqual(
+            {('placement', 'GET'): 2 + 3 * (1 + self.HOSTS),
+             ('compute', 'GET'): 2}, dict(self.cloud.requests))
+        # Eleven pages of hosts, and the cloud.
+        self.assertLessEqual(len(statements), 11 * 8 + 6)
