@@ -119,7 +119,9 @@ class Examination:
         find_server = functools.cache(self._cloud.server)
         for record in records:
             yield from placement.compare(record, providers, find_server)
-        yield from placement.unknown_providers(ours, expected)
+        if self._host is None:
+            yield from placement.unknown_providers(ours, {
+                record.node_uuid for record in records})
 
     def _nova(self, records: Sequence[view.HostRecord],
               cloud: view.CloudRecord) -> Iterator[drift.Drift]:
@@ -136,11 +138,23 @@ class Examination:
         for found in drifts:
             if found.repair in drift.OF_CONDUCTOR:
                 self._api.repair_database(context, found, reach.actor())
-            elif found.repair is drift.Repair.PROVIDER:
-                self._cloud.delete_provider(found.subject)
+        self._delete_providers([
+            found.subject for found in drifts
+            if found.repair is drift.Repair.PROVIDER])
         # What the database offers now.
         for wanted, hosts in repairs.by_hosts(drifts).items():
             self._api.repair_hosts(context, hosts, wanted)
+
+    def _delete_providers(self, uuids: Sequence[str]) -> None:
+        """Delete providers, but those of hosts that reported meanwhile."""
+        if not uuids:
+            return
+        expected = {
+            group.provider_uuid for record in self._api.examine_database(
+                gpgpu_context.admin()) for group in record.groups}
+        for uuid in uuids:
+            if uuid not in expected:
+                self._cloud.delete_provider(uuid)
 
 
 def _or_unknown(name: str, find: Callable[[], Iterator[drift.Drift]],
@@ -208,7 +222,9 @@ class Doctor(reach.Command, lister.Lister):
         time.sleep(seconds)
         second = examination.run()
         return _unknown(first) | _unknown(second) | {
-            key: found for key, found in second.items() if key in first}
+            key: found for key, found in second.items()
+            if key in first and (found.name not in drift.COUNTED
+                                 or found.says == first[key].says)}
 
 
 def _unknown(found: _Drifts) -> _Drifts:

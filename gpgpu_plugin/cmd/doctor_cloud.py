@@ -16,6 +16,7 @@ A cloud that cannot be read is an outcome, not an error: the rest is compared.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import typing
 from collections.abc import Callable
@@ -71,14 +72,14 @@ class Cloud:
         :raises ERRORS: Placement cannot be read
         """
         tree = {} if node is None else {'in_tree': node}
-        named = dict(self._named(tree))
-        ours = dict(self._named({**tree, 'required': _OURS}))
-        found = {uuid: self._provider(uuid, named[uuid])
-                 for uuid in wanted if uuid in named}
+        known = self._listed(tree)
+        found = {uuid: self._read(known[uuid])
+                 for uuid in wanted if uuid in known}
         return found, [
-            found.get(uuid) or view.Provider(
-                uuid=uuid, name=name, allocations=self._allocations(uuid))
-            for uuid, name in ours.items()]
+            found.get(uuid) or dataclasses.replace(
+                provider, allocations=self._allocations(uuid))
+            for uuid, provider in self._listed(
+                {**tree, 'required': _OURS}).items()]
 
     def delete_provider(self, uuid: str) -> bool:
         """Delete a provider without allocations.
@@ -92,27 +93,29 @@ class Cloud:
             raise_exc=False)
         return response.status_code in (204, 404)
 
-    def _named(self, query: dict[str, str]) -> Iterator[tuple[str, str]]:
-        for found in self._get(
-                self._connection.placement, '/resource_providers', _PLACEMENT,
-                query)['resource_providers']:
-            yield found['uuid'], found['name']
+    def _listed(self, query: dict[str, str]) -> dict[str, view.Provider]:
+        return {
+            found['uuid']: view.Provider(
+                uuid=found['uuid'], name=found['name'],
+                root=found['root_provider_uuid'])
+            for found in self._get(
+                self._connection.placement, '/resource_providers',
+                _PLACEMENT, query)['resource_providers']}
 
     def _of_provider(self, uuid: str, part: str) -> typing.Any:
         return self._get(
             self._connection.placement,
             f'/resource_providers/{uuid}/{part}', _PLACEMENT)[part]
 
-    def _provider(self, uuid: str, name: str) -> view.Provider:
-        return view.Provider(
-            uuid=uuid, name=name,
-            inventories={
+    def _read(self, listed: view.Provider) -> view.Provider:
+        return dataclasses.replace(
+            listed, inventories={
                 resource_class: view.Inventory(
                     total=found['total'], reserved=found['reserved'])
-                for resource_class, found
-                in self._of_provider(uuid, 'inventories').items()},
-            traits=frozenset(self._of_provider(uuid, 'traits')),
-            allocations=self._allocations(uuid))
+                for resource_class, found in self._of_provider(
+                    listed.uuid, 'inventories').items()},
+            traits=frozenset(self._of_provider(listed.uuid, 'traits')),
+            allocations=self._allocations(listed.uuid))
 
     def _allocations(self, uuid: str) -> view.Amounts:
         return {consumer: dict(found[_RESOURCES]) for consumer, found

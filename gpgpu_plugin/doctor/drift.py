@@ -62,6 +62,11 @@ class Repair(enum.StrEnum):
     PROVIDER = 'provider'
 
 
+COUNTED = frozenset({
+    'inventory_larger', 'inventory_smaller', 'capacity_wrong'})
+"""Names of drifts whose numbers change in a busy cloud: only two equal
+findings are a drift."""
+
 OF_HOST = (Repair.PREPARE, Repair.COMPARE, Repair.OFFER)
 """Repairs that a host executes, in their order."""
 
@@ -219,8 +224,8 @@ KINDS: tuple[Kind, ...] = (
          advice=_OFFERED),
     Kind(name='provider_of_unknown_host', severity=_WARNING,
          repair=Repair.PROVIDER,
-         meaning='A resource provider of the plugin belongs to no host or '
-                 'group of the database.',
+         meaning='A resource provider of the plugin is below a compute node '
+                 'of no host of the database.',
          advice='The command deletes it. Placement refuses this while '
                 'anything is allocated there'),
     Kind(name='allocation_without_assignment', severity=_WARNING,

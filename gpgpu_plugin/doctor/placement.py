@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -105,15 +106,17 @@ def _allocations(record: view.HostRecord, provider: view.Provider,
 
 
 def unknown_providers(ours: Iterable[view.Provider],
-                      expected: Iterable[str]) -> Iterator[drift.Drift]:
-    """Yield providers with the plugin's traits that no group has.
+                      nodes: Collection[str]) -> Iterator[drift.Drift]:
+    """Yield providers with the plugin's traits below nodes of no host.
+
+    A host keeps, and reserves in full, the providers of groups that it no
+    longer has.
 
     :param ours: all with the plugin's traits
-    :param expected: UUIDs of the providers of all groups
+    :param nodes: UUIDs of the compute nodes of all hosts
     """
-    known = set(expected)
     for provider in ours:
-        if provider.uuid in known:
+        if provider.root in nodes:
             continue
         consumers = ', '.join(sorted(provider.allocations))
         yield drift.of(
@@ -124,4 +127,4 @@ def unknown_providers(ours: Iterable[view.Provider],
                 if consumers else None),
             placement=f'{provider.name} has allocations of '
                       f'{consumers or "nobody"}',
-            conductor='no host has such a group')
+            conductor=f'no host has node {provider.root}')

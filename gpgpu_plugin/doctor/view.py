@@ -227,12 +227,14 @@ class Inventory:
 class Provider:
     """A resource provider in Placement.
 
+    :ivar root: UUID of the provider of its compute node
     :ivar inventories: by resource class
     :ivar allocations: see Amounts
     """
 
     uuid: str
     name: str
+    root: str = ''
     inventories: Mapping[str, Inventory] = dataclasses.field(
         default_factory=dict)
     traits: frozenset[str] = frozenset()

@@ -406,6 +406,10 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
                 f'/allocations/{stray}', version=_VERSION))
         self.check('assignment_without_allocation', remove, fixed=True)
         self.wait_inventory(4, 1, 'gpu1', 'L40S')
+        provider = f'/resource_providers/{self.provider("gpu1", "L40S")}'
+        self.check('provider_missing', lambda: self.assertEqual(
+            204, self.placement.delete(provider, version=_VERSION).status),
+            fixed=True)
 
     def _nova(self) -> None:
         flavor = ''

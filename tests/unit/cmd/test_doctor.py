@@ -64,7 +64,7 @@ class DoctorCase(base.CommandTestCase):
         return {
             '/resource_providers': {'resource_providers': [
                 {'uuid': naming.provider_uuid(node, 'H100'),
-                 'name': f'{host}_gpu_H100'}
+                 'name': f'{host}_gpu_H100', 'root_provider_uuid': node}
                 for host, node in nodes.items()]},
             '/resource_providers/': lambda path, query: {
                 'inventories': {'inventories': {
@@ -164,7 +164,8 @@ class RepairTest(DoctorCase):
 
     def test_provider_of_no_host_is_deleted(self):
         self.answers['/resource_providers']['resource_providers'].append(
-            {'uuid': 'p9', 'name': 'gone_gpu_H100'})
+            {'uuid': 'p9', 'name': 'gone_gpu_H100',
+             'root_provider_uuid': 'n9'})
 
         def remove(path, query):
             found = self.answers['/resource_providers']
@@ -177,6 +178,40 @@ class RepairTest(DoctorCase):
         self.assertEqual((doctor.ALL_REPAIRED, 'provider_of_unknown_host'),
                          (code, row['Drift']))
         self.assertEqual(1, self.cloud.requests['placement', 'DELETE'])
+
+
+    def test_provider_of_a_host_that_reported_meanwhile_stays(self):
+        examination = doctor.Examination(
+            self.api, doctor_cloud.Cloud(self.cloud.connect), None)
+        examination.repair([drift.of(
+            'provider_of_unknown_host', None,
+            naming.provider_uuid(conductor_base.NODE, 'H100'))])
+        self.assertEqual({}, dict(self.cloud.requests))
+
+
+class BusyCloudTest(DoctorCase):
+
+    def test_numbers_that_change_are_no_drift(self):
+        reserved = iter((1, 2))
+        gpu = naming.resource_class('H100')
+        before = self.answers['/resource_providers/']
+
+        def changing(path, query):
+            answer = before(path, query)
+            if path.endswith('/inventories'):
+                answer['inventories'][gpu]['reserved'] = next(reserved)
+            return answer
+        self.answers['/resource_providers/'] = changing
+        self.assertEqual((0, []), self.doctor()[:2])
+
+    def test_numbers_that_stay_are_a_drift(self):
+        self.answers['/resource_providers/'] = (
+            lambda path, query, before=self.answers['/resource_providers/']:
+            {'inventories': {}} if path.endswith('/inventories')
+            else before(path, query))
+        code, [row], _ = self.doctor()
+        self.assertEqual((doctor.DRIFT_LEFT, 'inventory_smaller'),
+                         (code, row['Drift']))
 
 
 class OutputTest(DoctorCase):

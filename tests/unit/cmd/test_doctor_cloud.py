@@ -18,7 +18,9 @@ from gpgpu_plugin.cmd import doctor_cloud
 from gpgpu_plugin.doctor import view
 from tests.unit.cmd import fake_cloud
 
-LISTED = [{'uuid': 'p1', 'name': 'h1_gpu_T4'}, {'uuid': 'root', 'name': 'h1'}]
+LISTED = [
+    {'uuid': 'p1', 'name': 'h1_gpu_T4', 'root_provider_uuid': 'root'},
+    {'uuid': 'root', 'name': 'h1', 'root_provider_uuid': 'root'}]
 
 
 class CloudCase(base.BaseTestCase):
@@ -44,7 +46,8 @@ class PlacementTest(CloudCase):
                                  LISTED[:1] if query else LISTED})
         found, ours = self.cloud.providers(['p1', 'gone'], None)
         provider = view.Provider(
-            uuid='p1', name='h1_gpu_T4', traits=frozenset({'CUSTOM_GPU'}),
+            uuid='p1', name='h1_gpu_T4', root='root',
+            traits=frozenset({'CUSTOM_GPU'}),
             inventories={'CUSTOM_GPU_T4': view.Inventory(
                 total=4, reserved=1)},
             allocations={'i1': {'CUSTOM_GPU_T4': 1}})

@@ -31,7 +31,7 @@ RECORD = view.HostRecord(
     host='h1', node_uuid='n1', groups=(GROUP,), drifts=(),
     assignments=(test_database.ASSIGNED,))
 PROVIDER = view.Provider(
-    uuid='p1', name='h1_gpu_T4',
+    uuid='p1', name='h1_gpu_T4', root='n1',
     inventories={GPU: view.Inventory(total=4, reserved=1)},
     traits=frozenset((*GROUP.traits, 'CUSTOM_OF_THE_OPERATOR')),
     allocations={'i1': {GPU: 1}})
@@ -113,12 +113,17 @@ class CompareTest(base.BaseTestCase):
 
 class UnknownProvidersTest(base.BaseTestCase):
 
-    def test_provider_of_no_group_is_deleted(self):
-        empty = dataclasses.replace(PROVIDER, uuid='p9', allocations={})
-        [found] = placement.unknown_providers([PROVIDER, empty], ['p1'])
+    def test_provider_below_a_node_of_no_host_is_deleted(self):
+        empty = dataclasses.replace(
+            PROVIDER, uuid='p9', root='n9', allocations={})
+        [found] = placement.unknown_providers([PROVIDER, empty], ['n1'])
         self.assertEqual(
             ('provider_of_unknown_host', 'p9', drift.Repair.PROVIDER),
             (found.name, found.subject, found.repair))
+
+    def test_provider_of_a_group_that_its_host_had_is_no_drift(self):
+        self.assertEqual([], list(placement.unknown_providers(
+            [dataclasses.replace(PROVIDER, uuid='p9')], ['n1'])))
 
     def test_provider_with_allocations_is_left(self):
         [found] = placement.unknown_providers([PROVIDER], [])
