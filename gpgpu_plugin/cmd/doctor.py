@@ -169,21 +169,23 @@ def _or_unknown(name: str, find: Callable[[], Iterator[drift.Drift]],
 
 
 class Doctor(reach.Command, lister.Lister):
-    """Compare database, Placement, Nova and hosts, and list what drifted.
-
-    Nothing is changed without --fix. The exit code is 0 if all are
-    consistent, 3 if a drift is left, 4 if all drifts were repaired, 5 if
-    something could not be examined.
-    """
+    """Compare database, Placement, Nova and hosts, and list drifts."""
 
     _code = 0
+
+    def get_epilog(self) -> str:
+        """Return what the exit codes mean, for the help."""
+        return (f'Exit code: 0 consistent; {DRIFT_LEFT} a drift is left; '
+                f'{ALL_REPAIRED} all drifts were repaired; {NOT_EXAMINED} '
+                f'something could not be examined.')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', help='examine only this host')
         parser.add_argument(
             '--fix', action='store_true',
-            help='repair what can be repaired safely')
+            help='repair what can be repaired safely; without it, nothing '
+                 'is changed')
         parser.add_argument(
             '--confirm-after', type=float, default=5, metavar='SECONDS',
             help='seconds after which drifts are looked for again; what is '
