@@ -183,14 +183,23 @@ def _managed_functions(seen: view.HostSnapshot) -> dict[str, str]:
 
 
 def _covered_names(seen: view.HostSnapshot, instance_uuid: str) -> set[str]:
-    """Return the names under which a guest has its assigned devices."""
+    """Return the names under which a guest has its assigned devices.
+
+    The address of an mdev is that of its GPU, which the guest must not have.
+    """
     companions = {function.address: function.companions
                   for function in seen.hardware.functions}
     return {
         name for assignment in (*seen.listed, *seen.book.assigned)
         if assignment.instance_uuid == instance_uuid
-        for name in (assignment.uuid, assignment.address,
-                     *companions.get(assignment.address, ()))}
+        for name in ((assignment.uuid,) if _is_mdev_row(assignment) else (
+            assignment.uuid, assignment.address,
+            *companions.get(assignment.address, ())))}
+
+
+def _is_mdev_row(assignment: claim.Assignment) -> bool:
+    return (pci.function_id_of(assignment.stable_id)
+            != assignment.stable_id)
 
 
 # -- hardware ---------------------------------------------------------------
@@ -228,8 +237,8 @@ def _not_ready(assignment: claim.Assignment, function: pci.PCIFunction,
             return None
         return ('assigned_device_not_on_vfio',
                 f'{function.address} is bound to {function.driver or "none"}')
-    if (pci.function_id_of(assignment.stable_id) == assignment.stable_id
-            or vgpus is None or assignment.uuid in vgpus.existing_vgpus):
+    if (not _is_mdev_row(assignment) or vgpus is None
+            or assignment.uuid in vgpus.existing_vgpus):
         return None
     return ('assigned_mdev_missing',
             f'{function.address} has no mdev {assignment.uuid}')

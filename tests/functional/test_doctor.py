@@ -18,7 +18,6 @@ import dataclasses
 import io
 import json
 import logging
-import os
 import time
 import typing
 import uuid
@@ -246,26 +245,37 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         kernel, own = self.kernel('gpu2'), self.assignment(
             self.shared, 'gpu2')
         foreign = str(uuid.uuid4())
-        [folder] = {os.path.dirname(path) for path in map(str, (
-            self.sysfs('gpu2') / 'bus/pci/devices').glob(
-                f'{own.address}/mdev_supported_types/*/create'))
-            if self._type_name(path) == 'GRID T4-4Q'}
+        create = self._create(own.address)
 
         def remove(mdev: str) -> None:
             kernel.write(f'bus/mdev/devices/{mdev}/remove', '1')
         self.check(
-            'mdev_unassigned', lambda: kernel.write(
-                os.path.relpath(f'{folder}/create', self.sysfs('gpu2')),
-                foreign), undo=lambda: remove(foreign))
+            'mdev_unassigned', lambda: kernel.write(create, foreign),
+            undo=lambda: remove(foreign))
+        self._found_at_start(foreign)
         self._stop(self.shared)
         self.check('assigned_mdev_missing', lambda: remove(own.uuid),
                    fixed=True)
         self._start(self.shared)
 
-    def _type_name(self, create: str) -> str:
-        with open(os.path.join(os.path.dirname(create), 'name'),
-                  encoding='utf-8') as file:
-            return file.read().strip()
+    def _found_at_start(self, mdev: str) -> None:
+        """Check that nova-compute logs the mdev that it finds."""
+        self.kernel('gpu2').write(self._create(self.assignment(
+            self.shared, 'gpu2').address), mdev)
+        self.restart_compute('gpu2')
+        self.wait_for(
+            lambda: f'Drift mdev_unassigned on gpu2: {mdev}'
+            in self.stdlog.logger.output, 'the drift in the log')
+        self.kernel('gpu2').write(f'bus/mdev/devices/{mdev}/remove', '1')
+
+    def _create(self, address: str) -> str:
+        """Return the file by which a T4-4Q is made on a GPU."""
+        root = self.sysfs('gpu2')
+        [found] = [
+            path.parent for path in root.glob(
+                f'bus/pci/devices/{address}/mdev_supported_types/*/name')
+            if path.read_text(encoding='utf-8').strip() == 'GRID T4-4Q']
+        return str((found / 'create').relative_to(root))
 
     def _guest(self) -> None:
         [domain] = [found for found in self.connections['gpu1']._vms.values()

@@ -160,6 +160,14 @@ class GuestTest(HostCase):
             self.found(seen, guests=(guest,)))
 
 
+    def test_whole_gpu_of_an_mdev_is_another_device(self):
+        guest = view.Guest(uuid='i1', name='instance-1', mdevs=('a1',),
+                           functions=(ADDRESS,))
+        self.assertEqual(
+            [('guest_device_unassigned', f'i1 {ADDRESS}', None)],
+            self.found(mdev_host('a1'), guests=(guest,)))
+
+
 class PassthroughTest(HostCase):
 
     def test_device_that_is_gone_is_left(self):
