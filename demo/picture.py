@@ -9,9 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``python -m demo.picture PAGE PNG``: photograph the map that the demo drew.
+"""``python -m demo.picture PAGE PNG``: photograph a page, such as a map.
 
-``tox -e picture`` runs the demo before, and installs Pillow.
+``tox -e picture`` makes the pages before, and installs Pillow. The description
+of the page, if it has one, is stored in the picture, so that a test can tell
+an old picture.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import io
 import pathlib
 
 from PIL import Image
+from PIL import PngImagePlugin
 
 from tests.fixtures import browser as browser_fixture
 
 WIDTH = 1280
 COLOURS = 256
 """Number of colours in the picture; it needs a third of the space so."""
+_DESCRIPTION = 'document.querySelector("meta[name=description]")?.content'
 
 
 def main() -> None:
@@ -43,10 +47,15 @@ def main() -> None:
         browser.resize(WIDTH)
         browser.open(arguments.page.resolve())
         screenshot = io.BytesIO(browser.screenshot())
+        description = browser.evaluate(_DESCRIPTION)
+    notes = PngImagePlugin.PngInfo()
+    if description is not None:
+        notes.add_text('Description', description)
     with Image.open(screenshot) as picture:
         picture.convert('RGB').quantize(
             COLOURS, Image.Quantize.MAXCOVERAGE,
-            dither=Image.Dither.NONE).save(arguments.picture, optimize=True)
+            dither=Image.Dither.NONE).save(
+                arguments.picture, optimize=True, pnginfo=notes)
     print(f'{arguments.picture}: {arguments.picture.stat().st_size} bytes')
 
 

@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -146,7 +147,8 @@ class Prometheus(fixtures.Fixture):
         return self.ask('query', query=expression)['result']
 
 
-class PrometheusTest(test_conductor_program.ProgramTestCase):
+class PrometheusTestCase(test_conductor_program.ProgramTestCase):
+    """gpgpu-conductor with metrics, and callers of each kind."""
 
     def setUp(self):
         require_programs(self, 'prometheus')
@@ -184,12 +186,13 @@ class PrometheusTest(test_conductor_program.ProgramTestCase):
             ADMIN, origin=self.origin, request=base.ConductorTestCase.request(
                 self, count, instance))
 
-    def clean(self, passed):
+    def clean(self, passed, seconds=0):
         [task, *_] = self.host.clean_tasks(ADMIN, host='h1')
         attempt = {'device_uuid': task.device_uuid,
                    'attempt': str(uuid.uuid4())}
         self.host.clean_started(
             ADMIN, origin=self.origin, token=task.token, **attempt)
+        time.sleep(seconds)
         if passed is None:
             self.host.clean_postponed(
                 ADMIN, origin=self.origin, reason='no program', **attempt)
@@ -199,6 +202,9 @@ class PrometheusTest(test_conductor_program.ProgramTestCase):
                 results=cleaned.results(task.steps) if passed
                 else cleaned.failed('looked at'), driver_capacities=None,
                 **attempt)
+
+
+class PrometheusTest(PrometheusTestCase):
 
     def use(self):
         """Let a conductor do what it counts."""

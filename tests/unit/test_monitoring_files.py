@@ -11,6 +11,7 @@
 #    under the License.
 """The metrics in the rules, the dashboard and the docs are the conductor's."""
 
+import json
 import re
 
 from oslotest import base
@@ -21,11 +22,13 @@ from gpgpu_plugin.conductor import monitoring
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.rpc import arrival
+from tests.fixtures import dashboard_page
 from tests.fixtures import metric_families
 from tests.fixtures import monitoring_files
 from tests.unit import test_meta
 
 PAGE = 'admin/monitoring.rst'
+PICTURE = 'doc/source/images/dashboard.png'
 
 
 def shown():
@@ -120,6 +123,70 @@ class AlertsTest(base.BaseTestCase):
                      if option.dest == 'session_timeout']
         self.assertEqual(15 * 60, default)
         self.assertTrue(rule['expr'].endswith(f'> {default}'))
+
+
+def answers():
+    """Return one series for each query of the dashboard."""
+    return {target['expr']: [{
+        'metric': {'state': 'missing', 'host': '<h1>'},
+        **({'value': [0, '7']} if target['instant'] else
+           {'values': [[0, '0.5'], [1, '0.25'], [9, 'NaN'], [10, '1250']]})}]
+        for panel in monitoring_files.dashboard()['panels']
+        for target in panel['targets']}
+
+
+class DashboardPageTest(base.BaseTestCase):
+
+    def test_each_panel_has_title_values_and_legend(self):
+        sections = dashboard_page.render(answers()).split('<section')[1:]
+        found = {re.search('<h2>(.+?)</h2>', section)[1]: section
+                 for section in sections}
+        self.assertEqual([panel['title'] for panel in
+                          monitoring_files.dashboard()['panels']],
+                         list(found))
+        self.assertIn('<b>7</b>silent', found['Hosts'])
+        self.assertIn('<td>missing</td><td>&lt;h1&gt;</td><td>7</td>',
+                      found['GPUs that need an operator'])
+        self.assertIn('missing: 1,250<', found['Devices by state'])
+        self.assertIn('granted: 1,250 ops/s<', found['Claims'])
+        self.assertIn('half: 1,250 s<', found['Duration of cleanings'])
+        self.assertIn(' per hour: 1,250<', found['Cleanings'])
+
+    def test_line_has_a_gap_where_no_value_is(self):
+        page = dashboard_page.render(answers())
+        self.assertEqual({'MLM'}, {
+            re.sub('[^ML]', '', path)
+            for path in re.findall(' d="(.+?)"', page)})
+
+    def test_stacked_lines_are_on_top_of_each_other(self):
+        one = dashboard_page.Line(legend='a', points={0: 2, 1: 3})
+        two = dashboard_page.Line(legend='b', points={1: 4})
+        self.assertEqual([{0: 2, 1: 3}, {1: 7}], [
+            line.points for line in dashboard_page._stacked([one, two])])
+
+    def test_numbers_have_the_units_of_the_panels(self):
+        for unit, expected in (
+                ('s', '50 ms'), ('percentunit', '5%'), ('ops', '0.05 ops/s'),
+                ('short', '0.05')):
+            self.assertEqual(expected, dashboard_page.number(0.05, unit))
+        for panel in monitoring_files.dashboard()['panels']:
+            dashboard_page.number(1, panel['fieldConfig']['defaults']['unit'])
+
+    def test_picture_is_of_these_panels(self):
+        """``tox -e picture`` makes another picture."""
+        picture = (test_meta.TOP / PICTURE).read_bytes()
+        place, texts = 8, {}
+        while place < len(picture):
+            size = int.from_bytes(picture[place:place + 4])
+            if picture[place + 4:place + 8] == b'tEXt':
+                name, _, text = picture[
+                    place + 8:place + 8 + size].partition(b'\0')
+                texts[name] = text
+            place += size + 12
+        self.assertEqual(dashboard_page.panels(),
+                         json.loads(texts[b'Description']))
+        self.assertLess(len(picture), 200_000)
+        self.assertIn('../images/dashboard.png', test_meta.doc(PAGE))
 
 
 class DashboardTest(base.BaseTestCase):
