@@ -25,10 +25,12 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.gpu_map import mark
 from gpgpu_plugin.gpu_map import page
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.gpu_map import tree
+from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import conductor_api
 
 
@@ -48,17 +50,23 @@ class Map(reach.Command, command.Command):
             default=str(mark.Aspect.STATE),
             help='what letters and colours stand for (default: %(default)s); '
                  'the page has a switch for it')
+        parser.add_argument(
+            '--no-history', dest='history', action='store_false',
+            help=f'do not read and draw how many GPUs were in use in the '
+                 f'last {history.HOURS} hours')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         if parsed_args.html is not None:
             check_writable(parsed_args.html)
         gpu_map = read(
-            self.api, host=parsed_args.host, variant=parsed_args.variant)
+            self.api, host=parsed_args.host, variant=parsed_args.variant,
+            with_history=parsed_args.history)
         out, aspect = self.app.stdout, mark.Aspect(parsed_args.by)
         if parsed_args.html is None:
             out.write(text.render(
-                gpu_map, aspect, colours=wants_colours(out)))
+                gpu_map, aspect, colours=wants_colours(out),
+                levels=levels(out)))
             return
         write(parsed_args.html, page.render(gpu_map, aspect))
         out.write(f'{text.counted(len(gpu_map.gpus), "GPU")} of '
@@ -67,7 +75,7 @@ class Map(reach.Command, command.Command):
 
 
 def read(api: conductor_api.ConductorAPI, *, host: str | None,
-         variant: str | None) -> tree.GPUMap:
+         variant: str | None, with_history: bool = True) -> tree.GPUMap:
     """Return the map of what the conductor lists now.
 
     The lists come in pages, so that the cloud may change between two of them.
@@ -80,9 +88,14 @@ def read(api: conductor_api.ConductorAPI, *, host: str | None,
              else (api.host_show(context, host),))
     # First, as it refuses an unknown variant.
     types = api.vgpu_type_list(context, host=host, variant=variant)
+    devices = api.device_list(context, host=host, variant=variant)
     return tree.build(
-        hosts=hosts, types=types,
-        devices=api.device_list(context, host=host, variant=variant),
+        hosts=hosts, types=types, devices=devices,
+        in_use=history.in_use(
+            api.usage_list(context, usage_obj.UsageQuery(
+                host=host, variant=variant,
+                since=history.since(drawn_at).replace(tzinfo=None))),
+            devices, drawn_at) if with_history else None,
         drawn_at=drawn_at.strftime('%Y-%m-%dT%H:%M:%SZ'),
         scope=_scope(host, variant), empty_hosts=variant is None)
 
@@ -99,6 +112,15 @@ def wants_colours(out: typing.TextIO) -> bool:
     """
     return (out.isatty() and not os.environ.get('NO_COLOR')
             and os.environ.get('TERM') != 'dumb')
+
+
+def levels(out: typing.TextIO) -> str:
+    """Return the characters of a history that a stream can show."""
+    try:
+        text.BLOCKS.encode(out.encoding or 'utf-8')
+    except UnicodeEncodeError:
+        return text.DIGITS
+    return text.BLOCKS
 
 
 def check_writable(path: pathlib.Path) -> None:

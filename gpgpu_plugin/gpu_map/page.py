@@ -27,6 +27,7 @@ from collections.abc import Mapping
 
 import jinja2
 
+from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.gpu_map import mark as mark_mod
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.gpu_map import tree
@@ -103,6 +104,7 @@ def render(gpu_map: tree.GPUMap, aspect: _Aspect) -> str:
         owner_symbol=painter.owner_symbol,
         bars=list(map(_bar, gpu_map.capacities)), numbers=_NUMBERS,
         states=_states, style=style, style_hash=_hash(style),
+        sparkline=_sparkline, hours=history.HOURS,
         is_open=len(gpu_map.hosts) <= OPEN_HOSTS)
 
 
@@ -111,6 +113,13 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader('gpgpu_plugin.gpu_map', ''),
         autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined)
+
+
+def _sparkline(host: tree.Host) -> str:
+    """Return the points of a line of one unit an hour, eight units high."""
+    return ' '.join(
+        f'{hour},{round(8 - 8 * number / host.most, 1):g}'
+        for hour, number in enumerate(host.in_use))
 
 
 def _hash(style: str) -> str:

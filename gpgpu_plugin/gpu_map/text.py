@@ -17,11 +17,16 @@ import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
 
+from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.gpu_map import mark as mark_mod
 from gpgpu_plugin.gpu_map import tree
 
 _OTHER = mark_mod.Mark(symbol='+', colour=mark_mod.GREY, text='others')
 """Mark of all owners or types that have more than one letter."""
+
+BLOCKS = '.\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588'
+DIGITS = '.12345678'
+"""Levels of a history: none of the GPUs to all of them."""
 
 
 ILL = '!'
@@ -29,30 +34,49 @@ ILL = '!'
 
 
 def render(gpu_map: tree.GPUMap, aspect: mark_mod.Aspect, *,
-           colours: bool) -> str:
-    """Return the map as text, with one line for each host."""
-    drawing = _Drawing(mark_mod.Marks(gpu_map), aspect, colours=colours)
+           colours: bool, levels: str = BLOCKS) -> str:
+    """Return the map as text, with one line for each host.
+
+    :param levels: BLOCKS or, for a terminal without them, DIGITS
+    """
+    drawing = _Drawing(mark_mod.Marks(gpu_map), aspect, colours=colours,
+                       levels=levels)
     return '\n'.join(drawing.lines(gpu_map)) + '\n'
 
 
 class _Drawing:
     def __init__(self, marks: mark_mod.Marks, aspect: mark_mod.Aspect, *,
-                 colours: bool) -> None:
+                 colours: bool, levels: str) -> None:
         self._marks = marks
         self._aspect = aspect
         self._colours = colours
+        self._levels = levels
 
     def lines(self, gpu_map: tree.GPUMap) -> Iterator[str]:
         yield (f'{gpu_map.scope}, {gpu_map.drawn_at}: '
                f'{counted(len(gpu_map.hosts), "host")}, '
                f'{counted(len(gpu_map.gpus), "GPU")}, by {self._aspect}')
         yield from self._legend(gpu_map.gpus)
+        if any(host.in_use for host in gpu_map.hosts):
+            yield (f'  {self._levels[1]}..{self._levels[-1]} behind a host: '
+                   f'GPUs in use in the last {history.HOURS} hours, '
+                   f'{self._levels[-1]} is all')
         yield ''
         width = max((len(host.name) for host in gpu_map.hosts), default=0)
         for host in gpu_map.hosts:
             nodes = '  '.join(map(self._numa_node, host.numa_nodes))
-            yield f'{host.name:<{width}}  {nodes or "no GPU"}' + (
-                f'  silent since {host.heard_at}' if host.is_silent else '')
+            silent = f'  silent since {host.heard_at}' * host.is_silent
+            yield (f'{host.name:<{width}}  {nodes or "no GPU"}'
+                   f'{self._history(host)}{silent}')
+
+    def _history(self, host: tree.Host) -> str:
+        if not host.in_use or not host.most:
+            return ''
+        # Only none is level 0, and only all of them the last one.
+        highest = len(self._levels) - 1
+        return '  ' + ''.join(
+            self._levels[0 if not number else max(
+                1, number * highest // host.most)] for number in host.in_use)
 
     def _legend(self, gpus: Iterable[tree.GPU]) -> Iterator[str]:
         others = 0

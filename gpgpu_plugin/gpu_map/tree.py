@@ -23,6 +23,7 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import cloud_capacity
 
@@ -32,6 +33,8 @@ NO_VARIANT = 'no variant'
 NO_TYPE = 'unknown type'
 ILL = (health.Health.FAILED, health.Health.DEGRADED)
 """Values of health that a map marks, the worst one first."""
+UNUSED = (0,) * history.HOURS
+"""History of a host of which no GPU was in use."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,8 @@ class Host:
     :ivar heard_at: when its nova-compute last called, ISO 8601, UTC
     :ivar problems: what its last scan could not read
     :ivar is_silent: its nova-compute has not called for long
+    :ivar in_use: number of GPUs in use, the oldest first and now last; empty:
+        not asked for
     """
 
     name: str
@@ -115,12 +120,20 @@ class Host:
     is_silent: bool
     problems: tuple[str, ...]
     numa_nodes: tuple[NUMANode, ...]
+    in_use: tuple[int, ...] = ()
 
     @property
     def gpus(self) -> list[GPU]:
         """Return all GPUs of the host."""
         return [gpu for node in self.numa_nodes for bridge in node.bridges
                 for gpu in bridge.gpus]
+
+    @property
+    def most(self) -> int:
+        """Return how many GPUs can be in use, or were, if they were more."""
+        managed = [gpu for gpu in self.gpus
+                   if gpu.state != device_rules.UNMANAGED]
+        return max(len(managed), *self.in_use, 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,10 +161,12 @@ _Shares = Mapping[tuple[str, str | None, str | None], int]
 def build(*, hosts: Iterable[admin.HostInfo],
           devices: Iterable[admin.DeviceInfo],
           types: Sequence[admin.VGPUTypeInfo], drawn_at: str,
-          scope: str, empty_hosts: bool) -> GPUMap:
+          scope: str, empty_hosts: bool,
+          in_use: Mapping[str, tuple[int, ...]] | None = None) -> GPUMap:
     """Return the map of what the conductor listed.
 
     :param empty_hosts: draw hosts without a GPU, too
+    :param in_use: history.in_use(); None: without history
     """
     by_host: dict[str, list[admin.DeviceInfo]] = {}
     for device in devices:
@@ -162,7 +177,8 @@ def build(*, hosts: Iterable[admin.HostInfo],
     return GPUMap(
         drawn_at=drawn_at, scope=scope,
         hosts=tuple(
-            _host(info, by_host.get(info.host, ()), shares)
+            _host(info, by_host.get(info.host, ()), shares,
+                  () if in_use is None else in_use.get(info.host, UNUSED))
             for info in hosts if empty_hosts or info.host in by_host),
         # A type that is enabled nowhere, and that nobody has, offers nothing.
         capacities=tuple(
@@ -171,7 +187,7 @@ def build(*, hosts: Iterable[admin.HostInfo],
 
 
 def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
-          shares: _Shares) -> Host:
+          shares: _Shares, in_use: tuple[int, ...]) -> Host:
     children = _by_gpu(devices)
     inside = {child.uuid for its in children.values() for child in its}
     roots = sorted((device for device in devices
@@ -179,7 +195,7 @@ def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
     return Host(
         name=info.host, heard_at=info.heard_at,
         is_silent=info.host_state == host_state.HostState.SILENT,
-        problems=info.problems,
+        problems=info.problems, in_use=in_use,
         numa_nodes=tuple(
             NUMANode(number=None if number < 0 else number, bridges=tuple(
                 Bridge(name=name, gpus=tuple(

@@ -18,6 +18,7 @@ import re
 
 import fixtures
 
+from gpgpu_plugin.gpu_map import history
 from tests.fixtures import cloud
 from tests.functional import test_vgpus
 
@@ -46,13 +47,19 @@ class MapTest(test_vgpus.VGPUViews, cloud.GpuCloud):
         project = whole['tenant_id']
         shown = self.manage('map')
         # Unmanaged: the display of the server itself.
-        self.assertIn('gpu1  N0[U AA FF]  N1[FF FF]\n', shown)
+        # Two of eight GPUs are in use, and one of two, since just now.
+        hours = '.' * (history.HOURS - 1)
+        self.assertIn(
+            f'gpu1  N0[U AA FF]  N1[FF FF]  {hours}\u2582\n', shown)
         self.assertRegex(shown, r'(?m)^gpu2  (N0\[A\(A\)\]  N1\[F\]'
-                                r'|N0\[F\]  N1\[A\(A\)\])$')
+                                r'|N0\[F\]  N1\[A\(A\)\])'
+                                rf'  {re.escape(hours)}\u2584$')
         # A GPU whose vGPUs belong to one project counts as its GPU.
         self.assertIn(f'A {project}: 3 GPUs, 1 vGPU',
                       self.manage('map', '--by', 'owner'))
         content = self.page()
+        self.assertIn('GPUs in use in the last 24 hours: at least 0, at most '
+                      '2, now 2 of 8', content)
         self.assertEqual(
             2, content.count(f'assigned, project A {whole["id"]}'))
         self.assertIn(f'T4-4Q, assigned, project A {shared["id"]}', content)

@@ -28,6 +28,7 @@ from tests.fixtures import gpu_maps
 from tests.fixtures import patience
 from tests.fixtures import services
 
+IN_USE = (*(0,) * 20, 1, 3, 2, 4)
 BACKGROUND = ('getComputedStyle(document.querySelector("{}"), "::before")'
               '.backgroundColor')
 LETTER = 'getComputedStyle(document.querySelector("{}"), "::before").content'
@@ -91,7 +92,8 @@ class MapPageTest(base.BaseTestCase):
         file = pathlib.Path(
             self.useFixture(fixtures.TempDir()).path, 'map.html')
         file.write_text(page.render(
-            gpu_maps.build(devices or gpu_maps.small_cloud()),
+            gpu_maps.build(devices or gpu_maps.small_cloud(),
+                           in_use={'h1': IN_USE}),
             mark.Aspect.STATE), encoding='utf-8')
         self.browser.open(file)
 
@@ -210,7 +212,27 @@ class MapPageTest(base.BaseTestCase):
         self.wait_spoken('heading', {
             'GPU map', 'Legend', 'Capacity', 'Hosts', 'h1', 'h2',
             'NUMA node 0', 'switch 0000:20:01.0/00.0'})
-        self.assertEqual([], self.spoken('image'))
+        self.assertEqual([f'GPUs in use in the last 24 hours: {numbers}'
+                          for numbers in ('at least 0, at most 4, now 4 of 8',
+                                          'at least 0, at most 0, now 0 of 3')
+                          ], self.spoken('image'))
+
+    def test_history_is_a_line_within_its_picture(self) -> None:
+        self.show()
+        line, frame = (self.browser.evaluate(
+            'JSON.parse(JSON.stringify(document.querySelector'
+            f'(".history{part}").getBoundingClientRect()))')
+            for part in (' polyline', ''))
+        self.assertGreater(line['width'], 100)
+        # Half of the GPUs are in use at most.
+        self.assertGreater(line['height'], 6)
+        for edge in ('left', 'top'):
+            self.assertGreaterEqual(line[edge], frame[edge])
+        for edge in ('right', 'bottom'):
+            self.assertLessEqual(line[edge], frame[edge])
+        self.assertEqual('none', self.browser.evaluate(
+            'getComputedStyle(document.querySelector(".history polyline"))'
+            '.fill'))
 
     def test_host_is_opened_by_keyboard(self) -> None:
         hosts = [f'h{number}' for number in range(page.OPEN_HOSTS + 1)]
@@ -218,8 +240,9 @@ class MapPageTest(base.BaseTestCase):
         is_open = 'document.querySelector("details").open'
         self.assertFalse(self.browser.evaluate(is_open))
         self.wait_spoken('DisclosureTriangle', {
-            f'{host} 1 available nova-compute called at 2026-11-24T12:00:00Z'
-            for host in hosts})
+            f'{host} 1 available GPUs in use in the last 24 hours: at least '
+            f'0, at most 0, now 0 of 1 nova-compute called at '
+            f'2026-11-24T12:00:00Z' for host in hosts if host != 'h1'})
         self.browser.evaluate('document.querySelector("summary").focus()')
         self.browser.press('Enter', 13, '\r')
         self.assertTrue(self.browser.evaluate(is_open))

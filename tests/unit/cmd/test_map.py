@@ -15,10 +15,13 @@ import io
 import os
 import pathlib
 import uuid
+from unittest import mock
 
 import fixtures
 
 from gpgpu_plugin.cmd import map as map_cmd
+from gpgpu_plugin.gpu_map import text
+from gpgpu_plugin.rpc import conductor_api
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -41,8 +44,29 @@ class MapTest(base.CommandTestCase):
         self.report_other_host()
         lines = self.done('map').splitlines()
         self.assertIn('GPUs of all hosts', lines[0])
-        self.assertEqual(['h1  N0[A A F F]  N1[F F F F]', 'h2  N0[U]'],
-                         lines[-2:])
+        self.assertEqual(
+            [f'h1  N0[A A F F]  N1[F F F F]  {"." * 23}\u2582', 'h2  N0[U]'],
+            lines[-2:])
+
+    def test_map_has_the_history_of_each_host(self):
+        self.claim(4)
+        history = f'{"." * 23}\u2584\n'
+        self.assertIn(f'N1[F F F F]  {history}', self.done('map'))
+        self.assertIn(history, self.done('map', '--variant', 'H100'))
+        self.assertIn('N1[F F F F]\n', self.done('map', '--no-history'))
+        file = self.folder / 'map.html'
+        self.done('map', '--html', str(file))
+        self.assertIn('at least 0, at most 4, now 4 of 8</title>',
+                      file.read_text())
+
+    def test_history_takes_one_call(self):
+        for arguments, expected in (((), 1), (('--no-history',), 0),
+                                    (('--host', 'h1'), 1)):
+            with mock.patch.object(
+                    conductor_api.ConductorAPI, 'usage_list',
+                    return_value=()) as called:
+                self.done('map', *arguments)
+            self.assertEqual(expected, called.call_count)
 
     def test_map_by_owner_has_no_project_where_nobody_named_it(self):
         self.claim(1)
@@ -113,6 +137,16 @@ class Terminal(io.StringIO):
 
     def isatty(self):
         return True
+
+
+class LevelsTest(base.ConfiguredTestCase):
+
+    def test_terminal_without_blocks_gets_digits(self):
+        for encoding, levels in (('utf-8', text.BLOCKS),
+                                 ('iso-8859-1', text.DIGITS)):
+            self.assertEqual(levels, map_cmd.levels(
+                io.TextIOWrapper(io.BytesIO(), encoding=encoding)))
+        self.assertEqual(text.BLOCKS, map_cmd.levels(io.StringIO()))
 
 
 class ColoursTest(base.ConfiguredTestCase):

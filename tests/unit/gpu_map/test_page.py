@@ -23,7 +23,7 @@ from gpgpu_plugin.gpu_map import page
 from tests.fixtures import gpu_maps
 
 # Elements without an end, and those whose end HTML lets authors leave out.
-VOID = frozenset({'meta', 'input', 'br', 'rect'})
+VOID = frozenset({'meta', 'input', 'br', 'rect', 'polyline'})
 OPTIONAL = frozenset({'li', 'p', 'td', 'th', 'tr'})
 
 
@@ -64,6 +64,21 @@ def render(devices=None, aspect=mark.Aspect.STATE, **fields):
 
 
 class PageTest(base.BaseTestCase):
+
+    def test_history_is_a_line_and_a_sentence(self):
+        content = render([gpu_maps.gpu(number) for number in range(4)],
+                         in_use={'h1': (0,) * 22 + (1, 3)})
+        [line] = Reader(content).found('polyline')
+        self.assertEqual((24, '0,8 1,8', '22,6 23,2'), (
+            len(line['points'].split()), line['points'][:7],
+            line['points'][-9:]))
+        self.assertIn('<title>GPUs in use in the last 24 hours: at least 0, '
+                      'at most 3, now 3 of 4</title>', content)
+        self.assertNotIn('polyline points', render())
+
+    def test_history_of_hosts_without_gpu_is_left_out(self):
+        content = render([], hosts=[gpu_maps.host()], in_use={})
+        self.assertEqual([], Reader(content).found('polyline'))
 
     def test_elements_are_nested(self):
         reader = Reader(render())

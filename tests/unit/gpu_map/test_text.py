@@ -84,6 +84,29 @@ class TextTest(base.BaseTestCase):
         self.assertNotIn('silent', render(
             [], hosts=[gpu_maps.host(host_state='up')]))
 
+    def test_history_is_a_level_for_each_hour(self):
+        devices = [gpu_maps.gpu(number) for number in range(4)]
+        fields = {'in_use': {'h1': (0,) * 19 + (1, 2, 3, 4, 4)}}
+        shown = render(devices, **fields)
+        self.assertIn(
+            '  \u2581..\u2588 behind a host: GPUs in use in the last 24 '
+            'hours, \u2588 is all\n', shown)
+        self.assertIn('h1  N0[FF FF]  ...................'
+                      '\u2582\u2584\u2586\u2588\u2588\n', shown)
+        self.assertIn('  ...................24688\n', text.render(
+            gpu_maps.build(devices, **fields), mark.Aspect.STATE,
+            colours=False, levels=text.DIGITS))
+
+    def test_history_of_a_host_without_managed_gpu_is_left_out(self):
+        shown = render([gpu_maps.gpu(0, 'unmanaged', variant=None)],
+                       in_use={})
+        self.assertIn('h1  N0[U]\n', shown)
+
+    def test_one_of_many_gpus_in_use_is_not_none(self):
+        shown = render([gpu_maps.gpu(number) for number in range(16)],
+                       in_use={'h1': (0, 1, 15, 16)})
+        self.assertIn('  .\u2581\u2587\u2588\n', shown)
+
     def test_host_without_gpu_says_so(self):
         self.assertIn('h1  no GPU\n', render([], hosts=[gpu_maps.host()]))
 
