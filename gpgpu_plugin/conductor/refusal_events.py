@@ -93,18 +93,21 @@ class RefusalEvents:
     def denied(self, by: author.Author, request: claim_obj.ClaimRequest,
                denied: exception.ClaimDenied) -> None:
         """Have it recorded that a claim was denied."""
+        row = event_db.denied(by, request, denied.reason,
+                              str(denied.kwargs.get('detail')))
         self._repeatable(
-            (request.instance_uuid, request.host, denied.reason),
-            event_db.denied(by, request, denied.reason,
-                            str(denied.kwargs.get('detail'))))
+            (request.instance_uuid, request.host, denied.reason), row,
+            notification_db.denied(row))
 
     def no_candidate(self, by: author.Author, instance_uuid: str,
                      project_id: str | None, detail: str) -> None:
         """Have it recorded that Placement had no candidate for GPUs."""
         row = event_db.no_candidate(by, instance_uuid, project_id, detail)
-        self._repeatable((instance_uuid, '', str(row['kind'])), row)
+        self._repeatable((instance_uuid, '', str(row['kind'])), row,
+                         notification_db.no_candidate(row))
 
-    def _repeatable(self, key: _Key, row: event_db.Row) -> None:
+    def _repeatable(self, key: _Key, row: event_db.Row,
+                    payload: notification_obj.RefusalPayload) -> None:
         """Have a refusal recorded; equal ones within a minute are counted.
 
         :param key: what equal refusals have in common
@@ -117,8 +120,7 @@ class RefusalEvents:
                     self._repeated.append(found)
             elif len(self._waiting) < _LIMIT:
                 self._remember(key, _Refusal(
-                    row=row, payload=notification_db.denied(row),
-                    at=self._clock()))
+                    row=row, payload=payload, at=self._clock()))
 
     def _remember(self, key: _Key, refusal: _Refusal) -> None:
         self._waiting.append(refusal)

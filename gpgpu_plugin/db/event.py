@@ -34,6 +34,7 @@ from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import event
+from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import scheduling
@@ -119,7 +120,7 @@ def no_candidate(by: author.Author, instance_uuid: str,
     return _values(by, 'no_candidate', None, detail) | {
         'instance_uuid': instance_uuid[:_UUID],
         'project_id': project_id and project_id[:_LONGEST],
-        'reason': 'no_candidate'}
+        'reason': notification.NO_CANDIDATE}
 
 
 def has_refusal(session: orm.Session, instance_uuid: str,

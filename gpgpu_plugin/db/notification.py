@@ -172,6 +172,16 @@ def denied(event: _Row) -> objects.RefusalPayload:
         hosts_refused={event['reason']: 1}, hosts_left=None)
 
 
+def no_candidate(event: _Row) -> objects.RefusalPayload:
+    """Return the payload for a request without a candidate in Placement.
+
+    :param event: as for ``denied``
+    """
+    return objects.RefusalPayload(
+        **_refusal(event), refused_by='placement', hosts_refused={},
+        hosts_left=0)
+
+
 def filtered(event: _Row, refusal: scheduling.FilterRefusal,
              ) -> objects.RefusalPayload:
     """Return the payload for a decision in which a filter refused hosts.
@@ -193,5 +203,6 @@ def refused(session: orm.Session,
             refusals: Iterable[objects.RefusalPayload]) -> None:
     """Notify of refusals."""
     outbox.add(session, [
-        (notification.of_refusal(refusal.hosts_refused, refusal.hosts_left),
+        (notification.of_refusal(
+            {refusal.reason, *refusal.hosts_refused}, refusal.hosts_left),
          refusal) for refusal in refusals])

@@ -64,8 +64,12 @@ PRIORITIES: Mapping[EventType, Priority] = types.MappingProxyType({
 })
 """Priority of each type."""
 
+NO_CANDIDATE = 'no_candidate'
+"""Reason of a request for which Placement had no candidate."""
+
 _NO_CAPACITY = frozenset({
-    request.Reason.NOT_ENOUGH_AVAILABLE, request.Reason.DRIVER_HAS_NO_ROOM})
+    request.Reason.NOT_ENOUGH_AVAILABLE, request.Reason.DRIVER_HAS_NO_ROOM,
+    NO_CANDIDATE})
 
 
 def of_state(before: str, after: str) -> EventType:

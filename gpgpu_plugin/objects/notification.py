@@ -123,10 +123,12 @@ class DevicePayload(Payload):
 class RefusalPayload(Payload):
     """A request of an instance that hosts were refused for.
 
-    :ivar refused_by: ``gpgpu-conductor`` or the name of a scheduler filter
-    :ivar host: None: a filter refused several at once
+    :ivar refused_by: ``gpgpu-conductor``, ``placement``, or the name of a
+        scheduler filter
+    :ivar host: None: several were refused at once
     :ivar reason: the most frequent one
-    :ivar hosts_refused: number of hosts by the name of the reason
+    :ivar hosts_refused: number of hosts by the name of the reason; empty:
+        Placement had no candidate, and does not say why
     :ivar hosts_left: number of hosts that were not refused; None: not known
     :ivar detail: the numbers in words
     """

@@ -74,7 +74,7 @@ def is_here(instance_uuid: str, host: str) -> bool:
 
     An evacuated instance is elsewhere, also while its guest is still here.
     """
-    location = _location(instance_uuid)
+    location = location_of(instance_uuid)
     return location is not None and location.host == host
 
 

@@ -18,7 +18,7 @@ import time
 from oslo_db import exception as db_exc
 
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.db.migrations.versions import v0029_indexes_of_history
+from gpgpu_plugin.db.migrations.versions import v0021_indexes_of_history
 from tests.fixtures import patience
 from tests.functional_db import test_database
 from tests.unit.conductor import base
@@ -53,7 +53,7 @@ class PostgreSQLIndexes(test_database.PostgreSQLMixin,
                 connection.exec_driver_sql(f'DROP INDEX {name}')
             connection.exec_driver_sql(
                 'UPDATE alembic_version SET version_num = '
-                f"'{v0029_indexes_of_history.down_revision}'")
+                f"'{v0021_indexes_of_history.down_revision}'")
 
     def valid(self):
         """Return the names of the valid indexes of the migration."""
@@ -62,7 +62,7 @@ class PostgreSQLIndexes(test_database.PostgreSQLMixin,
                 'SELECT indexrelid::regclass::text FROM pg_index '
                 'WHERE indisvalid ORDER BY 1').scalars().all()
         wanted = {f'ix_{table}_{"_".join(columns)}' for table, columns
-                  in v0029_indexes_of_history.INDEXES}
+                  in v0021_indexes_of_history.INDEXES}
         return [name for name in names if name in wanted]
 
     @contextlib.contextmanager

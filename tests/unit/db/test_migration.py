@@ -374,7 +374,7 @@ class MigrationMixin:
 
     def test_policy_that_was_set_before_variants_had_one_stays(self):
         database.empty(self.db.engine)
-        migration.sync(self.db.engine, '0018')
+        migration.sync(self.db.engine, '0022')
         with self.db.engine.begin() as connection:
             insert_host(connection)
             for number, policy in ((1, 'depth_first'), (2, 'breadth_first')):

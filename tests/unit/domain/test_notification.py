@@ -41,7 +41,8 @@ class OfRefusalTest(base.BaseTestCase):
 
     def test_no_host_with_capacity_left_is_no_capacity(self):
         for reasons in (['not_enough_available'], ['driver_has_no_room'],
-                        ['host_draining', 'not_enough_available']):
+                        ['host_draining', 'not_enough_available'],
+                        ['no_candidate']):
             self.assertIs(_Type.REQUEST_NO_CAPACITY,
                           notification.of_refusal(reasons, 0))
 

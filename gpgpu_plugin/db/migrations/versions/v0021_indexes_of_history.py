@@ -9,20 +9,27 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Health of devices, and the errors that their hosts counted."""
+"""Indexes of usages and events, built while claims go on.
 
-import sqlalchemy as sa
+Apart from the columns: each is built outside of a transaction on PostgreSQL.
+"""
 
 from gpgpu_plugin.db import ddl
 
 revision = '0021'
-down_revision = '0018'
+down_revision = '0020'
 branch_labels = None
 depends_on = None
 
+# Events without the time: the rows of each list are in the order of ids.
+INDEXES = (
+    ('usages', ['host', 'ended_at']), ('usages', ['ended_at']),
+    ('usages', ['instance_uuid']), ('usages', ['exported_at', 'ended_at']),
+    ('events', ['host', 'id']), ('events', ['kind', 'id']),
+    ('events', ['project_id', 'id']), ('events', ['request_id']))
+
 
 def upgrade() -> None:
-    for column in (sa.Column('health', sa.String(16)),
-                   sa.Column('health_reason', sa.Text()),
-                   sa.Column('errors', sa.Text())):
-        ddl.add_column('devices', column)
+    for table, columns in INDEXES:
+        ddl.create_index_online(
+            f'ix_{table}_{"_".join(columns)}', table, columns)

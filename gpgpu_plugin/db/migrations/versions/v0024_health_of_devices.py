@@ -9,17 +9,20 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Assigned devices that are quarantined when their assignment ends."""
+"""Health of devices, and the errors that their hosts counted."""
 
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0023'
-down_revision = '0018'
+revision = '0024'
+down_revision = '0023'
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    ddl.add_column('devices', sa.Column('withdrawn', sa.Text(), nullable=True))
+    for column in (sa.Column('health', sa.String(16)),
+                   sa.Column('health_reason', sa.Text()),
+                   sa.Column('errors', sa.Text())):
+        ddl.add_column('devices', column)

@@ -9,27 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Indexes of usages and events, built while claims go on.
+"""Add to hosts the version of their gpgpu_plugin."""
 
-Apart from the columns: each is built outside of a transaction on PostgreSQL.
-"""
+import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0029'
-down_revision = '0028'
+revision = '0022'
+down_revision = '0021'
 branch_labels = None
 depends_on = None
 
-# Events without the time: the rows of each list are in the order of ids.
-INDEXES = (
-    ('usages', ['host', 'ended_at']), ('usages', ['ended_at']),
-    ('usages', ['instance_uuid']), ('usages', ['exported_at', 'ended_at']),
-    ('events', ['host', 'id']), ('events', ['kind', 'id']),
-    ('events', ['project_id', 'id']), ('events', ['request_id']))
-
 
 def upgrade() -> None:
-    for table, columns in INDEXES:
-        ddl.create_index_online(
-            f'ix_{table}_{"_".join(columns)}', table, columns)
+    ddl.add_column('hosts', sa.Column('plugin_version', sa.String(64)))

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0024'
-down_revision = '0023'
+revision = '0026'
+down_revision = '0025'
 branch_labels = None
 depends_on = None
 

@@ -9,17 +9,17 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Add to hosts the version of their gpgpu_plugin."""
+"""Assigned devices that are quarantined when their assignment ends."""
 
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0030'
-down_revision = '0029'
+revision = '0025'
+down_revision = '0024'
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    ddl.add_column('hosts', sa.Column('plugin_version', sa.String(64)))
+    ddl.add_column('devices', sa.Column('withdrawn', sa.Text(), nullable=True))

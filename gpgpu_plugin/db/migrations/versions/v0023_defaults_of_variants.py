@@ -16,8 +16,8 @@ from alembic import op
 
 from gpgpu_plugin.db import ddl
 
-revision = '0025'
-down_revision = '0018'
+revision = '0023'
+down_revision = '0022'
 branch_labels = None
 depends_on = None
 

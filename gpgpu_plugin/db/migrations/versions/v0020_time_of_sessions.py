@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0028'
-down_revision = '0018'
+revision = '0020'
+down_revision = '0019'
 branch_labels = None
 depends_on = None
 
