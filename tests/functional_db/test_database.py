@@ -91,7 +91,10 @@ class PostgreSQLMixin:
         super().setUp()
 
     def database(self):
-        return database.ServerDatabase(self.conf, self.server)
+        if self.changes_schema:
+            return database.ServerDatabase(
+            self.conf, self.server, content=self.content)
+        return database.ReusedDatabase(self.conf, self.server, self.content)
 
 
 class MariaDBMixin(PostgreSQLMixin):

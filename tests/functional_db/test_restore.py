@@ -204,7 +204,8 @@ class ServerMixin(RestoreMixin):
         super().setUp()
 
     def database(self):
-        return database.ServerDatabase(self.conf, self.server)
+        return database.ServerDatabase(
+            self.conf, self.server, content=self.content)
 
     @property
     def url(self):

@@ -67,7 +67,8 @@ class TwoConductorsCase(base.ConductorTestCase):
             self.conf, self.transport(services.RABBITMQ))
 
     def database(self):
-        self.made = database.ServerDatabase(self.conf, self.server)
+        self.made = database.ServerDatabase(
+            self.conf, self.server, content=self.content)
         return self.made
 
     def first_database(self):

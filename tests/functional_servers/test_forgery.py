@@ -66,7 +66,8 @@ _OWN_NOTES = ('executed_calls',)
 class ForgeryTest(base.ConductorTestCase):
 
     def database(self):
-        return database.ServerDatabase(self.conf, services.POSTGRESQL)
+        return database.ServerDatabase(
+            self.conf, services.POSTGRESQL, content=self.content)
 
     def setUp(self):
         services.require(self, services.POSTGRESQL, services.RABBITMQ)

@@ -74,7 +74,8 @@ class LateClaimsMixin:
         self.start_host()
 
     def database(self):
-        return database.ServerDatabase(self.conf, self.server)
+        return database.ServerDatabase(
+            self.conf, self.server, content=self.content)
 
     def new_transport(self):
         transport = rpc_transport.get_transport(self.conf)

@@ -41,7 +41,8 @@ class PostgreSQLTest(base.ConductorTestCase):
         self.limited = self.limit(5)
 
     def database(self):
-        self.made = database.ServerDatabase(self.conf, self.server)
+        self.made = database.ServerDatabase(
+            self.conf, self.server, content=self.content)
         return self.made
 
     def limit(self, caller):

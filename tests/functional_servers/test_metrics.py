@@ -298,7 +298,8 @@ class HangingCallsTest(base.ConductorTestCase):
             self.conf.set_override(name, value, 'gpgpu')
 
     def database(self):
-        self.made = database.ServerDatabase(self.conf, services.POSTGRESQL)
+        self.made = database.ServerDatabase(
+            self.conf, services.POSTGRESQL, content=self.content)
         return self.made
 
     def serve(self):

@@ -13,6 +13,7 @@
 
 import contextlib
 import dataclasses
+import time
 import uuid
 
 import sqlalchemy as sa
@@ -20,9 +21,12 @@ from oslotest import base
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
@@ -63,23 +67,71 @@ def scan(functions, host='h1', node_uuid=NODE, **fields):
 EIGHT = tuple(function(number) for number in range(8))
 
 
+class Content:
+    """The rows that a test begins with: a host, and a variant.
+
+    :param functions: those that the host has reported; none: no host
+    :param variant: gpgpu_plugin.objects.admin.VariantInfo, or None
+    :param types: names of vGPU types of the variant that are enabled
+    """
+
+    def __init__(self, functions, variant, types=()):
+        self.functions = functions
+        self.variant = variant
+        self.types = types
+        # Facts of functions have no hash; those of a class stay.
+        self.key = (id(functions), repr(variant), types)
+
+    def __eq__(self, other):
+        return isinstance(other, Content) and self.key == other.key
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __call__(self, db):
+        if self.variant:
+            variant_admin.create(db, self.variant)
+        if self.functions:
+            hosts.store(db, scan(self.functions))
+        for name in self.types:
+            vgpu_type_admin.set_enabled(
+                db, self.variant.name, name, None, enabled=True,
+                caller=variant_changes.PATIENT)
+
+
 class ConductorTestCase(base.BaseTestCase):
 
     functions = EIGHT
     variant = True
+    # Then no later test can use its database again.
+    changes_schema = False
 
     def setUp(self):
         super().setUp()
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.db = self.useFixture(self.database()).db
-        if self.variant:
-            variant_admin.create(self.db, admin.VariantInfo(
-                name='H100', vendor='10de', device='2330'))
         if self.functions:
-            hosts.store(self.db, scan(self.functions))
+            self.renew()
+
+    def renew(self):
+        """Make the host of the content, which may be minutes old, a new one.
+
+        It is silent after some minutes, and schedulers read again what changed
+        in the last ones.
+        """
+        hosts.begin(self.db, 'h1', NODE)
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).values(
+                changed_at=time.time()))
+
+    @property
+    def content(self):
+        return Content(self.functions, admin.VariantInfo(
+            name='H100', vendor='10de', device='2330')
+            if self.variant else None)
 
     def database(self):
-        return database.Database(self.conf)
+        return database.Database(self.conf, content=self.content)
 
     def report_second_host(self, functions=EIGHT):
         hosts.store(self.db, scan(

@@ -18,7 +18,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_changes
-from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -69,19 +68,13 @@ class VGPUTestCase(base.ConductorTestCase):
     variant = False
     mix_policy = 'same_type'
 
-    def setUp(self):
-        super().setUp()
-        variant_admin.create(
-            self.db,
-            admin.VariantInfo(
-                name='T4',
-                vendor='10de',
-                device='1eb8',
-                mix_policy=self.mix_policy,
-            ),
-        )
-        for name in ('T4-1Q', 'T4-4Q', 'T4-16Q'):
-            self.enable(name)
+    @property
+    def content(self):
+        return base.Content(
+            self.functions, admin.VariantInfo(
+                name='T4', vendor='10de', device='1eb8',
+                mix_policy=self.mix_policy),
+            ('T4-1Q', 'T4-4Q', 'T4-16Q'))
 
     def enable(self, name, host=None, *, enabled=True,
                caller=variant_changes.PATIENT):

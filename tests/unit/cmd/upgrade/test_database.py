@@ -30,6 +30,7 @@ class SchemaTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     functions = ()
     variant = False
+    changes_schema = True
 
     def check(self):
         return database.schema(self.db.engine)
