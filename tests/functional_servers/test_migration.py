@@ -15,7 +15,7 @@ import contextlib
 import threading
 import time
 
-from oslo_db import exception as db_exc
+import sqlalchemy as sa
 
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db.migrations.versions import v0021_indexes_of_history
@@ -105,7 +105,7 @@ class PostgreSQLIndexes(test_database.PostgreSQLMixin,
                 isolation_level='AUTOCOMMIT')
             connection.exec_driver_sql('SET statement_timeout = 200')
             self.assertRaises(
-                db_exc.DBError, connection.exec_driver_sql,
+                sa.exc.OperationalError, connection.exec_driver_sql,
                 'CREATE INDEX CONCURRENTLY ix_events_request_id ON events '
                 '(request_id)')
             connection.invalidate()
