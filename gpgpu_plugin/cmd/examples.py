@@ -35,16 +35,26 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'db restored': ('',),
     'db sync': ('',),
     'db version': ('',),
+    'device clean': ('gpu1 0000:3b:00.0',),
     'device history': ('gpu1 0000:3b:00.0 --reason',),
     'device list': (
         '--host gpu1',
         '--state quarantined -f json',
     ),
+    'device quarantine': (
+        'gpu1 0000:3b:00.0 --reason "Xid 79"',
+    ),
     'device release': ('gpu1 0000:3b:00.0',),
+    'device replace': ('gpu1 0000:3b:00.0',),
+    'device retire': ('gpu1 0000:3b:00.0',),
     'device set': ('gpu1 0000:3b:00.0 --disable',),
     'device show': (
         'gpu1 0000:3b:00.0',
         '4d1f8b6c-2a97-4e53-8c1b-7a3f60d95e02',
+    ),
+    'doctor': (
+        '',
+        '--host gpu1 --fix',
     ),
     'event list': ('--host gpu1 --from 2026-11-01 --long',),
     'flavor render': ('--variant H100 --count 2 --topology same_switch',),

@@ -14,6 +14,7 @@
 import contextlib
 import io
 import re
+import shlex
 
 from cliff import lister
 from cliff import show
@@ -58,7 +59,7 @@ class ExampleTest(base.BaseTestCase):
                     error = io.StringIO()
                     try:
                         with contextlib.redirect_stderr(error):
-                            parser.parse_args(arguments.split())
+                            parser.parse_args(shlex.split(arguments))
                     except SystemExit:
                         self.fail(error.getvalue())
 

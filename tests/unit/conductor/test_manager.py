@@ -439,7 +439,9 @@ class OperatorTest(ManagerCase):
                     'host': 'h1', 'variant': 'H100',
                     'allocation_policy': 'breadth_first'}),
                 (CONTRACT.device_list, {
-                    **everything, 'state': None, 'used_by': None}),
+                    **everything, 'state': None, 'used_by': None,
+                    'project': None, 'type': None, 'vgpu_type': None,
+                    'include_retired': False}),
                 (CONTRACT.device_show, {'device': device.uuid})):
             with self.subTest(method.__name__):
                 self.assertTrue(self.call(method, **arguments))

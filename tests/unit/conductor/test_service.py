@@ -195,7 +195,7 @@ class ServeTest(base.BaseTestCase):
         running, stopping = threading.Event(), threading.Event()
         ended = []
 
-        def host_list(*args):
+        def host_list(*args, **kwargs):
             running.set()
             stopping.wait(patience.LONG)
             ended.append('call')
