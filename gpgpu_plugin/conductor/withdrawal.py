@@ -64,9 +64,10 @@ def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
         for part in at_once:
             ledger.add(session, host, part, ledger_rules.Verdict.QUARANTINED,
                        reason=text, actor=actor)
-            device_db.transition(session, part, _Event.QUARANTINE)
+            # The notification of the transition has the reason.
             part.reason = text
             part.clean_token = part.clean_attempt = None
+            device_db.transition(session, part, _Event.QUARANTINE)
         for part in later:
             part.withdrawn = text
         record(session, host, 'quarantine', at_once, reason)

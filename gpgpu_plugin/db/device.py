@@ -338,13 +338,15 @@ def after(device: DeviceRow, event: device_rules.DeviceEvent) -> DeviceRow:
 
 
 def swap(session: orm.Session,
-         changes: Sequence[tuple[DeviceRow, DeviceRow]]) -> None:
+         changes: Sequence[tuple[DeviceRow, DeviceRow]], *,
+         by_operator: bool = False) -> None:
     """Store how devices changed, unless another writer was faster.
 
     All changes of states come through here, so it notifies of them.
 
     :param changes: each device before and after its change; it is one
         statement, however many they are
+    :param by_operator: an operator quarantines them; no cleaning failed
     :raises Conflict: another writer changed a row since it was read
     """
     if not changes:
@@ -366,7 +368,7 @@ def swap(session: orm.Session,
             kind='device', name=', '.join(
                 before.uuid for before, _ in changes),
             reason='another process changed it at the same time; try again')
-    notification_db.devices_changed(session, changes)
+    notification_db.devices_changed(session, changes, by_operator=by_operator)
 
 
 def _by_id(values: Mapping[int, object]) -> object:
@@ -387,7 +389,8 @@ def transition(session: orm.Session, device: models.Device,
     session.flush()
     before = row_of(device)
     now = after(before, event)
-    swap(session, [(before, now)])
+    swap(session, [(before, now)],
+         by_operator=event is device_rules.DeviceEvent.QUARANTINE)
     # What was written is known; reading it again would cost a round trip.
     for name in ('state', 'generation', 'vgpu_type', 'placement_id'):
         orm.attributes.set_committed_value(device, name, getattr(now, name))

@@ -56,10 +56,12 @@ CONDUCTOR = 'gpgpu-conductor'
 
 
 def devices_changed(session: orm.Session, changes: Sequence[
-        tuple[device_db.DeviceRow, device_db.DeviceRow]]) -> None:
+        tuple[device_db.DeviceRow, device_db.DeviceRow]], *,
+        by_operator: bool) -> None:
     """Notify of devices whose state changed.
 
     :param changes: each device before and after its change
+    :param by_operator: an operator quarantines them; no cleaning failed
     """
     changed = [(before, now) for before, now in changes
                if before.state != now.state]
@@ -67,7 +69,8 @@ def devices_changed(session: orm.Session, changes: Sequence[
         return
     hosts, variants = _names(session, [now for _, now in changed])
     outbox.add(session, [
-        (notification.of_state(before.state, now.state),
+        (notification.of_state(before.state, now.state,
+                               by_operator=by_operator),
          _device(session, now, hosts, variants, before.state))
         for before, now in changed])
 

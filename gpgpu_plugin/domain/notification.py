@@ -72,13 +72,15 @@ _NO_CAPACITY = frozenset({
     NO_CANDIDATE})
 
 
-def of_state(before: str, after: str) -> EventType:
-    """Return which notification a change of a device's state is."""
+def of_state(before: str, after: str, *, by_operator: bool) -> EventType:
+    """Return which notification a change of a device's state is.
+
+    :param by_operator: an operator made it, perhaps during a cleaning
+    """
     if after != device.DeviceState.QUARANTINED:
         return EventType.DEVICE_UPDATE
-    # No other event takes a device from the one state to the other.
     return (EventType.DEVICE_CLEAN_ERROR
-            if before == device.DeviceState.CLEANING
+            if before == device.DeviceState.CLEANING and not by_operator
             else EventType.DEVICE_QUARANTINE)
 
 

@@ -24,7 +24,9 @@ class OfStateTest(base.BaseTestCase):
 
     def test_only_a_failed_cleaning_is_a_cleaning_error(self):
         found = {
-            (state, event): notification.of_state(state, after)
+            (state, event): notification.of_state(
+                state, after,
+                by_operator=event is device.DeviceEvent.QUARANTINE)
             for (state, event), after in device.TRANSITIONS.items()}
         self.assertEqual(
             [(_State.CLEANING, device.DeviceEvent.CLEAN_FAILED)],

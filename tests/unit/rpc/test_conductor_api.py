@@ -106,7 +106,8 @@ class SendTest(ClientCase):
             _Sent, api.device_list, context.admin(), used_by='i1')
         self.assertEqual(
             {'host': None, 'variant': None, 'state': None, 'used_by': 'i1',
-             'limit': 1000, 'marker': None},
+             'project': None, 'type': None, 'vgpu_type': None,
+             'include_retired': False, 'limit': 1000, 'marker': None},
             sent.arguments)
 
 

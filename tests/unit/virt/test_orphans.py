@@ -57,7 +57,7 @@ class FindTest(base.BaseTestCase):
                 (liveness.Location(host='h2', task=None), False),
                 (None, False)):
             with mock.patch.object(
-                    orphans, '_location', return_value=location):
+                    orphans, 'location_of', return_value=location):
                 self.assertEqual(here, orphans.is_here('i1', 'h1'))
 
     def test_deleted_instance_uses_nothing(self):

@@ -209,7 +209,7 @@ class InitHostTest(ServiceTestCase):
     def test_nova_is_asked_which_instances_are_here(self):
         self.driver.init_host('h1')
         with fixtures.MockPatch(
-                'gpgpu_plugin.virt.orphans._location',
+                'gpgpu_plugin.virt.orphans.location_of',
                 lambda instance: liveness.Location(
                     host='h1' if instance == 'i1' else 'h2')):
             self.assertTrue(self.tracker.is_here('i1'))
