@@ -76,7 +76,7 @@ class QuietCycleTest(cloud.GpuCloud):
 
     def _configure(self) -> None:
         super()._configure()
-        # Nova's tests switch them on; a conductor then looks for those to send.
+        # Nova's tests switch them on, and a conductor then looks for some.
         self.flags(driver=[], group='oslo_messaging_notifications')
 
     def setUp(self) -> None:

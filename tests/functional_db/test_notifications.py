@@ -40,7 +40,9 @@ class PostgreSQLMixin:
         super().setUp()
 
     def database(self):
-        return database.ServerDatabase(self.conf, self.server)
+        return database.ReusedDatabase(
+            self.conf, self.server,
+            getattr(self, 'content', database.no_rows))
 
 
 class MariaDBMixin(PostgreSQLMixin):

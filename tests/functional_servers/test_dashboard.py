@@ -42,7 +42,7 @@ class DashboardTest(test_metrics.PrometheusTestCase):
         self.operator.variant_create(
             test_metrics.ADMIN, variant=admin.VariantInfo(
                 name='L40S', vendor='10de', device='26b9'))
-        self.report((*base.EIGHT, *L40S), 2)
+        self.report((*base.EIGHT, *L40S), 2, degraded=L40S[:1])
 
     def work(self):
         """Boot and delete instances, and clean what they had."""
@@ -92,7 +92,7 @@ class DashboardTest(test_metrics.PrometheusTestCase):
         began = time.time()
         self.work()
         # One GPU is gone.
-        self.report((*base.EIGHT, L40S[0]), 3)
+        self.report((*base.EIGHT, L40S[0]), 3, degraded=L40S[:1])
         for series in ('gpgpu_devices{state="missing"} > 0',
                        'rate(gpgpu_cleanings_total[15s]) > 0',
                        'rate(gpgpu_claims_refused_total[15s]) > 0'):

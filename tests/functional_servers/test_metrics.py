@@ -39,6 +39,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import limits
+from gpgpu_plugin.domain import health
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import conductor_api
@@ -164,10 +165,16 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
             for kind, name in ((Kind.HOST, 'h1'), (Kind.SCHEDULER, None),
                                (Kind.OPERATOR, None)))
 
-    def report(self, functions, number):
+    def report(self, functions, number, degraded=()):
+        conditions = {
+            function.id: health.Condition(health=health.Health.DEGRADED,
+                                          reason='its link has 4 of 16 lanes')
+            if function in degraded
+            else health.Condition(health=health.Health.OK)
+            for function in functions}
         self.host.report(
             ADMIN, origin=self.origin, report=dataclasses.replace(
-                base.scan(functions), number=number))
+                base.scan(functions), number=number, health=conditions))
 
     def begin(self):
         """Let the host report eight GPUs."""

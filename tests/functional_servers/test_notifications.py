@@ -92,7 +92,8 @@ class NotificationCase(base.ConductorTestCase):
                     f'{self.topic}.{priority}')
 
     def database(self):
-        self.made = database.ServerDatabase(self.conf, self.server)
+        self.made = database.ServerDatabase(
+            self.conf, self.server, content=self.content)
         return self.made
 
     def conductor(self, db=None):
