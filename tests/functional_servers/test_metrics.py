@@ -327,7 +327,7 @@ class HangingCallsTest(base.ConductorTestCase):
     def test_metrics_are_answered(self):
         began, go_on = threading.Semaphore(0), threading.Event()
 
-        def hang(db, *args):
+        def hang(db, *args, **kwargs):
             with db.reader() as session:
                 host_db.now(session)
                 began.release()

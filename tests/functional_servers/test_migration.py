@@ -31,6 +31,7 @@ class PostgreSQLMigration(test_database.PostgreSQLMixin,
 
     functions = ()
     variant = False
+    changes_schema = True
 
 
 class MariaDBMigration(test_database.MariaDBMixin,
@@ -39,11 +40,14 @@ class MariaDBMigration(test_database.MariaDBMixin,
 
     functions = ()
     variant = False
+    changes_schema = True
 
 
 class PostgreSQLIndexes(test_database.PostgreSQLMixin,
                         base.ConductorTestCase):
     """Indexes are built while another transaction writes to their tables."""
+
+    changes_schema = True
 
     def setUp(self):
         super().setUp()
