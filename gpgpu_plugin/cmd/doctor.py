@@ -78,7 +78,7 @@ class Row:
 
 
 class Examination:
-    """What one command examines.
+    """Scope of the examination of one command.
 
     :param host: only this one; None: all
     """

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What Placement and Nova say, for ``gpgpu-manage doctor``.
+"""Collectors of facts from Placement and Nova, for ``gpgpu-manage doctor``.
 
 A cloud that cannot be read is an outcome, not an error: the rest is compared.
 """

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Whether the nova-compute of hosts calls, as lists and metrics show it."""
+"""State of hosts (up or silent), as lists and metrics show it."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class NoCandidate:
 
     @property
     def detail(self) -> str:
-        """What was requested, for operators."""
+        """Description of the request for operators."""
         return (f'flavor {self.flavor} requests '
                 f'{request.describe(self.request)}, and Placement had no '
                 f'candidate')

@@ -70,7 +70,7 @@ class Publisher(typing.Protocol):
 
 
 class Observer(typing.Protocol):
-    """What counts the notifications of this process."""
+    """Counters of the notifications of this process."""
 
     def published(self, number: int) -> None:
         """Count notifications that the broker has."""

@@ -45,7 +45,7 @@ nothing else."""
 
 
 _LONGEST_VERSION = 64
-"""Of what a host sends, which may be anything."""
+"""Characters of a host's plugin version that are stored; it may be any text."""
 
 
 class _HostUnknown(Exception):

@@ -52,7 +52,7 @@ _NAMES = (
     .where(_HOSTS.c.id.in_(sa.bindparam('host_ids', expanding=True))))
 
 CONDUCTOR = 'gpgpu-conductor'
-"""Who refuses a claim."""
+"""Value of ``refused_by`` for a claim that is denied."""
 
 
 def devices_changed(session: orm.Session, changes: Sequence[

@@ -45,7 +45,7 @@ class Notification(column.Base):
 
 
 class NotificationState(column.Base):
-    """What conductors agree on about notifications; one row.
+    """State of sending that all conductors share; one row.
 
     ``name``: ``all``. ``sender``: UUID of the conductor that sends, until
     ``sends_until`` in seconds since the epoch by the database's clock.
