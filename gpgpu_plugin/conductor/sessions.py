@@ -45,7 +45,7 @@ nothing else."""
 
 
 _LONGEST_VERSION = 64
-"""Characters of a host's plugin version that are stored; it may be any text."""
+"""Characters of a version that are stored; a host may send anything."""
 
 
 class _HostUnknown(Exception):

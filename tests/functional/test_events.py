@@ -17,10 +17,10 @@ import logging
 import typing
 
 import fixtures
-from nova.api import auth
 from oslo_context import context as oslo_context
 
 from tests.fixtures import cloud
+from tests.fixtures import request_ids
 
 
 class _Requests(logging.Handler, fixtures.Fixture):
@@ -55,13 +55,7 @@ class EventsTest(cloud.GpuCloud):
 
     def setUp(self) -> None:
         super().setUp()
-        # Nova's fixture in place of Keystone's middleware forgets the ID.
-        fake = auth.NovaKeystoneContext._create_context
-
-        def create(env: dict[str, str], **kwargs: object) -> object:
-            return fake(env, request_id=env['openstack.request_id'], **kwargs)
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova.api.auth.NovaKeystoneContext._create_context', create))
+        self.useFixture(request_ids.RequestIDs())
 
     def request(self, count: int, expected: str,
                 **extra: str) -> tuple[str, str]:

@@ -18,9 +18,9 @@ import typing
 import fixtures
 import oslo_messaging
 from nova import rpc
-from nova.api import auth
 
 from tests.fixtures import cloud
+from tests.fixtures import request_ids
 
 TOPIC = 'gpgpu_notifications'
 
@@ -32,12 +32,7 @@ class NoCandidateTest(cloud.GpuCloud):
 
     def setUp(self) -> None:
         super().setUp()
-        fake = auth.NovaKeystoneContext._create_context
-
-        def create(env: dict[str, str], **kwargs: object) -> object:
-            return fake(env, request_id=env['openstack.request_id'], **kwargs)
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova.api.auth.NovaKeystoneContext._create_context', create))
+        self.useFixture(request_ids.RequestIDs())
         # In place of that of Nova's fixture, which sends nothing.
         self.useFixture(fixtures.MonkeyPatch(
             'nova.rpc.NOTIFIER', oslo_messaging.Notifier(

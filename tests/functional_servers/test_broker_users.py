@@ -21,7 +21,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import uuid
 
 import amqp
@@ -94,21 +93,15 @@ class HostUserTest(base.ConductorTestCase):
         names = {'gpu': self.prefix, 'nova-cmp1': self.user,
                  'SECRET': PASSWORD, 'SECRET2': PASSWORD,
                  'conductor': self.conductor_user}
-        self.addCleanup(self.control, 'delete_vhost', self.prefix)
+        self.addCleanup(
+            services.rabbitmqctl, self, 'delete_vhost', self.prefix)
         for user in (self.user, self.conductor_user):
-            self.addCleanup(self.control, 'delete_user', user)
+            self.addCleanup(
+                services.rabbitmqctl, self, 'delete_user', user)
         for arguments in found:
-            self.control(*(names.get(word) or word.replace(
+            services.rabbitmqctl(self, *(names.get(word) or word.replace(
                 'gpgpu-', f'{self.prefix}-').replace('cmp1', 'h1')
                 for word in arguments))
-
-    def control(self, *arguments):
-        done = subprocess.run(
-            ['rabbitmqctl', *arguments], capture_output=True, text=True,
-            timeout=600, check=False)
-        if done.returncode:
-            services.missing(self, f'rabbitmqctl {arguments[0]} fails: '
-                                   f'{done.stderr[-300:]}')
 
     def test_host_claims_and_answers_questions(self):
         api = conductor_api.ConductorAPI(

@@ -12,8 +12,6 @@
 """Tests of notifications over RabbitMQ: none is lost, however it fails."""
 
 import collections
-import shutil
-import subprocess
 import threading
 import uuid
 
@@ -218,29 +216,20 @@ class MariaDBOutageTest(PostgreSQLOutageTest):
 class RefusingBrokerTest(NotificationCase):
     """A broker that is there, and refuses a message."""
 
-    def control(self, *arguments):
-        if shutil.which('rabbitmqctl') is None:
-            services.missing(self, 'rabbitmqctl is not installed')
-        done = subprocess.run(
-            ['rabbitmqctl', *arguments], capture_output=True, text=True,
-            timeout=600, check=False)
-        if done.returncode:
-            services.missing(self, f'rabbitmqctl {arguments[0]} fails: '
-                                   f'{done.stderr[-300:]}')
-
     def fill(self):
         """Have the queue refuse whatever comes."""
         self.is_full = True
-        self.control('set_policy', self.topic, f'^{self.topic}',
-                     '{"max-length": 0, "overflow": "reject-publish"}',
-                     '--apply-to', 'queues')
+        services.rabbitmqctl(
+            self, 'set_policy', self.topic, f'^{self.topic}',
+            '{"max-length": 0, "overflow": "reject-publish"}',
+            '--apply-to', 'queues')
         self.addCleanup(self.clear)
 
     def clear(self):
         """Have the queue take what comes."""
         if self.is_full:
             self.is_full = False
-            self.control('clear_policy', self.topic)
+            services.rabbitmqctl(self, 'clear_policy', self.topic)
 
     def test_message_that_the_queue_refuses_was_not_published(self):
         sender = publisher.Publisher(self.conf)
