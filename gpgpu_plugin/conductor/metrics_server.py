@@ -52,6 +52,9 @@ LONGEST = 20.0
 SILENCE = 5.0
 """Seconds for which a client may send and accept nothing."""
 
+STOP_DELAY = 0.5
+"""Seconds until the server notices that it is to stop."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
@@ -225,8 +228,8 @@ class MetricsServer:
                 reason=f'cannot listen on {self._address}: {exc.strerror}',
                 ) from exc
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name='gpgpu-metrics-server',
-            daemon=True)
+            target=self._server.serve_forever, args=(STOP_DELAY,),
+            name='gpgpu-metrics-server', daemon=True)
         self._thread.start()
         return dataclasses.replace(
             self._address, port=self._server.server_address[1])

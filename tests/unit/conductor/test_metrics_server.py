@@ -64,6 +64,8 @@ class ServerTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.metrics_server.STOP_DELAY', 0.01))
         self.text = lambda: b'gpgpu_hosts 2.0\n'
         self.server = metrics_server.MetricsServer(
             LOCAL, lambda: self.text())
