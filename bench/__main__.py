@@ -19,13 +19,15 @@ import sys
 
 from bench import claims
 from bench import feed
+from bench import filters
 from bench import lists
 from bench import report
 from bench import reports
 from bench import scan
 from bench import variants
 
-BENCHMARKS = {'claims': claims.run, 'feed': feed.run, 'lists': lists.run,
+BENCHMARKS = {'claims': claims.run, 'feed': feed.run,
+              'filters': filters.run, 'lists': lists.run,
               'reports': reports.run, 'scan': scan.run,
               'variants': variants.run}
 # Those of a benchmark that are quick enough for each change.

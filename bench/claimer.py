@@ -108,9 +108,8 @@ class Claimers:
         view = self._cache.refresh()
         every = list(self._nodes)
         random.shuffle(every)
-        return next((host for host in every if view.refusal(
-            self._nodes[host], _providers(view, self._nodes[host]),
-            asked) is None), None)
+        return next((host for host in every if _has(
+            view, self._nodes[host], asked)), None)
 
     @staticmethod
     def _request(classes: Collection[str]) -> request.Request:
@@ -144,8 +143,9 @@ class Claimers:
         return True
 
 
-def _providers(view: scheduler_view.SchedulerView,
-               node: str) -> frozenset[str]:
+def _has(view: scheduler_view.SchedulerView, node: str,
+         asked: request.Request) -> bool:
+    """Return whether a host has what is requested."""
     host = view.hosts.get(node)
-    return frozenset(group.provider_uuid for group in host.groups
-                     ) if host is not None else frozenset()
+    return (host is not None
+            and host.refusal(host.providers, asked) is None)

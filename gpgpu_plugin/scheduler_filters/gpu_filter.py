@@ -28,12 +28,13 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.scheduler_filters import refused
 from gpgpu_plugin.scheduler_filters import request_view
+from gpgpu_plugin.scheduler_filters import scheduler_host
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
 LOG = logging.getLogger(__name__)
 
 
-class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
+class GpuFilter(filters.BaseHostFilter):
     """Filter by vGPU type, topology and capacity, with the conductor's data.
 
     Placement may be out of date, and knows no topology. Requests without GPUs
@@ -110,20 +111,25 @@ class GpuFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):
 
         :returns: None if some candidates fit, else why the last one does not
         """
-        last: request_mod.Refusal | None = None
-
-        def fits(candidate: nova_types.AllocationCandidate) -> bool:
-            nonlocal last
-            refusal = view.refusal(
-                host.uuid, frozenset(candidate['allocations']), request,
-                guest_nodes)
-            last = refusal or last
-            return refusal is None
         # A forced host or a move to the same host has no candidates: the
         # claim decides.
         if not host.allocation_candidates:
             return None
-        return None if self.filter_candidates(host, fits) else last
+        known = view.hosts.get(host.uuid)
+        if known is None:
+            host.allocation_candidates = []
+            return scheduler_host.UNKNOWN
+        # Candidates often differ in providers of others only.
+        refusals: dict[frozenset[str], request_mod.Refusal | None] = {}
+        fitting = []
+        for candidate in host.allocation_candidates:
+            own = known.own(candidate['allocations'])
+            if own not in refusals:
+                refusals[own] = known.refusal(own, request, guest_nodes)
+            if refusals[own] is None:
+                fitting.append(candidate)
+        host.allocation_candidates = fitting
+        return None if fitting else refusals[own]
 
     def _refuse_all(self, spec_obj: nova_types.RequestSpec,
                     hosts: list[nova_types.HostState],

@@ -105,6 +105,10 @@ class GpuNUMATopologyFilter(numa_topology_filter.NUMATopologyFilter):
         # filter decides, and then the claim.
         if host.numa_topology is None or not host.allocation_candidates:
             return bool(self.host_passes(host, spec_obj))
+        known = view.hosts.get(host.uuid)
+        if known is None:
+            host.allocation_candidates = []
+            return False
         assert spec_obj.numa_topology is not None
         sockets = host_numa.sockets(host.numa_topology)
         good: set[int] = set()
@@ -113,9 +117,9 @@ class GpuNUMATopologyFilter(numa_topology_filter.NUMATopologyFilter):
             part = copy.copy(host)
             part.allocation_candidates = [
                 candidate for candidate in host.allocation_candidates
-                if view.refusal_on(
-                    host.uuid, frozenset(candidate['allocations']), request,
-                    nodes, sockets) is None]
+                if known.refusal_on(
+                    known.own(candidate['allocations']), request, nodes,
+                    sockets) is None]
             part.numa_topology = host_numa.confined(host.numa_topology, nodes)
             if part.allocation_candidates and self.host_passes(
                     part, spec_obj):

@@ -145,5 +145,5 @@ def own_demands(request: request_mod.Request,
     """Return the part of a request that is for the plugin's classes."""
     return dataclasses.replace(request, demands=tuple(
         demand for demand in request.demands
-        if demand.resource_class in view.resource_classes
+        if view.has_class(demand.resource_class)
         or naming.is_reserved_class(demand.resource_class)))

@@ -19,23 +19,20 @@ after the other, each with some decision.
 
 from __future__ import annotations
 
-import functools
+import collections
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Mapping
 
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain.allocation import feasibility
-from gpgpu_plugin.domain.allocation import region
-from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.scheduler_filters import refused
+from gpgpu_plugin.scheduler_filters import scheduler_host
 
 LOG = logging.getLogger(__name__)
 
@@ -45,36 +42,48 @@ hosts are read again in four minutes."""
 
 
 class SchedulerView:
-    """Groups of all hosts at one time. Immutable.
+    """Hosts as they are now, as far as the conductor has told.
+
+    It is changed by one thread while others decide with it: a decision takes
+    each host as it is when it comes to it. A copy for each decision would
+    cost more than the decision, in a large cloud.
 
     :ivar hosts: by node UUID, which is the UUID of Nova's compute node
     """
 
-    def __init__(self, hosts: Mapping[str, scheduling_obj.HostMasks] | None
-                 = None) -> None:
-        self.hosts = dict(hosts or {})
+    def __init__(self) -> None:
+        self.hosts: dict[str, scheduler_host.SchedulerHost] = {}
+        # In how many hosts there is a group of each resource class.
+        self._classes: collections.Counter[str] = collections.Counter()
 
-    @functools.cached_property
-    def resource_classes(self) -> frozenset[str]:
-        """Return the resource classes of all groups."""
-        return frozenset(
-            offer.resource_class for host in self.hosts.values()
-            for group in host.groups for offer in group.types)
+    def has_class(self, resource_class: str) -> bool:
+        """Return whether some group has a resource class."""
+        return resource_class in self._classes
 
-    def updated(self, changed: Iterable[scheduling_obj.HostMasks],
-                ) -> SchedulerView:
-        """Return the view after changes of hosts."""
-        hosts = dict(self.hosts)
-        for host in changed:
-            known = hosts.get(host.node_uuid)
-            if (known is not None
-                    and known.version.generation > host.version.generation):
+    def update(self, changed: Iterable[scheduling_obj.HostMasks]) -> None:
+        """Change hosts, those excepted of which a newer state is known."""
+        for sent in changed:
+            known = self.hosts.get(sent.node_uuid)
+            if (known is not None and known.sent.version.generation
+                    > sent.version.generation):
                 continue
-            if host.deleted:
-                hosts.pop(host.node_uuid, None)
-            else:
-                hosts[host.node_uuid] = host
-        return SchedulerView(hosts)
+            self._replace(sent.node_uuid, known, None if sent.deleted
+                          else scheduler_host.SchedulerHost(sent))
+
+    def _replace(self, node_uuid: str,
+                 known: scheduler_host.SchedulerHost | None,
+                 new: scheduler_host.SchedulerHost | None) -> None:
+        # No decision must miss a class that the host has before and after.
+        if new is not None:
+            self._classes.update(new.resource_classes)
+            self.hosts[node_uuid] = new
+        else:
+            self.hosts.pop(node_uuid, None)
+        if known is not None:
+            for name in known.resource_classes:
+                self._classes[name] -= 1
+                if not self._classes[name]:
+                    del self._classes[name]
 
     def is_restored(self, changed: Iterable[scheduling_obj.HostMasks],
                     ) -> bool:
@@ -82,61 +91,13 @@ class SchedulerView:
 
         What is older in every respect is only late.
         """
-        both = ((self.hosts.get(host.node_uuid), host) for host in changed)
+        both = ((self.hosts.get(host.node_uuid), host.version)
+                for host in changed)
         return any(
             known is not None
-            and known.version.generation > host.version.generation
-            and known.version.changed_at < host.version.changed_at
-            for known, host in both)
-
-    def refusal(self, node_uuid: str, providers: frozenset[str],
-                request: request_mod.Request,
-                guest_nodes: int | None = None,
-                ) -> request_mod.Refusal | None:
-        """Return why a candidate cannot meet the request; None if it can.
-
-        :param providers: UUIDs of the providers of the candidate; those that
-            are not the plugin's are ignored
-        :param guest_nodes: number of NUMA nodes of the guest; None: it has
-            no NUMA topology
-        """
-        return self._decide(
-            node_uuid, providers, request, lambda masks: feasibility.refusal(
-                masks, request, guest_nodes))
-
-    def refusal_on(self, node_uuid: str, providers: frozenset[str],
-                   request: request_mod.Request,
-                   guest_nodes: frozenset[int], sockets: region.Sockets,
-                   ) -> request_mod.Refusal | None:
-        """Return why a candidate cannot have the guest on these NUMA nodes.
-
-        :param sockets: the NUMA nodes of each of the host's sockets; empty:
-            unknown
-        """
-        return self._decide(
-            node_uuid, providers, request,
-            lambda masks: feasibility.refusal_on(
-                masks, request, guest_nodes, sockets))
-
-    def _decide(self, node_uuid: str, providers: frozenset[str],
-                request: request_mod.Request, decide: Callable[
-                    [Mapping[str, feasibility.Masks]],
-                    request_mod.Refusal | None],
-                ) -> request_mod.Refusal | None:
-        host = self.hosts.get(node_uuid)
-        if host is None:
-            return request_mod.Refusal(
-                reason=request_mod.Reason.HOST_UNKNOWN,
-                detail='the host never reported its devices')
-        asked = {demand.resource_class for demand in request.demands}
-        masks = {
-            offer.resource_class: feasibility.Masks(
-                free=offer.free, available=offer.available, numa=group.numa,
-                numa_nodes=group.numa_nodes, switches=group.switches,
-                alone=group.alone)
-            for group in host.groups if group.provider_uuid in providers
-            for offer in group.types if offer.resource_class in asked}
-        return decide(masks)
+            and known.sent.version.generation > version.generation
+            and known.sent.version.changed_at < version.changed_at
+            for known, version in both)
 
 
 class SchedulerViewCache:
@@ -214,7 +175,7 @@ class SchedulerViewCache:
             # The decision does not need it.
             LOG.debug('Cannot read some hosts again: %s', exc)
             return
-        self._view = self._view.updated(scheduling_obj.unpack(changes.packed))
+        self._view.update(scheduling_obj.unpack(changes.packed))
         self._marker_again = changes.marker or 0
 
     def fill(self) -> None:
@@ -251,7 +212,7 @@ class SchedulerViewCache:
             self._forget()
             return False
         if hosts:
-            self._view = self._view.updated(hosts)
+            self._view.update(hosts)
             self._recent |= {host.version.id: host.version for host in hosts}
         if changes.anew or not continued:
             self._next_since = changes.since

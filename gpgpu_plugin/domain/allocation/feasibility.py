@@ -81,6 +81,7 @@ class Masks:
 
 
 _NONE = Masks(free=0)
+_ANYWHERE = (region_mod.Region(),)
 
 
 def masks(offers: Sequence[offer_mod.TypeOffer]) -> list[Masks]:
@@ -136,7 +137,7 @@ def refusal(groups: Mapping[str, Masks], request: request_mod.Request,
         return request_mod.NO_GUEST_NODES
     if guest_nodes is None or request.numa_affinity not in (
             _Policy.REQUIRED, _Policy.LEGACY):
-        return _refusal(groups, request, [region_mod.Region()])
+        return _refusal(groups, request, _ANYWHERE)
     nodes = max((mask.numa_nodes for mask in groups.values()),
                 key=len, default=())
     return _refusal(groups, request, [
@@ -165,6 +166,8 @@ def _refusal(groups: Mapping[str, Masks], request: request_mod.Request,
         available = groups.get(demand.resource_class, _NONE).units()
         if available < demand.count:
             return request_mod.count_refusal(demand, available)
+    if regions is _ANYWHERE and not request.restricts_topology:
+        return None
     masks = [groups[demand.resource_class] for demand in request.demands]
     counts = [demand.count for demand in request.demands]
     topology = request.topology if request.restricts_topology else (

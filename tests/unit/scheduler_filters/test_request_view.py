@@ -52,7 +52,8 @@ class RequestViewTest(base.BaseTestCase):
             spec('socket', hw__pci_numa_affinity_policy='legacy'))
 
     def test_classes_of_others_are_left_out(self):
-        view = scheduler_view.SchedulerView({'h': make.groups('h')})
+        view = scheduler_view.SchedulerView()
+        view.update([make.groups('h')])
         demands = [request.Demand(resource_class=name, count=1) for name in (
             'CUSTOM_FPGA', make.RC, 'CUSTOM_GPU_UNKNOWN')]
         self.assertEqual(

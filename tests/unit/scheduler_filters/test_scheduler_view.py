@@ -18,7 +18,6 @@ import time
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
@@ -29,77 +28,68 @@ REFUSAL = scheduling.FilterRefusal(
     reasons={'not_enough_available': 1}, passed=0, detail='h1: none')
 
 
-def demand(count=1, resource_class=make.RC):
-    return request.Request(demands=(request.Demand(
-        resource_class=resource_class, count=count),))
+def view(*hosts):
+    made = scheduler_view.SchedulerView()
+    made.update(hosts)
+    return made
+
+
+def free(of, host):
+    return of.hosts[host].sent.groups[0].types[0].free
 
 
 class SchedulerViewTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.view = scheduler_view.SchedulerView().updated([
-            make.groups('h1'), make.groups('h2', free=0b1)])
+        self.view = view(make.groups('h1'), make.groups('h2', free=0b1))
 
-    def reason(self, node='h1', providers=('h1-rp',), **kwargs):
-        refusal = self.view.refusal(
-            node, frozenset(providers), demand(**kwargs))
-        return None if refusal is None else refusal.reason
+    def test_classes_are_those_of_all_hosts(self):
+        self.assertTrue(self.view.has_class(make.RC))
+        self.assertFalse(view().has_class(make.RC))
 
-    def test_resource_classes_are_those_of_all_hosts(self):
-        self.assertEqual({make.RC}, self.view.resource_classes)
-        self.assertEqual(
-            frozenset(), scheduler_view.SchedulerView().resource_classes)
+    def test_class_goes_with_its_last_host(self):
+        for host, expected in (('h1', True), ('h2', False)):
+            self.view.update([make.groups(host, deleted=True, generation=2)])
+            self.assertEqual(expected, self.view.has_class(make.RC))
 
-    def test_host_that_fits_is_not_refused(self):
-        self.assertIsNone(self.reason(count=4))
+    def test_class_of_a_changed_host_is_counted_once(self):
+        changed = view(make.groups('h1'))
+        for generation in (2, 3):
+            changed.update([make.groups('h1', generation=generation)])
+        changed.update([make.groups('h1', deleted=True, generation=4)])
+        self.assertFalse(changed.has_class(make.RC))
 
-    def test_host_that_is_too_small_is_refused(self):
-        self.assertEqual(request.Reason.NOT_ENOUGH_AVAILABLE,
-                         self.reason(count=5))
-        self.assertEqual(request.Reason.NOT_ENOUGH_AVAILABLE,
-                         self.reason('h2', ('h2-rp',), count=2))
-
-    def test_host_that_never_reported_is_refused(self):
-        self.assertEqual(request.Reason.HOST_UNKNOWN, self.reason('h9'))
-
-    def test_group_outside_the_candidate_is_refused(self):
-        self.assertIsNotNone(self.reason(providers=('other',)))
-        self.assertIsNone(self.reason(providers=('other', 'h1-rp')))
-
-    def test_update_leaves_the_former_view_as_it_was(self):
-        newer = self.view.updated([
-            make.groups('h1', deleted=True, generation=2)])
-        self.assertEqual({'h2'}, set(newer.hosts))
-        self.assertEqual({'h1', 'h2'}, set(self.view.hosts))
+    def test_change_replaces_one_host(self):
+        other = self.view.hosts['h2']
+        self.view.update([make.groups('h1', free=0, generation=2)])
+        self.assertEqual(0, free(self.view, 'h1'))
+        self.assertIs(other, self.view.hosts['h2'])
 
     def test_older_change_of_a_host_is_dropped(self):
-        for generation, free in ((1, 0), (2, 0)):
-            newer = self.view.updated([
-                make.groups('h1', generation=3)]).updated([
-                    make.groups('h1', free=free, generation=generation)])
-            self.assertEqual(
-                0b1111, newer.hosts['h1'].groups[0].types[0].free)
+        self.view.update([make.groups('h1', generation=3)])
+        for generation in (1, 2):
+            self.view.update([
+                make.groups('h1', free=0, generation=generation)])
+            self.assertEqual(0b1111, free(self.view, 'h1'))
 
     def test_change_of_the_same_generation_is_applied(self):
-        newer = self.view.updated([make.groups('h1', free=0)])
-        self.assertEqual(0, newer.hosts['h1'].groups[0].types[0].free)
+        self.view.update([make.groups('h1', free=0)])
+        self.assertEqual(0, free(self.view, 'h1'))
 
     def test_older_deletion_is_dropped(self):
-        newer = self.view.updated([
-            make.groups('h1', deleted=True, generation=0)])
-        self.assertIn('h1', newer.hosts)
+        self.view.update([make.groups('h1', deleted=True, generation=0)])
+        self.assertIn('h1', self.view.hosts)
 
     def test_deletion_of_an_unknown_host_changes_nothing(self):
-        newer = self.view.updated([make.groups('h9', deleted=True)])
-        self.assertEqual({'h1', 'h2'}, set(newer.hosts))
+        self.view.update([make.groups('h9', deleted=True)])
+        self.assertEqual({'h1', 'h2'}, set(self.view.hosts))
 
     def test_later_change_of_a_lower_generation_shows_a_restore(self):
-        view = scheduler_view.SchedulerView().updated([
-            make.groups('h1', generation=5, changed_at=5.0)])
+        known = view(make.groups('h1', generation=5, changed_at=5.0))
         for generation, changed_at, expected in (
                 (4, 6.0, True), (4, 4.0, False), (6, 6.0, False)):
-            self.assertEqual(expected, view.is_restored([make.groups(
+            self.assertEqual(expected, known.is_restored([make.groups(
                 'h1', generation=generation, changed_at=changed_at)]))
 
 
@@ -119,7 +109,7 @@ class SchedulerViewCacheTest(base.BaseTestCase):
         view = cache.refresh()
         self.assertEqual([(0, None), (2.0, None)], self.api.asked)
         self.assertEqual({'h1'}, set(view.hosts))
-        self.assertEqual(0b1111, view.hosts['h1'].groups[0].types[0].free)
+        self.assertEqual(0b1111, free(view, 'h1'))
 
     def test_versions_are_named_that_changed_since(self):
         deleted = make.groups('h3', changed_at=9.0, deleted=True)
@@ -247,7 +237,7 @@ class ReadAgainTest(base.BaseTestCase):
             none, make.changes(marker=1))
         self.refresh_later(cache)
         view = self.refresh_later(cache)
-        self.assertEqual(0, view.hosts['h2'].groups[0].types[0].free)
+        self.assertEqual(0, free(view, 'h2'))
         self.refresh_later(cache)
         self.assertEqual([(0.0, 0), (0.0, 1), (0.0, 0)],
                          self.api.asked[2::2])
@@ -266,7 +256,7 @@ class ReadAgainTest(base.BaseTestCase):
             make.changes(make.groups('h1', generation=9), since=3.0),
             make.changes(make.groups('h1', free=0, generation=8)))
         view = self.refresh_later(cache)
-        self.assertEqual(0b1111, view.hosts['h1'].groups[0].types[0].free)
+        self.assertEqual(0b1111, free(view, 'h1'))
 
     def test_decision_does_not_need_it(self):
         cache = self.cache(
@@ -274,7 +264,7 @@ class ReadAgainTest(base.BaseTestCase):
             exception.ConductorUnavailable(method='x', timeout=1),
             make.changes(since=3.0))
         view = self.refresh_later(cache)
-        self.assertEqual(0, view.hosts['h1'].groups[0].types[0].free)
+        self.assertEqual(0, free(view, 'h1'))
         cache.refresh()
         self.assertEqual([], self.api.changes)
 
@@ -305,7 +295,7 @@ class SharedCallTest(base.BaseTestCase):
 
         def refresh():
             try:
-                found.append(cache.refresh())
+                found.append(set(cache.refresh().hosts))
             except exception.ConductorUnavailable as exc:
                 found.append(exc)
         threads = [threading.Thread(target=refresh)
@@ -336,6 +326,5 @@ class SharedCallTest(base.BaseTestCase):
         first, *others = self.refresh_at_once(
             make.changes(make.groups('h1'), since=1.0, anew=True),
             make.changes(make.groups('h2'), since=2.0))
-        self.assertEqual({'h1'}, set(first.hosts))
-        self.assertEqual([{'h1', 'h2'}] * (self.COUNT - 1),
-                         [set(view.hosts) for view in others])
+        self.assertIn('h1', first)
+        self.assertEqual([{'h1', 'h2'}] * (self.COUNT - 1), others)

@@ -1,0 +1,88 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of SchedulerHost: one host, as a decision asks it."""
+
+import dataclasses
+
+from oslotest import base
+
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.scheduler_filters import scheduler_host
+from tests.unit.scheduler_filters import make
+
+OTHER = 'CUSTOM_GPU_B'
+
+
+def demand(count=1, resource_class=make.RC, **kwargs):
+    return request.Request(demands=(request.Demand(
+        resource_class=resource_class, count=count),), **kwargs)
+
+
+def two_groups():
+    sent = make.groups('h1')
+    [first] = sent.groups
+    [offer] = first.types
+    second = dataclasses.replace(
+        first, provider_uuid='h1-b', types=(dataclasses.replace(
+            offer, resource_class=OTHER, free=0b1),))
+    return scheduler_host.SchedulerHost(
+        dataclasses.replace(sent, groups=(first, second)))
+
+
+class SchedulerHostTest(base.BaseTestCase):
+
+    def reason(self, host, providers, *args, **kwargs):
+        refusal = host.refusal(
+            host.own(providers), demand(*args, **kwargs))
+        return None if refusal is None else refusal.reason
+
+    def test_host_that_fits_is_not_refused(self):
+        self.assertIsNone(self.reason(
+            scheduler_host.SchedulerHost(make.groups('h1')), ['h1-rp'], 4))
+
+    def test_host_that_is_too_small_is_refused(self):
+        self.assertEqual(
+            request.Reason.NOT_ENOUGH_AVAILABLE, self.reason(
+                scheduler_host.SchedulerHost(make.groups('h1')), ['h1-rp'], 5))
+
+    def test_providers_of_others_are_ignored(self):
+        one_group = scheduler_host.SchedulerHost(make.groups('h1'))
+        for host in (one_group, two_groups()):
+            self.assertEqual({'h1-rp'}, host.own({'other': 1, 'h1-rp': 2}))
+            self.assertEqual(set(), host.own({'other': 1}))
+
+    def test_group_outside_the_candidate_is_refused(self):
+        host = two_groups()
+        for _ in range(2):  # the second time from what was worked out before
+            self.assertIsNone(self.reason(host, ['h1-rp'], 4))
+            self.assertIsNone(self.reason(host, ['h1-b'], 1, OTHER))
+            self.assertIsNotNone(self.reason(host, ['h1-b'], 1))
+            self.assertIsNotNone(self.reason(host, ['h1-rp'], 1, OTHER))
+            self.assertIsNone(self.reason(host, ['h1-b', 'h1-rp'], 4))
+
+    def test_topology_is_decided(self):
+        host = scheduler_host.SchedulerHost(make.groups('h1', free=0b0101))
+        for count, expected in (
+                (1, None), (2, request.Reason.TOPOLOGY_SAME_NUMA)):
+            self.assertEqual(expected, self.reason(
+                host, ['h1-rp'], count,
+                topology=request.Topology.SAME_NUMA))
+
+    def test_nodes_of_the_guest_are_decided(self):
+        host = scheduler_host.SchedulerHost(make.groups('h1', free=0b0011))
+        asked = demand(2, numa_policy=request.NUMAPolicy.REQUIRED)
+        self.assertIsNone(
+            host.refusal_on(host.providers, asked, frozenset({0}), ()))
+        self.assertEqual(
+            request.Reason.NUMA_POLICY_REQUIRED,
+            host.refusal_on(
+                host.providers, asked, frozenset({1}), ()).reason)
