@@ -30,10 +30,23 @@ def image_policy(image: nova_types.ImageMeta | None) -> str | None:
         request_mod.PCI_NUMA_POLICY_PROPERTY)
 
 
+def _with_cpus(topology: nova_types.HostNUMATopology,
+               ) -> list[nova_types.HostNUMACell]:
+    """Return the nodes that have CPUs for guests.
+
+    Others are memory alone. There are many of them on hosts whose GPUs have
+    memory in the host's address space (NVIDIA Grace: eight for each GPU).
+    """
+    return [cell for cell in topology.cells if cell.cpuset or cell.pcpuset]
+
+
 def sockets(topology: nova_types.HostNUMATopology) -> list[frozenset[int]]:
-    """Return the nodes of each socket; empty if one is unknown, as in Nova."""
+    """Return the nodes of each socket; empty if one is unknown, as in Nova.
+
+    Only nodes that have CPUs for guests count.
+    """
     found = collections.defaultdict(set)
-    for cell in topology.cells:
+    for cell in _with_cpus(topology):
         if cell.socket is None:
             return []
         found[cell.socket].add(cell.id)
@@ -42,9 +55,9 @@ def sockets(topology: nova_types.HostNUMATopology) -> list[frozenset[int]]:
 
 def choices(topology: nova_types.HostNUMATopology,
             guest: nova_types.NUMATopology) -> Iterator[frozenset[int]]:
-    """Return all sets of as many nodes as the guest has."""
+    """Return all sets of as many nodes with CPUs as the guest has."""
     return map(frozenset, itertools.combinations(
-        [cell.id for cell in topology.cells], len(guest.cells)))
+        [cell.id for cell in _with_cpus(topology)], len(guest.cells)))
 
 
 def confined(topology: nova_types.HostNUMATopology,

@@ -223,10 +223,14 @@ class NetworkMetadata(typing.Protocol):
 class HostNUMACell(typing.Protocol):
     """One NUMA node of a host.
 
+    :ivar cpuset: CPUs that guests may share
+    :ivar pcpuset: CPUs to which guests may be pinned
     :ivar socket: None: unknown
     """
 
     id: int
+    cpuset: Collection[int]
+    pcpuset: Collection[int]
     network_metadata: NetworkMetadata
     socket: int | None
     memory: int

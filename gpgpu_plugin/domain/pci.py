@@ -171,7 +171,8 @@ class PCIFunction:
     :ivar address: present address, ``0000:3b:00.0``, or the name of a parent
         of mdevs that is no PCI function, ``mbochs``
     :ivar class_code: PCI class, subclass and programming interface
-    :ivar numa_node: None also where the kernel says -1
+    :ivar numa_node: the nearest one that has CPUs; None also where the kernel
+        says -1
     :ivar iommu_group_members: addresses of the other functions of the group
     :ivar switch_path: stable ids of the upstream ports of the PCIe switches
         between the root port and the function, outermost first

@@ -96,6 +96,24 @@ class NUMAPolicyTest(GpuNUMACloud):
         self.delete(server)
         self.assertEqual({0: 0, 1: 0}, self.used_memory())
 
+    def test_gpus_of_a_node_without_cpus_are_near_to_the_nearest(
+            self) -> None:
+        root = self.sysfs('gpu1')
+        for file in root.glob('bus/pci/devices/*/numa_node'):
+            if file.read_text() == '1\n':
+                file.write_text('2\n')
+        nodes = {'has_cpu': '0-1', 'online': '0-2',
+                 'node2/distance': '21 11 10'}
+        for name, text in nodes.items():
+            file = root / 'devices/system/node' / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f'{text}\n')
+        self.restart_compute()
+        self.take_node(0)
+        server = self.boot(self.numa_flavor(2, 'required'))
+        self.assertEqual(({1}, {1}), (
+            self.gpu_nodes(server), self.guest_nodes(server)))
+
     def test_required_guest_is_moved_to_node_0_as_well(self) -> None:
         self.take_node(1)
         server = self.boot(self.numa_flavor(2, 'required'))

@@ -37,6 +37,7 @@ from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host.discovery import attempt as attempt_mod
 from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import numa
 from gpgpu_plugin.host.discovery import pci_ids
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import topology
@@ -153,6 +154,7 @@ class _Scanner:
         self._problems: list[str] = []
         self._vgpus: dict[str, vgpu_sysfs.ObservedVGPUs] = {}
         self._topology = topology.Topology(sysfs, self._problems)
+        self._numa_nodes = numa.NUMANodes(sysfs, self._problems)
 
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
@@ -230,7 +232,8 @@ class _Scanner:
             # Without its number, the address tells a VF from others.
             number = f'@{hops[-1]}' if vf_index is None else vf_index
             stable_id = f'{pf_id}{pci.VF}{number}'
-        numa_node = attempt('numa_node', _number, folder, 'numa_node')
+        numa_node = self._numa_nodes.with_cpus(
+            attempt('numa_node', _number, folder, 'numa_node'))
         driver = attempt('driver', folder.link, 'driver')
         group = attempt('iommu_group', folder.link, 'iommu_group')
         fields: _GPUFields = {}

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import numa
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import anonymize
@@ -94,6 +95,8 @@ FOLDERS: Mapping[str, Listing] = {
     'bus/pci/slots': {'*': {'address': How.TEXT}},
     'bus/mdev/devices': {_UUID: How.LINK},
     _PARENTS: {'*': How.LINK},
+    numa.FOLDER: {'has_cpu': How.TEXT, 'online': How.TEXT,
+                  'node*': {'distance': How.TEXT}},
     'kernel/iommu_groups': {'*': {'devices': {'*': How.LINK}}}}
 
 

@@ -41,6 +41,17 @@ class HostNUMATest(base.BaseTestCase):
     def test_sockets_are_unknown_if_one_is(self):
         self.assertEqual([], host_numa.sockets(topology(0, None)))
 
+    def test_nodes_without_cpus_are_no_place_for_a_guest(self):
+        host = topology(0, None, 1)
+        host.cells[1].cpuset = set()
+        self.assertEqual([{0}, {2}], host_numa.sockets(host))
+        guest = types.SimpleNamespace(cells=[None])
+        self.assertEqual([{0}, {2}], list(host_numa.choices(host, guest)))
+        host.cells[1].pcpuset = {2}
+        self.assertEqual([], host_numa.sockets(host))
+        self.assertEqual(
+            [{0}, {1}, {2}], list(host_numa.choices(host, guest)))
+
     def test_choices_are_sets_of_as_many_nodes_as_the_guest_has(self):
         guest = types.SimpleNamespace(cells=[None, None])
         self.assertEqual([{0, 1}, {0, 2}, {1, 2}], list(
