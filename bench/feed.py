@@ -185,7 +185,7 @@ def _busy(setting: race.Setting, db: api.Database,
             with db.reader() as session:
                 committed = host_db.get(session, 'h0').generation
             began = time.perf_counter()
-            seen = cache.refresh().hosts[node].version.generation
+            seen = cache.refresh().hosts[node].sent.version.generation
             times.append(time.perf_counter() - began)
             if seen < committed:
                 wrong.append(f'generation {seen} seen of {committed}')

@@ -116,7 +116,7 @@ class LateCommit(base.ConductorTestCase):
 
     def seen(self):
         """Return the generations that a scheduler sees."""
-        return {host.host: host.version.generation
+        return {host.sent.host: host.sent.version.generation
                 for host in self.cache.refresh().hosts.values()}
 
     @contextlib.contextmanager
@@ -229,7 +229,7 @@ class BusyHost(base.ConductorTestCase):
             before = self.committed()
             for _ in range(20):
                 committed = self.committed()
-                seen = cache.refresh().hosts[base.NODE].version.generation
+                seen = cache.refresh().hosts[base.NODE].sent.version.generation
                 self.assertGreaterEqual(seen, committed)
         finally:
             self.ended.set()

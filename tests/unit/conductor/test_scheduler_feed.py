@@ -330,7 +330,7 @@ class LateCommitTest(testcase.BaseTestCase):
                     cache._fetch()
                 elif name == 'read':
                     self.assertEqual(table.committed, {
-                        host.version.id: host.version
+                        host.sent.version.id: host.sent.version
                         for host in cache.refresh().hosts.values()})
                 else:
                     getattr(table, name)(argument)
