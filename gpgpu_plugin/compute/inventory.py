@@ -47,7 +47,8 @@ class OfferedInventory:
         self._lock = threading.Lock()
         self._newest: inventory_obj.HostInventory | None = None
         self._in_tree = False
-        self._written: dict[str, str] = {}
+        # What was written to Placement, by the provider's UUID.
+        self._written: dict[str, inventory_obj.GroupInventory] = {}
 
     @property
     def newest(self) -> inventory_obj.HostInventory | None:
@@ -129,7 +130,9 @@ class OfferedInventory:
             return
         context = nova_context.get_admin_context()
         placement.fetch(context, self._client, inventory)
-        placement.push(context, self._client, inventory)
+        written: dict[str, inventory_obj.GroupInventory] = {}
+        placement.push(context, self._client, inventory, written)
+        self._written |= written
 
     @placement.under_nova_lock
     def _write(self) -> None:
@@ -137,5 +140,5 @@ class OfferedInventory:
         inventory = self._newest
         assert inventory is not None
         context = nova_context.get_admin_context()
-        placement.push(context, self._client, inventory)
+        placement.push(context, self._client, inventory, self._written)
         placement.withdraw(context, self._client, inventory, self._written)

@@ -115,14 +115,22 @@ def apply(tree: nova_types.ProviderTree, node: str,
 
 
 def push(context: nova_types.Context, client: nova_types.ReportClient,
-         inventory: inventory_obj.HostInventory) -> None:
+         inventory: inventory_obj.HostInventory,
+         written: dict[str, inventory_obj.GroupInventory]) -> None:
     """Write the inventory to Placement.
 
+    :param written: what was written before, by the provider's UUID;
+        afterwards also what is written now
     :raises nova.exception.NovaException: Placement refused it, or the
         provider's generation changed in each of four attempts
     """
     for group in inventory.groups:
+        if written.get(group.provider_uuid, group) != group:
+            # Each allocation since then changed the provider's generation,
+            # and Nova logs an attempt with an older one as an error.
+            _fetch_anew(context, client, inventory.node_uuid, group)
         _push_group(context, client, inventory.node_uuid, group)
+        written[group.provider_uuid] = group
 
 
 def _push_group(context: nova_types.Context, client: nova_types.ReportClient,
@@ -167,24 +175,19 @@ def allocations(context: nova_types.Context, client: nova_types.ReportClient,
 
 def withdraw(context: nova_types.Context, client: nova_types.ReportClient,
              inventory: inventory_obj.HostInventory,
-             written: dict[str, str]) -> None:
+             written: dict[str, inventory_obj.GroupInventory]) -> None:
     """Reserve in full the groups that no longer exist.
 
-    :param written: names of the providers that were written before, by
-        UUID; afterwards those of the inventory
+    :param written: as of ``push``; afterwards without these groups
     """
-    now = {group.provider_uuid: group.provider_name
-           for group in inventory.groups}
-    for uuid, name in list(written.items()):
+    now = {group.provider_uuid for group in inventory.groups}
+    for uuid, group in list(written.items()):
         if uuid in now:
             continue
-        tree = client.get_provider_tree_and_ensure_root(
-            context, uuid, name=name,
-            parent_provider_uuid=inventory.node_uuid)
+        tree = _fetch_anew(context, client, inventory.node_uuid, group)
         client.set_inventory_for_provider(
             context, uuid, _all_reserved(tree.data(uuid).inventory))
         del written[uuid]
-    written.update(now)
 
 
 def fetch(context: nova_types.Context, client: nova_types.ReportClient,
@@ -195,14 +198,16 @@ def fetch(context: nova_types.Context, client: nova_types.ReportClient,
 
 
 def _fetch_anew(context: nova_types.Context, client: nova_types.ReportClient,
-                parent: str, group: inventory_obj.GroupInventory) -> None:
+                parent: str, group: inventory_obj.GroupInventory,
+                ) -> nova_types.ProviderTree:
     # Marked stale, not removed: Nova may be about to write it.
     client.invalidate_resource_provider(group.provider_uuid, cacheonly=True)
-    _fetch(context, client, parent, group)
+    return _fetch(context, client, parent, group)
 
 
 def _fetch(context: nova_types.Context, client: nova_types.ReportClient,
-           parent: str, group: inventory_obj.GroupInventory) -> None:
-    client.get_provider_tree_and_ensure_root(
+           parent: str, group: inventory_obj.GroupInventory,
+           ) -> nova_types.ProviderTree:
+    return client.get_provider_tree_and_ensure_root(
         context, group.provider_uuid, name=group.provider_name,
         parent_provider_uuid=parent)

@@ -214,8 +214,8 @@ class LifecycleMixin(service.ServiceMixin):
             LOG.info('%s', reason, instance=instance)
             action_event.denied(
                 context, instance.uuid, self.gpu_tracker.host, reason)
-            # Nova logs it with its traceback, twice. The frames of the claim,
-            # and the causes from another process, explain nothing.
+            # Nova's conductor logs it with its traceback. The frames of the
+            # claim, and the causes from another process, explain nothing.
             raise exc.with_traceback(None) from None
 
     def _gpu_remove_allocation(self, context: nova_types.Context,

@@ -45,6 +45,7 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.virt import denial_log
 from gpgpu_plugin.virt import examination
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import nova_driver
@@ -134,6 +135,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         :raises ConfigInvalid: another process has the host's book, Nova
             itself assigns devices of a variant, or the host has no key
         """
+        denial_log.install()
         self._gpu_book_lock = book_lock.acquire(
             assignments.path_of(CONF, host))
         tracker = self._gpu_make_tracker(host)

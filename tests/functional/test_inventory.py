@@ -62,6 +62,17 @@ class InventoryTest(cloud.GpuCloud):
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=1))
 
+    def test_change_of_a_busy_group_is_no_error_of_nova(self) -> None:
+        # Each allocation changes the provider's generation in Placement.
+        self.boot(self.flavor(H100=1))
+        device = self.devices('--state', 'available')[0]
+        for reserved, option in ((1, '--disable'), (0, '--enable')):
+            self.manage('device', 'set', device['uuid'], option)
+            self.wait_inventory(8, reserved)
+            self.boot(self.flavor(H100=1))
+        self.assertNotIn('Failed to update inventory',
+                         self.stdlog.logger.output)
+
     def test_disabled_device_stays_assigned_to_its_instance(
             self) -> None:
         server = self.boot(self.flavor(H100=1))

@@ -117,6 +117,13 @@ class DeniedTest(cloud.GpuCloud):
         server = self.boot(self.flavor(H100=1))
         self.assertEqual('gpu2', server['OS-EXT-SRV-ATTR:host'])
         self.assertIn('not_enough_available', self.stdlog.logger.output)
+        self.assertEqual([f'Claim of {server["id"]} on gpu1 denied'], [
+            line[line.index('Claim of'):].partition(':')[0]
+            for line in self.stdlog.logger.output.splitlines()
+            if '[gpgpu_plugin.virt.' in line and 'Claim of' in line])
+        # Nova's conductor logs why it tries another host.
+        for words in ('\n  File ', 'ERROR [nova.compute'):
+            self.assertNotIn(words, self.stdlog.logger.output)
         self.assertEqual(0, self.usage('gpu1'))
         self.assertEqual(1, self.usage('gpu2'))
 

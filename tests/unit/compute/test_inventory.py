@@ -31,8 +31,12 @@ class OfferedInventoryTestCase(base.BaseTestCase):
         self.tree.new_root('h1', make.NODE)
         self.written = []
         self.useFixture(fixtures.MockPatchObject(
-            placement, 'push', lambda context, client, written:
-            self.written.append(written.generation)))
+            placement, 'push', self.push))
+
+    def push(self, context, client, new, written):
+        self.written.append(new.generation)
+        written.update(
+            {group.provider_uuid: group for group in new.groups})
 
     def accept(self, *groups, **kwargs):
         self.offered.accept(make.host_inventory(*groups, **kwargs))
@@ -152,9 +156,8 @@ class WriteTest(OfferedInventoryTestCase):
             gone = written.keys() - {
                 group.provider_uuid for group in found.groups}
             withdrawn.append(gone)
-            written.clear()
-            written.update(dict.fromkeys(
-                group.provider_uuid for group in found.groups))
+            for uuid in gone:
+                del written[uuid]
         self.useFixture(fixtures.MockPatchObject(
             placement, 'withdraw', withdraw))
         self.offered.apply(self.tree, 'h1')

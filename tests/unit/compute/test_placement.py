@@ -100,8 +100,11 @@ class PushTestCase(base.BaseTestCase):
         self.client.tree = provider_tree.ProviderTree()
         self.client.tree.new_root('h1', make.NODE)
 
+        self.written = {}
+
     def push(self, *groups):
-        placement.push(None, self.client, make.host_inventory(*groups))
+        placement.push(None, self.client, make.host_inventory(*groups),
+                       self.written)
 
 
 class PushTest(PushTestCase):
@@ -117,6 +120,25 @@ class PushTest(PushTestCase):
         self.push(make.group())
         self.push(make.group())
         self.assertEqual([make.GROUP], self.client.writes)
+
+    def test_provider_is_read_again_before_it_is_changed(self):
+        self.push(make.group())
+        self.push(make.group())
+        self.assertEqual([make.GROUP], self.client.fetches)
+        self.push(make.group(reserved=1))
+        self.assertEqual([make.GROUP] * 2, self.client.fetches)
+        self.assertEqual([make.GROUP] * 2, self.client.writes)
+
+    def test_change_that_failed_is_written_later(self):
+        self.push(make.group())
+        self.client.error = nova_exception.ResourceProviderUpdateFailed(
+            url='', error='')
+        self.assertRaises(nova_exception.ResourceProviderUpdateFailed,
+                          self.push, make.group(reserved=1))
+        self.client.error = None
+        self.push(make.group(reserved=1))
+        self.assertEqual(1, self.client.tree.data(make.GROUP).inventory[
+            'CUSTOM_GPU_H100']['reserved'])
 
     def test_three_conflicts_are_tried_again(self):
         self.push(make.group())
@@ -146,7 +168,6 @@ class WithdrawTest(PushTestCase):
     def setUp(self):
         super().setUp()
         self.push(make.group())
-        self.written = {}
         self.withdraw(make.group())
 
     def withdraw(self, *groups):
@@ -158,7 +179,7 @@ class WithdrawTest(PushTestCase):
             'CUSTOM_GPU_H100']['reserved']
 
     def test_group_that_exists_is_not_reserved(self):
-        self.assertEqual({make.GROUP: 'h1_gpu_H100'}, self.written)
+        self.assertEqual({make.GROUP: make.group()}, self.written)
         self.assertEqual(0, self.reserved())
 
     def test_group_that_is_gone_is_reserved_once(self):

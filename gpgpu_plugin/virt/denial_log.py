@@ -1,0 +1,36 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Denied claims in the log of nova-compute: one line each, of the plugin.
+
+Nova logs each build that fails as an error with its traceback. A denied claim
+is no error: the host was taken meanwhile, and Nova tries the next one. The
+plugin has logged the reason by then (``lifecycle``).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gpgpu_plugin.virt import exception
+
+LOGGER = 'nova.compute.manager'
+"""Logger of the module of Nova that builds instances."""
+
+
+def _is_kept(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, exception.GPUClaimDenied)
+
+
+def install() -> None:
+    """Drop Nova's records of denials; repeated calls change nothing."""
+    logging.getLogger(LOGGER).addFilter(_is_kept)

@@ -1,0 +1,53 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of denied claims in the log: Nova adds nothing to our line."""
+
+import logging
+
+import fixtures
+from oslo_log import log as oslo_logging
+from oslotest import base
+
+from gpgpu_plugin.virt import denial_log
+from gpgpu_plugin.virt import exception
+
+
+class DenialLogTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        denial_log.install()
+        denial_log.install()
+        self.log = self.useFixture(fixtures.FakeLogger(
+            denial_log.LOGGER, format='%(levelname)s %(message)s'))
+
+    def logged(self, error):
+        try:
+            raise error
+        except type(error):
+            oslo_logging.getLogger(denial_log.LOGGER).exception(
+                'Failed to build and run instance', resource=None)
+        return self.log.output.splitlines()
+
+    def test_denied_claim_is_no_error_of_nova(self):
+        self.assertEqual([], self.logged(exception.GPUClaimDenied(
+            reason='Claim of i denied: not_enough_available')))
+
+    def test_other_errors_keep_their_traceback(self):
+        lines = self.logged(exception.GPUDomainStale(
+            instance='i', saved='a', assigned='b'))
+        self.assertEqual('ERROR Failed to build and run instance', lines[0])
+        self.assertIn('Traceback (most recent call last):', lines)
+
+    def test_line_without_an_error_stays(self):
+        logging.getLogger(denial_log.LOGGER).warning('Some %s', 'text')
+        self.assertEqual('WARNING Some text\n', self.log.output)
