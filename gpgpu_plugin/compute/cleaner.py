@@ -72,9 +72,12 @@ def _device(host: host_mod.Host,
     """Return the device, which may have had a guest if the book says so.
 
     The conductor does not know a guest that ran and whose claim was not
-    activated, as when nova-compute was killed in between.
+    activated, as when nova-compute was killed in between. A device that
+    replaces another one had none: the guest had the other one.
     """
     device = base.HostDevice.to_clean(task)
+    if task.replaces:
+        return device
     return dataclasses.replace(
         device, had_guest=task.had_guest
         or host.assignments.is_prepared(task.stable_id))

@@ -80,6 +80,8 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         activated = assignment_db.activated(session, ids) if ids else set()
         policies = {group_id: group_db.cleaning(session, group_id)
                     for group_id in {device.group_id for device in devices}}
+        known = {device.id for device in devices if device.id in activated
+                 or device.cleaned_steps is not None}
         return tuple(
             objects.CleanTask(
                 device_uuid=device.uuid, stable_id=device.stable_id,
@@ -87,13 +89,23 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
                 request=device.clean_token or '',
                 variant=device.group.variant.name if device.group else None,
                 assignment_uuid=last.get(device.id),
-                had_guest=(device.id in activated
-                           or device.cleaned_steps is not None),
+                had_guest=device.id in known,
+                replaces=(device.id not in known
+                          and _took_a_place(session, device)),
                 vgpu_type=device.vgpu_type,
                 steps=capacity.required_steps(
                     device, policies[device.group_id][0]),
                 memory_mib=policies[device.group_id][1])
             for device in devices)
+
+
+def _took_a_place(session: orm.Session, device: models.Device) -> bool:
+    """Return whether a GPU, or that of a VF, replaced a retired one."""
+    if device.kind == device_rules.DeviceKind.MDEV:
+        return False
+    gpu = (device if device.parent_id is None
+           else session.get_one(models.Device, device.parent_id))
+    return device_db.replaced(session, gpu) is not None
 
 
 def _lock(session: orm.Session, host_id: int, device_uuid: str,

@@ -50,6 +50,8 @@ class HostDevice:
     :ivar placement_id: placement that the vGPU must have (NVIDIA's mixed-size
         mode); None: any
     :ivar had_guest: whether a guest had it, so that it has a baseline
+    :ivar replaces: whether the baseline of its place is of another device,
+        that it replaced
     :ivar restored: the assignment had it before, so that its guest may have
         changed it
     :ivar cleaning: the request to clean it, whatever the number of attempts;
@@ -64,6 +66,7 @@ class HostDevice:
     vgpu_type: str = naming.PASSTHROUGH
     placement_id: int | None = None
     had_guest: bool = True
+    replaces: bool = False
     restored: bool = False
     cleaning: str | None = None
     steps: tuple[str, ...] = cleaning_rules.POLICIES[cleaning_rules.RESET_ONLY]
@@ -86,7 +89,7 @@ class HostDevice:
         return cls(assignment_uuid=task.assignment_uuid or '',
                    stable_id=task.stable_id, address=task.address,
                    vgpu_type=task.vgpu_type or naming.PASSTHROUGH,
-                   had_guest=task.had_guest,
+                   had_guest=task.had_guest, replaces=task.replaces,
                    cleaning=task.request, steps=task.steps,
                    memory_mib=task.memory_mib)
 

@@ -171,6 +171,8 @@ class CleanTask:
     :ivar assignment_uuid: its last assignment; None if it never had one
     :ivar had_guest: whether a guest had the device, so that its host must
         know how the device was before
+    :ivar replaces: whether it took the place of a retired device and nobody
+        has had it since: what the host knows is about the other one
     :ivar vgpu_type: type of the vGPU that exists or may exist
     :ivar token: the attempt to clean the device that is going on, else the
         request; a start with another token is refused
@@ -188,6 +190,7 @@ class CleanTask:
     request: str
     assignment_uuid: str | None = None
     had_guest: bool
+    replaces: bool = False
     vgpu_type: str | None = None
     steps: tuple[str, ...]
     memory_mib: int | None = None

@@ -86,7 +86,11 @@ class DeviceVerbsTest(cloud.GpuCloud):
             'device', 'history', device['uuid'])))
 
     def test_card_that_was_exchanged_waits_for_the_operator(self) -> None:
-        old = self.devices('--variant', 'H100')[0]
+        # The host keeps what its guest may have changed.
+        server = self.boot(self.flavor(H100=1))
+        old = self.used_by(server)
+        self.delete(server)
+        self.wait_states(available=8)
         # The machine is another one by its GPUs, until somebody vouches.
         self.manage('host', 'takeover', 'gpu1')
         self.exchange(old['address'])
@@ -96,3 +100,5 @@ class DeviceVerbsTest(cloud.GpuCloud):
         self.wait_states(available=8)
         self.assertEqual('retired', self.listing(
             'device', 'show', old['uuid'])['shown_state'])
+        self.assertEqual(['clean_started', 'clean_passed'],
+                         self.kinds(new['uuid'])[-2:])

@@ -35,6 +35,9 @@ class SettingsStep(step.Step):
             function.id: config_space.shape(
                 target.access.binder.config(function))
             for function in functions}
+        if target.device.replaces:
+            for function in functions:
+                target.access.baselines.renew(function.id)
         differences = [
             f'{function.address} differs from its baseline: {difference}'
             for function in functions

@@ -148,6 +148,19 @@ class Baselines:
             self._save(stable_id, dataclasses.replace(
                 known, assignment=assignment, notes={'driver': driver}))
 
+    def renew(self, stable_id: str) -> None:
+        """Forget how a function was, as another one is in its place.
+
+        The notes stay: they are what has to be undone now.
+
+        :raises HostError: the baseline that is there cannot be read
+        :raises HostNotReady: it cannot be written
+        """
+        known = self._load(stable_id)
+        if known is not None:
+            self._save(stable_id, _Baseline(
+                assignment=known.assignment, shape=None, notes=known.notes))
+
     def notes(self, stable_id: str,
               assignment: str) -> dict[str, str | None]:
         """Return the notes of an assignment; none if it is not the latest.

@@ -123,6 +123,16 @@ class CleanTest(base.BaseTestCase):
             call.args[0].had_guest
             for call in self.backend.clean.call_args_list])
 
+    def test_guest_of_the_device_before_is_none_of_the_replacement(self):
+        self.task = dataclasses.replace(
+            TASK, had_guest=False, replaces=True)
+        self.book.add('i1', [make.assignment()])
+        self.book.prepare([make.assignment()])
+        self.clean()
+        [call] = self.backend.clean.call_args_list
+        self.assertEqual((False, True), (
+            call.args[0].had_guest, call.args[0].replaces))
+
     def test_device_without_a_verdict_stays_unclean(self):
         self.book.add('i1', [make.assignment()])
         self.book.remove('i1', ['a1'])

@@ -306,8 +306,25 @@ class ReplaceTest(RetirementCase):
         self.assertNotIn(new, usages)
         # The first cleaning of the new card need not follow a guest.
         self.assertEqual(
-            [False], [task.had_guest for task in cleaning.tasks(
-                self.db, 'h1') if task.device_uuid == new])
+            [(False, True)], [
+                (task.had_guest, task.replaces) for task in cleaning.tasks(
+                    self.db, 'h1') if task.device_uuid == new])
+
+    def test_first_cleaning_alone_is_of_a_replacement(self):
+        self.report(**NEW)
+        new = self.replace().uuid
+        for expected in (True, False):
+            self.assertEqual([expected], [
+                task.replaces for task in cleaning.tasks(self.db, 'h1')
+                if task.device_uuid == new])
+            self.clean_all()
+            releases.release(self.db, base.uuids(self.boot(2)))
+
+    def test_exchange_that_nobody_announced_is_of_no_replacement(self):
+        self.report(**NEW)
+        cleaning.operator_release(self.db, self.old, OPERATOR)
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertFalse(task.replaces)
 
 
 class VFTest(RetirementCase):
@@ -362,6 +379,9 @@ class VFTest(RetirementCase):
                     self.report(**facts)
                 self.assertEqual(['available', 'dirty', 'dirty'],
                                  self.states())
+                self.assertEqual([True] * 2, [
+                    task.replaces
+                    for task in cleaning.tasks(self.db, 'h1')])
                 self.clean_all()
                 self.assertEqual(['available'] * 3, self.states())
                 self.old = self.listed()[0]

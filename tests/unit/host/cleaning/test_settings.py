@@ -72,6 +72,18 @@ class SettingsTest(card.CardCase):
         verdict, _ = self.clean(cleaning='another')
         self.assertTrue(verdict.passed, verdict.evidence)
 
+    def test_replacement_is_compared_with_itself(self):
+        self.vfio.roms[self.address] = b'one'
+        self.use()
+        self.vfio.roms[self.address] = b'two'
+        for _ in range(2):  # an attempt may be cut off
+            verdict, _ = self.clean(had_guest=False, replaces=True)
+            self.assertTrue(verdict.passed, verdict.evidence)
+        self.use()
+        self.vfio.roms[self.address] = b'three'
+        verdict, _ = self.clean(cleaning='next')
+        self.assertIn(hashlib.sha256(b'two').hexdigest(), verdict.evidence)
+
     def test_gpu_that_no_guest_had_needs_no_baseline(self):
         _, results = self.clean(had_guest=False)
         self.assertEqual('passed', results['settings'].outcome)

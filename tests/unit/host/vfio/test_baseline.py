@@ -123,6 +123,17 @@ class LifeTest(BaselinesTestCase):
         self.assertEqual(['x was 1, is 2'],
                          self.differences('c', {'x': '2'}))
 
+    def test_another_function_keeps_the_notes_alone(self):
+        self.baselines().renew(ID)
+        self.assertFalse(self.baselines().has(ID))
+        self.baselines().record(
+            ID, 'a', {'x': '1'}, {'driver': None}, had_guest=True)
+        self.baselines().renew(ID)
+        self.assertEqual({'driver': None}, self.baselines().notes(ID, 'a'))
+        self.assertEqual(
+            [], self.differences('c', {'x': '2'}, had_guest=False))
+        self.assertEqual(['x was 2, is 3'], self.differences('d', {'x': '3'}))
+
     def test_notes_of_another_assignment_are_refused(self):
         self.assertRaises(exception.HostError, self.baselines().note,
                           ID, 'a', {})
