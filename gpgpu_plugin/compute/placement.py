@@ -90,6 +90,14 @@ def managed_by_cyborg(tree: nova_types.ProviderTree,
     return managed
 
 
+def is_disabled(tree: nova_types.ProviderTree, node: str) -> bool:
+    """Return whether a compute node takes no instances, as Nova has set it.
+
+    Nova sets the trait when an operator disables the service.
+    """
+    return tree.has_traits(node, [os_traits.COMPUTE_STATUS_DISABLED])
+
+
 def apply(tree: nova_types.ProviderTree, node: str,
           inventory: inventory_obj.HostInventory | None) -> None:
     """Bring Nova's tree in line with the inventory.

@@ -20,6 +20,7 @@ the other methods from Nova's threads.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -170,11 +171,19 @@ class ResourceTracker:
                 self._schedule.require(_T.REPORT)
                 return True
             self.inventory.apply(tree, node)
+            return self._set_disabled(placement.is_disabled(tree, node))
         except Exception:
             # Whatever it is, the host must stay usable without GPUs.
             LOG.exception('Cannot put the GPU groups of %s into the provider '
                           'tree; Placement keeps what it has', node)
         return False
+
+    def _set_disabled(self, disabled: bool) -> bool:
+        if self._node is None or self._node.is_disabled == disabled:
+            return False
+        self._node = dataclasses.replace(self._node, is_disabled=disabled)
+        self._schedule.require(_T.REPORT)
+        return True
 
     # -- the end of an assignment -------------------------------------------
 

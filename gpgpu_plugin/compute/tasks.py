@@ -64,10 +64,14 @@ class Task(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeNode:
-    """The compute node below whose resource provider the groups are."""
+    """The compute node below whose resource provider the groups are.
+
+    :ivar is_disabled: whether its nova-compute is disabled in Nova
+    """
 
     name: str
     uuid: str
+    is_disabled: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,7 +175,8 @@ def report(host: host_mod.Host, node: ComputeNode,
             vgpu_capabilities=dict(scan.vgpu_capabilities),
             driver_capacities=dict(scan.driver_capacities),
             health=dict(scan.health),
-            problems=scan.problems, number=number,
+            problems=scan.problems, service_disabled=node.is_disabled,
+            number=number,
             assignments=None if host.session.is_reported
             else tuple(assigned)))
     host.session.accept_report()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""State of hosts (up or silent), as lists and metrics show it."""
+"""State of hosts, as lists show it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ class HostStates:
 
     def __init__(self, session: orm.Session,
                  silent_after: float | None) -> None:
-        self._silent = None if silent_after is None else frozenset(
-            host_db.silent(session, time.time() - silent_after))
+        self._closed = None if silent_after is None else host_db.closed(
+            session, time.time() - silent_after)
 
     def of(self, host: str) -> host_state.HostState | None:
         """Return the state of a host."""
-        if self._silent is None:
+        if self._closed is None:
             return None
-        return (host_state.HostState.SILENT if host in self._silent
-                else host_state.HostState.UP)
+        if host not in self._closed:
+            return host_state.HostState.UP
+        return (host_state.HostState.SILENT if self._closed[host]
+                else host_state.HostState.DISABLED)
 
-    def is_silent(self, host: str) -> bool:
-        """Return whether a host is known to be silent."""
-        return self.of(host) is host_state.HostState.SILENT
+    def is_closed(self, host: str) -> bool:
+        """Return whether no instance can come to a host, as is known."""
+        return self.of(host) in (
+            host_state.HostState.SILENT, host_state.HostState.DISABLED)

@@ -89,8 +89,10 @@ def _report(session: orm.Session, scan: objects.HostReport,
     number = variant_db.change_number(session)
     before = host.generation
     problems = json.dumps(scan.problems)
-    if (host.node, host.problems) != (scan.node, problems):
+    if (host.node, host.problems, host.service_disabled) != (
+            scan.node, problems, scan.service_disabled):
         host.node, host.problems = scan.node, problems
+        host.service_disabled = scan.service_disabled
         host_db.changed(host)
     host.report_number = scan.number
     _store(session, host, scan)

@@ -151,7 +151,8 @@ def _counts() -> sa.Subquery:
 def _capacities(host: _Name, heard_since: float) -> _Select:
     vgpu_type = models.VGPUType
     remaining = sa.case(
-        (sa.func.coalesce(models.Host.heard_at, 0) >= heard_since,
+        (sa.and_(sa.func.coalesce(models.Host.heard_at, 0) >= heard_since,
+                 sa.not_(models.Host.service_disabled)),
          vgpu_type.remaining_capacity), else_=0)
     return (
         sa.select(host.label('host'), models.Variant.name,

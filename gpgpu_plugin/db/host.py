@@ -215,6 +215,19 @@ def silent(session: orm.Session, since: float) -> list[str]:
     return _names(session, sa.func.coalesce(models.Host.heard_at, 0) < since)
 
 
+def closed(session: orm.Session, since: float) -> dict[str, bool]:
+    """Return the live hosts to which no instance can come.
+
+    :returns: by name, whether the host made no call since a time; else its
+        nova-compute is disabled in Nova
+    """
+    silent = sa.func.coalesce(models.Host.heard_at, 0) < since
+    return {name: bool(is_silent) for name, is_silent in session.execute(
+        sa.select(models.Host.name, silent).where(
+            models.Host.deleted == 0,
+            sa.or_(silent, models.Host.service_disabled)))}
+
+
 def of_other_versions(session: orm.Session, version: str,
                       since: float) -> list[tuple[str, str | None]]:
     """Return name and version of live hosts with another version.

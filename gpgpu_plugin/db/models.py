@@ -87,6 +87,7 @@ class Host(Base):
     next start, whichever machine it is on. ``restored``: the host knows more
     than the database, and offers nothing until it has reported it.
     ``draining``: the operator lets no instance get a device of it.
+    ``service_disabled``: nova-compute is disabled in Nova.
     ``report_number``: the last scan of the session that was stored, 0 before
     the first. ``report_digest``: of the last scan without news, NULL before
     the first. ``report_generation``: the generation at which it has none.
@@ -128,6 +129,8 @@ class Host(Base):
     restored: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
     draining: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
+    service_disabled: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
     report_number: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')

@@ -17,12 +17,14 @@ import enum
 
 
 class HostState(enum.StrEnum):
-    """Whether the nova-compute of a host calls the conductors.
+    """Whether instances can come to a host.
 
-    ``up``: it called lately. ``silent``: it has not called for ``[gpgpu]
-    session_timeout`` seconds, so that nothing of the host can be claimed or
-    cleaned.
+    ``up``: its nova-compute called the conductors lately. ``silent``: it has
+    not called for ``[gpgpu] session_timeout`` seconds, so that nothing of the
+    host can be claimed or cleaned. ``disabled``: it calls, but an operator has
+    disabled it in Nova, which then selects the host for nothing.
     """
 
     UP = 'up'
     SILENT = 'silent'
+    DISABLED = 'disabled'

@@ -65,9 +65,10 @@ class _Drawing:
         width = max((len(host.name) for host in gpu_map.hosts), default=0)
         for host in gpu_map.hosts:
             nodes = '  '.join(map(self._numa_node, host.numa_nodes))
-            silent = f'  silent since {host.heard_at}' * host.is_silent
+            closed = (f'  silent since {host.heard_at}' * host.is_silent
+                      + '  disabled in Nova' * host.is_disabled)
             yield (f'{host.name:<{width}}  {nodes or "no GPU"}'
-                   f'{self._history(host)}{silent}')
+                   f'{self._history(host)}{closed}')
 
     def _history(self, host: tree.Host) -> str:
         if not host.in_use or not host.most:

@@ -111,6 +111,7 @@ class Host:
     :ivar heard_at: when its nova-compute last called, ISO 8601, UTC
     :ivar problems: what its last scan could not read
     :ivar is_silent: its nova-compute has not called for long
+    :ivar is_disabled: its nova-compute is disabled in Nova
     :ivar in_use: number of GPUs in use, the oldest first and now last; empty:
         not asked for
     """
@@ -118,6 +119,7 @@ class Host:
     name: str
     heard_at: str | None
     is_silent: bool
+    is_disabled: bool
     problems: tuple[str, ...]
     numa_nodes: tuple[NUMANode, ...]
     in_use: tuple[int, ...] = ()
@@ -195,6 +197,7 @@ def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
     return Host(
         name=info.host, heard_at=info.heard_at,
         is_silent=info.host_state == host_state.HostState.SILENT,
+        is_disabled=info.host_state == host_state.HostState.DISABLED,
         problems=info.problems, in_use=in_use,
         numa_nodes=tuple(
             NUMANode(number=None if number < 0 else number, bridges=tuple(

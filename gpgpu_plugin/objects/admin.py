@@ -83,7 +83,7 @@ class GroupInfo:
 
     :ivar policy_source: ``group`` or ``variant``, of which the allocation
         policy is
-    :ivar remaining: 0 if its host is silent
+    :ivar remaining: 0 if its host is silent or disabled
     :ivar host_state: a domain.host_state.HostState; None: not known
     """
 

@@ -44,6 +44,7 @@ class HostReport:
     :ivar health: of GPUs that are no VFs, by stable id; that of a GPU that is
         left out does not change
     :ivar problems: what could not be read, one sentence each
+    :ivar service_disabled: whether nova-compute is disabled in Nova
     :ivar number: counts the scans of one session, so that one that was
         overtaken by a newer one is not stored
     :ivar assignments: with the first scan of a session, those in the host's
@@ -61,5 +62,6 @@ class HostReport:
     health: dict[str, health_rules.Condition] = dataclasses.field(
         default_factory=dict)
     problems: tuple[str, ...] = ()
+    service_disabled: bool = False
     number: int = 0
     assignments: tuple[claim.Assignment, ...] | None = None

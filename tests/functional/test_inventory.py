@@ -73,6 +73,17 @@ class InventoryTest(cloud.GpuCloud):
         self.assertNotIn('Failed to update inventory',
                          self.stdlog.logger.output)
 
+    def test_host_that_is_disabled_in_nova_is_shown(self) -> None:
+        service = self.api.get_services(binary='nova-compute', host='gpu1')[0]
+        for status, shown in (
+                ('disabled', ('disabled', 0)), ('enabled', ('up', 8))):
+            self.api.put_service(service['id'], {'status': status})
+            for _ in range(2):  # Nova sets its trait after the plugin's turn
+                self.run_periodics('gpu1')
+            self.wait_for(lambda shown=shown: shown == tuple(
+                self.listing('group', 'show', 'gpu1', 'H100')[name]
+                for name in ('host_state', 'remaining')), f'shown {status}')
+
     def test_disabled_device_stays_assigned_to_its_instance(
             self) -> None:
         server = self.boot(self.flavor(H100=1))

@@ -71,6 +71,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0024_health_of_devices.py': _MIGRATION,
     'db/migrations/versions/v0025_withdrawn_devices.py': _MIGRATION,
     'db/migrations/versions/v0026_replaced_devices.py': _MIGRATION,
+    'db/migrations/versions/v0027_disabled_services.py': _MIGRATION,
     'doctor/view.py': 'values, which the other tests of doctor make',
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '

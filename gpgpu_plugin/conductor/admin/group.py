@@ -57,7 +57,7 @@ def list_all(db: api.Database, host: str | None = None,
         infos = [info(row.name, loaded[group.id]) for row, group in found]
         return tuple(dataclasses.replace(
             group, host_state=states.of(group.host),
-            remaining=0 if states.is_silent(group.host) else group.remaining)
+            remaining=0 if states.is_closed(group.host) else group.remaining)
             for group in infos)
 
 

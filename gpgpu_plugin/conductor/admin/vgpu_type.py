@@ -45,7 +45,7 @@ def list_all(db: api.Database, host: str | None = None,
              ) -> tuple[objects.VGPUTypeInfo, ...]:
     """Return a page of types of groups (Conductor.vgpu_type_list).
 
-    Nothing remains on a host that is silent.
+    Nothing remains on a host that is silent or disabled.
 
     :param silent_after: see conductor.host_states
     """
@@ -57,7 +57,7 @@ def list_all(db: api.Database, host: str | None = None,
         states = host_states.HostStates(session, silent_after)
         return tuple(dataclasses.replace(
             found, host_state=states.of(found.host),
-            remaining_capacity=0 if states.is_silent(found.host)
+            remaining_capacity=0 if states.is_closed(found.host)
             else found.remaining_capacity)
             for found in _infos(session, group_db.types_listed(
                 session, pages.size(limit), host, variant, marker,

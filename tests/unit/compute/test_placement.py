@@ -21,12 +21,15 @@ from tests.unit.compute import base as compute_base
 from tests.unit.compute import make
 
 
-class ApplyTest(base.BaseTestCase):
+class TreeTestCase(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
         self.tree = provider_tree.ProviderTree()
         self.tree.new_root('h1', make.NODE)
+
+
+class ApplyTest(TreeTestCase):
 
     def apply(self, *groups):
         placement.apply(self.tree, 'h1', make.host_inventory(*groups))
@@ -69,6 +72,14 @@ class ApplyTest(base.BaseTestCase):
         self.tree.update_inventory('other', records)
         placement.apply(self.tree, 'h1', None)
         self.assertEqual(records, self.tree.data('other').inventory)
+
+
+class DisabledTest(TreeTestCase):
+
+    def test_trait_of_nova_on_the_node_counts(self):
+        self.assertFalse(placement.is_disabled(self.tree, 'h1'))
+        self.tree.update_traits('h1', [os_traits.COMPUTE_STATUS_DISABLED])
+        self.assertTrue(placement.is_disabled(self.tree, 'h1'))
 
 
 class CyborgTest(base.BaseTestCase):

@@ -874,6 +874,16 @@ class DecisionTest(test_base.BaseTestCase):
         self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
         apply.assert_called_once_with(tree, 'h1')
 
+    def test_service_that_nova_disables_is_reported(self):
+        tree = provider_tree.ProviderTree()
+        tree.new_root('h1', base.NODE)
+        self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
+        for traits in (['COMPUTE_STATUS_DISABLED'], []):
+            tree.update_traits('h1', traits)
+            self.assertTrue(self.tracker.update_provider_tree(tree, 'h1'))
+            self.assertEqual(['report'], self.run_once())
+            self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
+
     def test_cleaning_that_ends_later_wakes_the_worker(self):
         self.tracker._schedule.take(tasks.Task.CLEAN)
         woken = []

@@ -72,6 +72,19 @@ class HostStatesTest(base.ConductorTestCase):
             self.assertEqual(16, sum(
                 row.max_capacity for row in gauges.capacities))
 
+    def test_host_that_is_disabled_in_nova_offers_nothing(self):
+        for host, disabled in (('h1', True), ('h2', True)):
+            with self.db.writer() as session:
+                host_db.get(session, host).service_disabled = disabled
+        self.assertEqual({'h1': 'disabled', 'h2': 'silent'},
+                         self.shown(group_admin.list_all, 'host_state'))
+        self.assertEqual({'h1': 0, 'h2': 0},
+                         self.shown(group_admin.list_all, 'remaining'))
+        gauges = metrics.read(
+            self.db, per_host=True, silent_after=SILENT_AFTER).gauges
+        self.assertEqual({0}, {
+            row.remaining_capacity for row in gauges.capacities})
+
     def test_host_that_calls_again_is_up(self):
         self.heard('h2', SILENT_AFTER - 5)
         self.assertEqual({'h1': 'up', 'h2': 'up'},
@@ -81,4 +94,4 @@ class HostStatesTest(base.ConductorTestCase):
         with self.db.reader() as session:
             states = host_states.HostStates(session, None)
             self.assertIsNone(states.of('h2'))
-            self.assertFalse(states.is_silent('h2'))
+            self.assertFalse(states.is_closed('h2'))

@@ -19,4 +19,5 @@ from gpgpu_plugin.domain import host_state
 class HostStateTest(base.BaseTestCase):
 
     def test_states_are_the_words_that_lists_show(self):
-        self.assertEqual(['up', 'silent'], list(host_state.HostState))
+        self.assertEqual(
+            ['up', 'silent', 'disabled'], list(host_state.HostState))
