@@ -1,0 +1,131 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Requests that arrive until a load is reached, and what got a place.
+
+The protocol is that of the published study: nobody leaves, and a refused
+request is gone.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain.simulation import cloud as cloud_mod
+from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain.weighing import policy as policy_mod
+
+_LEARNT_EVERY = 1000
+_EARLY = 95
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a simulation.
+
+    :ivar allocated_percent: GPUs in use of all, mean over the arrivals whose
+        arrived load rounds to the load asked for
+    :ivar at95: the same at a load of 95 %; None: that load was not reached
+    :ivar refused: requests that fitted nowhere
+    :ivar decisions: requests that were decided
+    """
+
+    allocated_percent: float
+    at95: float | None
+    refused: int
+    decisions: int
+
+
+def draw(requests: Sequence[host_mod.Request], units: float,
+         generator: random.Random) -> list[host_mod.Request]:
+    """Return requests in random order that need so many units together.
+
+    Some are left out, or repeated.
+    """
+    drawn = list(requests)
+    generator.shuffle(drawn)
+    total = sum(request.total_units for request in drawn)
+    while total > units:
+        total -= drawn.pop().total_units
+    while total < units:
+        request = requests[generator.randrange(len(requests))]
+        if not request.total_units and not total and not any(
+                one.total_units for one in requests):
+            break
+        drawn.append(request)
+        total += request.total_units
+    return drawn
+
+
+def simulate(hosts: Sequence[host_mod.Host],
+             requests: Sequence[host_mod.Request],
+             make: Callable[[], policy_mod.Policy], *,
+             load: float, seed: int, learn_mix: bool = False) -> Outcome:
+    """Place requests in a cloud until a load has arrived.
+
+    :param learn_mix: count the mix while requests arrive, all alike at
+        first, instead of knowing it
+    """
+    generator = random.Random(seed)  # noqa: S311
+    order = list(hosts)
+    generator.shuffle(order)
+    capacity = sum(sum(host.free) for host in order)
+    drawn = draw(requests, load * capacity, generator)
+    known = collections.Counter(requests)
+    cloud = cloud_mod.Cloud(order, make(), mix_mod.Mix.count(
+        dict.fromkeys(known, 1) if learn_mix else known))
+    meter = _Meter(capacity)
+    counted: collections.Counter[host_mod.Request] = collections.Counter()
+    for number, request in enumerate(drawn, 1):
+        meter.add(request, cloud.place(request) is not None)
+        counted[request] += 1
+        if learn_mix and number % _LEARNT_EVERY == 0:
+            cloud.use_mix(mix_mod.Mix.count(counted))
+    return meter.outcome(round(100 * load))
+
+
+class _Meter:
+    """Allocated units by arrived load."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._arrived = self._allocated = self._refused = self._count = 0
+        self._by_load: dict[int, list[float]] = {}
+
+    def add(self, request: host_mod.Request, placed: bool) -> None:
+        """Count an arrival."""
+        self._count += 1
+        self._arrived += request.total_units
+        if placed:
+            self._allocated += request.total_units
+        else:
+            self._refused += 1
+        percent = 100 * self._allocated / self._capacity
+        self._by_load.setdefault(
+            round(100 * self._arrived / self._capacity), []).append(percent)
+
+    def outcome(self, load: int) -> Outcome:
+        """Return the figures at a load in percent."""
+        final = self._at(load)
+        if final is None:
+            final = self._by_load[max(self._by_load)][-1]
+        return Outcome(
+            allocated_percent=final, at95=self._at(_EARLY),
+            refused=self._refused, decisions=self._count)
+
+    def _at(self, load: int) -> float | None:
+        figures = self._by_load.get(load)
+        return sum(figures) / len(figures) if figures else None

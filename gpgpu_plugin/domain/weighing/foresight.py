@@ -1,0 +1,71 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The plugin's own policy: keep what the coming requests need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain.weighing import leftover
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.domain.weighing import scarcity
+
+
+class Foresight(policy.Policy):
+    """The choice that leaves the fewest GPUs over, and saves scarce slots.
+
+    The gain is the leftover before minus the leftover after; a slot of a
+    class that few hosts can take costs its GPUs, by the chance that such
+    slots run out.
+    """
+
+    def __init__(self) -> None:
+        self.start(mix_mod.Mix(shares={}), ())
+
+    def start(self, mix: mix_mod.Mix, hosts: Iterable[host_mod.Host],
+              ) -> None:
+        """Draw sequences and classes from the mix, and count slots."""
+        self._leftover = leftover.Leftover(mix)
+        self._scarcity = scarcity.Scarcity(mix, hosts)
+        self._prices = self._scarcity.prices()
+
+    def change(self, before: host_mod.Host, after: host_mod.Host) -> None:
+        """Count the slots of a host anew."""
+        self._scarcity.change(before, after)
+        self._prices = self._scarcity.prices()
+
+    def gain(self, host: host_mod.Host, request: host_mod.Request,
+             after: host_mod.Host) -> float:
+        """Return how many GPUs less are left over."""
+        return self._leftover.of(host) - self._leftover.of(after)
+
+    def choices(self, host: host_mod.Host, request: host_mod.Request,
+                ) -> list[policy.Choice]:
+        """Return the best choice for each different loss of slots."""
+        best: dict[tuple[int, ...], policy.Choice] = {}
+        before: tuple[int, ...] | None = None
+        for after in host_mod.after(host, request):
+            if before is None:
+                before = self._scarcity.slots(host)
+            lost = tuple([count - rest for count, rest in zip(
+                before, self._scarcity.slots(after), strict=True)])
+            gain = self.gain(host, request, after)
+            if lost not in best or gain > best[lost].gain:
+                best[lost] = policy.Choice(gain, lost, after)
+        return list(best.values())
+
+    def price(self, lost: tuple[int, ...]) -> float:
+        """Return the GPUs that lost slots are worth."""
+        return sum([count * price for count, price in
+                    zip(lost, self._prices, strict=True) if count])

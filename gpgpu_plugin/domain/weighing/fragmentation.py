@@ -1,0 +1,107 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Fragmentation gradient descent (FGD), the best published policy."""
+
+from __future__ import annotations
+
+import math
+
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain.weighing import policy
+
+_COMMONEST = 0.95
+_MOST_STATES = 400_000
+
+Kind = tuple[int, int, int, float]
+
+
+class FragmentationGradientDescent(policy.Policy):
+    """The host whose expected fragmentation grows the least.
+
+    A fragment is capacity that a common request cannot use. Memory is
+    ignored, and scores are whole numbers, as in the published study.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[int, int, int, frozenset[str]], float] = {}
+        self._by_variant: dict[str, tuple[list[Kind], float]] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def start(self, mix: mix_mod.Mix, hosts: Iterable[host_mod.Host],
+              ) -> None:
+        """Take the commonest requests of the mix."""
+        self.__init__()  # type: ignore[misc]
+        counted: dict[tuple[int, int, int, frozenset[str]], float] = {}
+        for request, share in mix.shares.items():
+            key = (request.milli_vcpus, request.gpus, request.units,
+                   request.variants)
+            counted[key] = counted.get(key, 0.0) + share
+        total = 0.0
+        for key in sorted(counted, key=lambda key: -counted[key]):
+            if total >= _COMMONEST:
+                break
+            self._kinds[key] = counted[key]
+            total += counted[key]
+        self._kinds = {key: share / total
+                       for key, share in self._kinds.items()}
+
+    def gain(self, host: host_mod.Host, request: host_mod.Request,
+             after: host_mod.Host) -> float:
+        """Return 0 to 100; 50 leaves the fragmentation as it is."""
+        change = self.fragments(host) - self.fragments(after)
+        return 100 / (1 + math.exp(-change / host_mod.WHOLE)) // 1
+
+    def fragments(self, host: host_mod.Host) -> float:
+        """Return the units that a random common request cannot use."""
+        key = (host.milli_vcpus, host.free, host.variant)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_STATES:
+                self._known.clear()
+            found = self._known[key] = self._compute(host)
+        return found
+
+    def _compute(self, host: host_mod.Host) -> float:
+        kinds, unusable = self._of_variant(host.variant)
+        free = host.free
+        total = sum(free)
+        if not total:
+            return 0.0
+        whole = host_mod.whole(free)
+        below: dict[int, int] = {}
+        result = unusable * total
+        for milli_vcpus, gpus, units, share in kinds:
+            if milli_vcpus > host.milli_vcpus or (
+                    free[-1] < units if gpus == 1 else whole < gpus):
+                result += share * total
+                continue
+            fragment = below.get(units)
+            if fragment is None:
+                fragment = below[units] = sum(
+                    [left for left in free if left < units])
+            result += share * fragment
+        return result
+
+    def _of_variant(self, variant: str) -> tuple[list[Kind], float]:
+        """Return kinds that can use a variant, and the share of others."""
+        found = self._by_variant.get(variant)
+        if found is None:
+            kinds = [(milli_vcpus, gpus, units, share)
+                     for (milli_vcpus, gpus, units, variants), share
+                     in self._kinds.items()
+                     if gpus and (not variants or variant in variants)]
+            found = self._by_variant[variant] = (
+                kinds, 1 - sum(kind[3] for kind in kinds))
+        return found

@@ -1,0 +1,104 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Free capacity of a host, and what a request takes of it."""
+
+from __future__ import annotations
+
+import bisect
+import typing
+
+WHOLE = 1000
+"""Units of a whole GPU."""
+
+
+class Host(typing.NamedTuple):
+    """Free capacity of a host.
+
+    Nova's own resources are not split by NUMA node here.
+
+    :ivar milli_vcpus: free vCPUs, in thousandths
+    :ivar memory_mib: free RAM
+    :ivar free: free units of each GPU, in ascending order
+    :ivar variant: variant of all its GPUs
+    """
+
+    milli_vcpus: int
+    memory_mib: int
+    free: tuple[int, ...]
+    variant: str
+
+
+class Request(typing.NamedTuple):
+    """What an instance needs of its host.
+
+    :ivar gpus: number of GPUs
+    :ivar units: units of each of them; less than WHOLE only if gpus is 1
+    :ivar variants: variants that it accepts; empty: any
+    """
+
+    milli_vcpus: int
+    memory_mib: int
+    gpus: int
+    units: int
+    variants: frozenset[str]
+
+    @property
+    def total_units(self) -> int:
+        """Units of all its GPUs."""
+        return self.gpus * self.units
+
+
+def after(host: Host, request: Request) -> list[Host]:
+    """Return the states that a host may have with a request placed on it.
+
+    :returns: one for each different GPU that a share can take, the fullest
+        first; empty: the request does not fit
+    """
+    milli_vcpus = host.milli_vcpus - request.milli_vcpus
+    memory_mib = host.memory_mib - request.memory_mib
+    if milli_vcpus < 0 or memory_mib < 0 or not accepts(
+            request, host.variant):
+        return []
+    return [Host(milli_vcpus, memory_mib, free, host.variant)
+            for free in _free_after(host.free, request)]
+
+
+def accepts(request: Request, variant: str) -> bool:
+    """Return whether a request may get GPUs of a variant."""
+    return (not request.gpus or not request.variants
+            or variant in request.variants)
+
+
+def whole(free: tuple[int, ...]) -> int:
+    """Return how many GPUs are free as a whole, of units in order."""
+    return len(free) - bisect.bisect_left(free, WHOLE)
+
+
+def _free_after(free: tuple[int, ...], request: Request,
+                ) -> list[tuple[int, ...]]:
+    if not request.gpus:
+        return [free]
+    if request.units < WHOLE:
+        return [take(free, units, request.units)
+                for units in sorted(set(free)) if units >= request.units]
+    if whole(free) < request.gpus:
+        return []
+    rest = free[:len(free) - request.gpus]
+    return [(0,) * request.gpus + rest]
+
+
+def take(free: tuple[int, ...], units: int, taken: int) -> tuple[int, ...]:
+    """Return free units after a share of a GPU with so many was taken."""
+    rest = list(free)
+    rest.remove(units)
+    bisect.insort(rest, units - taken)
+    return tuple(rest)

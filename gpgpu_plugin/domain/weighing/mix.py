@@ -1,0 +1,58 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""How often a cloud gets which request."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping
+
+from gpgpu_plugin.domain.weighing import host as host_mod
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mix:
+    """Requests with their shares, the commonest first.
+
+    :ivar shares: their sum is 1
+    """
+
+    shares: Mapping[host_mod.Request, float]
+
+    @classmethod
+    def count(cls, counts: Mapping[host_mod.Request, float]) -> Mix:
+        """Return the mix of counted requests."""
+        total = sum(counts.values())
+        # Equal counts are put in an order that no hash decides.
+        return cls(shares={
+            request: counts[request] / total for request in sorted(
+                counts, key=lambda request: (-counts[request], _key(request)))
+        })
+
+    def draw(self, *, sequences: int, length: int,
+             ) -> list[list[host_mod.Request]]:
+        """Return random sequences of requests, the same in every process."""
+        generator = random.Random(0)  # noqa: S311
+        return [generator.choices(list(self.shares),
+                                  list(self.shares.values()), k=length)
+                for _ in range(sequences)] if self.shares else []
+
+    @property
+    def mean_units(self) -> float:
+        """Units of GPUs that a request needs on average."""
+        return sum(share * request.total_units
+                   for request, share in self.shares.items())
+
+
+def _key(request: host_mod.Request) -> tuple[object, ...]:
+    return (*request[:4], sorted(request.variants))

@@ -1,0 +1,122 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Slots for requests that few hosts can take, and what one is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+
+_MOST_CLASSES = 12
+_MILLI_VCPUS = 8000
+_MEMORY_MIB = 32768
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlotClass:
+    """Requests that few hosts can take: several GPUs, or bound to variants.
+
+    :ivar share: share of all requests
+    """
+
+    milli_vcpus: int
+    memory_mib: int
+    gpus: int
+    variants: frozenset[str]
+    share: float = 0.0
+
+    def slots(self, host: host_mod.Host) -> int:
+        """Return how many such requests a host has capacity for."""
+        if self.variants and host.variant not in self.variants:
+            return 0
+        count = host_mod.whole(host.free) // self.gpus
+        if count and self.milli_vcpus:
+            count = min(count, host.milli_vcpus // self.milli_vcpus)
+        if count and self.memory_mib:
+            count = min(count, host.memory_mib // self.memory_mib)
+        return count
+
+    def needs_at_least(self, other: SlotClass) -> bool:
+        """Return whether every slot of this class is one of another."""
+        return (self.gpus >= other.gpus
+                and self.milli_vcpus >= other.milli_vcpus
+                and self.memory_mib >= other.memory_mib
+                and (not other.variants or (
+                    bool(self.variants)
+                    and self.variants <= other.variants)))
+
+
+def classes(mix: mix_mod.Mix) -> list[SlotClass]:
+    """Return all classes of a mix, those with the most GPUs first."""
+    found: dict[SlotClass, float] = {}
+    for request, share in mix.shares.items():
+        if request.units < host_mod.WHOLE or not (
+                request.gpus > 1 or request.gpus and request.variants):
+            continue
+        key = SlotClass(
+            milli_vcpus=_round_up(request.milli_vcpus, _MILLI_VCPUS),
+            memory_mib=_round_up(request.memory_mib, _MEMORY_MIB),
+            gpus=request.gpus, variants=request.variants)
+        found[key] = found.get(key, 0.0) + share
+    return sorted((dataclasses.replace(key, share=share)
+                   for key, share in found.items()),
+                  key=lambda slot: -slot.share * slot.gpus)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+class Scarcity:
+    """The chance that slots of a class run out, for a cloud of hosts."""
+
+    def __init__(self, mix: mix_mod.Mix,
+                 hosts: Iterable[host_mod.Host]) -> None:
+        every = classes(mix)
+        self.classes: Sequence[SlotClass] = every[:_MOST_CLASSES]
+        self._demands = [
+            sum(other.share * other.gpus / slot.gpus for other in every
+                if other.needs_at_least(slot)) for slot in self.classes]
+        self._mean_units = mix.mean_units
+        self._units = 0
+        self._slots = [0] * len(self.classes)
+        for host in hosts:
+            self._add(host, 1)
+
+    def slots(self, host: host_mod.Host) -> tuple[int, ...]:
+        """Return a host's slots of each class."""
+        return tuple([slot.slots(host) for slot in self.classes])
+
+    def change(self, before: host_mod.Host, after: host_mod.Host) -> None:
+        """Replace the state of a host."""
+        self._add(before, -1)
+        self._add(after, 1)
+
+    def _add(self, host: host_mod.Host, sign: int) -> None:
+        self._units += sign * sum(host.free)
+        self._slots = [count + sign * more for count, more in
+                       zip(self._slots, self.slots(host), strict=True)]
+
+    def prices(self) -> list[float]:
+        """Return the GPUs that the loss of a slot of each class costs."""
+        arrivals = self._units / self._mean_units if self._mean_units else 0.0
+        return [
+            slot.gpus / (1 + math.exp(min(700.0, -1.7 * (
+                (arrivals * demand - count)
+                / math.sqrt(arrivals * demand + 1) + 3))))
+            for slot, demand, count in zip(
+                self.classes, self._demands, self._slots, strict=True)]
