@@ -94,6 +94,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         '--machine hgx-h100 --text',
     ),
     'pci record': ('gpu1.json',),
+    'simulate': (
+        '--nodes nodes.csv --requests requests.csv --policy pack',
+        '--nodes nodes.csv --requests requests.csv --policy fgd --seed 42 43',
+    ),
     'usage export': ('--to 2026-10.csv',),
     'usage list': ('--project 6f7a3c --from 2026-10-01 --to 2026-11-01',),
     'usage summary': (

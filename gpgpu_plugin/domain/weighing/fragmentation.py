@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import math
-
 from collections.abc import Iterable
 
 from gpgpu_plugin.domain.weighing import host as host_mod
@@ -35,6 +34,9 @@ class FragmentationGradientDescent(policy.Policy):
     """
 
     def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
         self._kinds: dict[tuple[int, int, int, frozenset[str]], float] = {}
         self._by_variant: dict[str, tuple[list[Kind], float]] = {}
         self._known: dict[tuple[object, ...], float] = {}
@@ -42,7 +44,7 @@ class FragmentationGradientDescent(policy.Policy):
     def start(self, mix: mix_mod.Mix, hosts: Iterable[host_mod.Host],
               ) -> None:
         """Take the commonest requests of the mix."""
-        self.__init__()  # type: ignore[misc]
+        self._reset()
         counted: dict[tuple[int, int, int, frozenset[str]], float] = {}
         for request, share in mix.shares.items():
             key = (request.milli_vcpus, request.gpus, request.units,

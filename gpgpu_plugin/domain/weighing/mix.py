@@ -42,7 +42,7 @@ class Mix:
     def draw(self, *, sequences: int, length: int,
              ) -> list[list[host_mod.Request]]:
         """Return random sequences of requests, the same in every process."""
-        generator = random.Random(0)  # noqa: S311
+        generator = random.Random(0)
         return [generator.choices(list(self.shares),
                                   list(self.shares.values()), k=length)
                 for _ in range(sequences)] if self.shares else []

@@ -48,11 +48,12 @@ class Policy(abc.ABC):
     Nothing that fits is refused.
     """
 
-    def start(self, mix: mix_mod.Mix, hosts: Iterable[host_mod.Host],
-              ) -> None:
+    def start(  # noqa: B027 - a policy without a state needs none
+            self, mix: mix_mod.Mix, hosts: Iterable[host_mod.Host]) -> None:
         """Take another mix of requests and the state of all hosts."""
 
-    def change(self, before: host_mod.Host, after: host_mod.Host) -> None:
+    def change(  # noqa: B027 - as above
+            self, before: host_mod.Host, after: host_mod.Host) -> None:
         """Take the new state of one host."""
 
     @abc.abstractmethod
@@ -86,7 +87,7 @@ class Random(Policy):
     """Any host that the request fits on, by the same chance."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._generator = random.Random(seed)  # noqa: S311
+        self._generator = random.Random(seed)
 
     def gain(self, host: host_mod.Host, request: host_mod.Request,
              after: host_mod.Host) -> float:

@@ -65,7 +65,7 @@ def classes(mix: mix_mod.Mix) -> list[SlotClass]:
     found: dict[SlotClass, float] = {}
     for request, share in mix.shares.items():
         if request.units < host_mod.WHOLE or not (
-                request.gpus > 1 or request.gpus and request.variants):
+                request.gpus > 1 or (request.gpus and request.variants)):
             continue
         key = SlotClass(
             milli_vcpus=_round_up(request.milli_vcpus, _MILLI_VCPUS),

@@ -49,6 +49,7 @@ IMPORTS = {
     'ledger': RPC,
     'map': RPC,
     'pci': set(),
+    'simulate': set(),
     'usage': RPC,
     'usage_export': RPC,
     'variant': RPC,

@@ -1,0 +1,120 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Workloads made from the requests of a trace, by changing what they need."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from gpgpu_plugin.domain.weighing import host as host_mod
+
+Requests = list[host_mod.Request]
+_MODELS = (('T4', 6), ('G2', 5), ('P100', 2), ('V100M16|V100M32', 2),
+           ('G3', 1))
+
+
+def _change(requests: Sequence[host_mod.Request],
+            change: Callable[[host_mod.Request, random.Random],
+                             host_mod.Request]) -> Requests:
+    """Return requests, changed one by one with the same random numbers."""
+    generator = random.Random(1)
+    return [change(request, generator) for request in requests]
+
+
+def smaller_shares(requests: Sequence[host_mod.Request]) -> Requests:
+    """Six tenths of the size of shares."""
+    return _change(requests, lambda request, _: request._replace(
+        units=max(10, request.units * 6 // 10))
+        if 0 < request.units < host_mod.WHOLE else request)
+
+
+def shares_for_whole(requests: Sequence[host_mod.Request]) -> Requests:
+    """Six of ten requests of a whole GPU ask for a share instead."""
+    shares = [request.units for request in requests
+              if 0 < request.units < host_mod.WHOLE]
+
+    def change(request: host_mod.Request, generator: random.Random,
+               ) -> host_mod.Request:
+        if request.total_units != host_mod.WHOLE or generator.random() > .6:
+            return request
+        return request._replace(units=generator.choice(shares))
+    return _change(requests, change)
+
+
+def several_gpus(requests: Sequence[host_mod.Request],
+                 often: float = .25) -> Requests:
+    """A quarter of the requests of a whole GPU ask for two to eight."""
+    def change(request: host_mod.Request, generator: random.Random,
+               ) -> host_mod.Request:
+        if (request.total_units != host_mod.WHOLE
+                or generator.random() > often):
+            return request
+        gpus = generator.choice((2, 2, 2, 4, 4, 8))
+        return request._replace(
+            gpus=gpus, milli_vcpus=min(96_000, request.milli_vcpus * gpus),
+            memory_mib=min(393_216, request.memory_mib * gpus))
+    return _change(requests, change)
+
+
+def more_vcpus(requests: Sequence[host_mod.Request]) -> Requests:
+    """Half as many vCPUs again."""
+    return _change(requests, lambda request, _: request._replace(
+        milli_vcpus=min(96_000, request.milli_vcpus * 3 // 2)))
+
+
+def fewer_vcpus(requests: Sequence[host_mod.Request]) -> Requests:
+    """Half of the vCPUs."""
+    return _change(requests, lambda request, _: request._replace(
+        milli_vcpus=request.milli_vcpus // 2))
+
+
+def bound_to_models(requests: Sequence[host_mod.Request],
+                    often: float = .5) -> Requests:
+    """Half of the requests with GPUs are bound to models."""
+    names = [frozenset(name.split('|')) for name, _ in _MODELS]
+    weights = [weight for _, weight in _MODELS]
+
+    def change(request: host_mod.Request, generator: random.Random,
+               ) -> host_mod.Request:
+        if not request.gpus or generator.random() > often:
+            return request
+        return request._replace(
+            variants=generator.choices(names, weights)[0])
+    return _change(requests, change)
+
+
+def several_and_bound(requests: Sequence[host_mod.Request]) -> Requests:
+    """More requests of several GPUs, a quarter of all bound to models."""
+    return bound_to_models(several_gpus(requests, .12), .25)
+
+
+def without_gpu(requests: Sequence[host_mod.Request]) -> Requests:
+    """A quarter of the requests of a share ask for no GPU at all."""
+    return _change(requests, lambda request, generator: request._replace(
+        gpus=0, units=0)
+        if 0 < request.units < host_mod.WHOLE and generator.random() < .25
+        else request)
+
+
+WORKLOADS: dict[str, Callable[[Sequence[host_mod.Request]], Requests]] = {
+    'smaller-shares': smaller_shares,
+    'shares-for-whole': shares_for_whole,
+    'several-gpus': several_gpus,
+    'more-vcpus': more_vcpus,
+    'fewer-vcpus': fewer_vcpus,
+    'bound-to-models': bound_to_models,
+    'several-and-bound': several_and_bound,
+    'without-gpu': without_gpu,
+}
+"""Workloads by name, of the requests of the list "default"."""

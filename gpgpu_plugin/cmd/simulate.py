@@ -1,0 +1,137 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage simulate``: compare policies on a trace of requests.
+
+No service and no configuration is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import pathlib
+import time
+from collections.abc import Iterator
+
+from cliff import lister
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.domain.simulation import arrivals
+from gpgpu_plugin.domain.simulation import trace
+from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain.weighing import policies
+from gpgpu_plugin.domain.weighing import policy as policy_mod
+
+COLUMNS = ('policy', 'seed', 'allocated_percent', 'at95', 'refused',
+           'decisions_per_second')
+_MOST_LOAD = 10.0
+
+
+class Simulate(base.Command, lister.Lister):
+    """Place a trace of requests in a cloud by one of the policies."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--nodes', required=True, metavar='CSV',
+            help='hosts: cpu_milli, memory_mib, gpu (their number), model')
+        parser.add_argument(
+            '--requests', required=True, metavar='CSV',
+            help='requests: cpu_milli, memory_mib, num_gpu, gpu_milli (1000 '
+                 'is a whole GPU), gpu_spec (models, "|" between them)')
+        parser.add_argument(
+            '--policy', required=True, metavar='NAME',
+            help='one of ' + ', '.join(policies.NAMES))
+        parser.add_argument(
+            '--load', default='1.3', metavar='NUMBER',
+            help='GPUs that are requested until the end, as a part of all '
+                 '(default: %(default)s)')
+        parser.add_argument(
+            '--seed', default=['42'], nargs='+', metavar='N',
+            help='seed of the order of hosts and requests, one row for each '
+                 '(default: 42)')
+        parser.add_argument(
+            '--learn-mix', action='store_true',
+            help='learn from arrivals which requests are common, instead of '
+                 'knowing it from the start')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        if policies.make(parsed_args.policy) is None:
+            raise exception.Invalid(
+                field='--policy', value=parsed_args.policy,
+                expected='one of ' + ', '.join(policies.NAMES))
+        load = _load(parsed_args.load)
+        seeds = [_seed(text) for text in parsed_args.seed]
+        hosts = trace.hosts(_lines(parsed_args.nodes), parsed_args.nodes)
+        requests = trace.requests(
+            _lines(parsed_args.requests), parsed_args.requests,
+            max(len(host.free) for host in hosts))
+        return COLUMNS, [
+            _row(hosts, requests, parsed_args.policy, load, seed,
+                 parsed_args.learn_mix) for seed in seeds]
+
+
+def _row(hosts: list[host_mod.Host], requests: list[host_mod.Request],
+         policy: str, load: float, seed: int,
+         learn_mix: bool) -> list[object]:
+    started = time.perf_counter()
+    outcome = arrivals.simulate(
+        hosts, requests, functools.partial(_make, policy, seed),
+        load=load, seed=seed, learn_mix=learn_mix)
+    seconds = time.perf_counter() - started
+    return [policy, seed, round(outcome.allocated_percent, 2),
+            columns.Cell(None if outcome.at95 is None
+                         else round(outcome.at95, 2)),
+            outcome.refused, round(outcome.decisions / seconds)]
+
+
+def _make(name: str, seed: int) -> policy_mod.Policy:
+    policy = policies.make(name, seed)
+    assert policy is not None
+    return policy
+
+
+def _load(text: str) -> float:
+    try:
+        load = float(text)
+    except ValueError:
+        load = math.nan
+    if not 0.01 <= load <= _MOST_LOAD:
+        raise exception.Invalid(field='--load', value=text,
+                                expected='a number from 0.01 to 10')
+    return load
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise exception.Invalid(field='--seed', value=text,
+                                expected='a whole number') from None
+
+
+def _lines(path: str) -> Iterator[str]:
+    """Yield the lines of a file.
+
+    :raises HostError: it cannot be read
+    """
+    try:
+        with pathlib.Path(path).open(encoding='utf-8-sig',
+                                     newline='') as file:
+            yield from file
+    except OSError as exc:
+        raise exception.HostError(
+            path=path, reason=f'cannot be read: {exc.strerror}') from None

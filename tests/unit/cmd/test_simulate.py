@@ -1,0 +1,88 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of ``gpgpu-manage simulate``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.cmd import manage
+
+NODES = 'cpu_milli,memory_mib,gpu,model\n16000,65536,10,T4\n'
+REQUESTS = ('cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n'
+            '1000,1024,1,1000,\n')
+
+
+class SimulateTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+    def run_command(self, *arguments, nodes=NODES, requests=REQUESTS,
+                    policy='pack'):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = manage.run([
+                'simulate', '--nodes', self.file('nodes.csv', nodes),
+                '--requests', self.file('requests.csv', requests),
+                '--policy', policy, *arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    def test_row_for_each_seed(self) -> None:
+        code, out, _ = self.run_command('--seed', '1', '2', '-f', 'json')
+        rows = json.loads(out)
+        self.assertEqual(0, code)
+        for row in rows:
+            self.assertGreater(row.pop('decisions_per_second'), 0)
+        self.assertEqual(
+            [{'policy': 'pack', 'seed': seed, 'allocated_percent': 100.0,
+              'at95': None, 'refused': 3} for seed in (1, 2)], rows)
+
+    def test_learnt_mix_and_load(self) -> None:
+        code, out, _ = self.run_command(
+            '--learn-mix', '--load', '0.5', '-f', 'json', policy='FGD')
+        self.assertEqual((0, 50.0, 'FGD', 42), (code, *(
+            json.loads(out)[0][name]
+            for name in ('allocated_percent', 'policy', 'seed'))))
+
+    def refused(self, *arguments, **more):
+        code, _, err = self.run_command(*arguments, **more)
+        self.assertNotEqual(0, code)
+        return err
+
+    def test_error_names_what_is_wrong(self) -> None:
+        self.assertIn('packing, random', self.refused(policy='first-fit'))
+        self.assertIn('--load', self.refused('--load', 'nan'))
+        self.assertIn('--seed', self.refused('--seed', 'x'))
+        self.assertIn('nodes.csv line 2 column gpu', self.refused(
+            nodes=NODES.replace('10,', 'x,')))
+        self.assertIn('requests.csv line 2 column num_gpu', self.refused(
+            requests=REQUESTS.replace(',1,1000', ',11,1000')))
+        self.assertIn('absent.csv: cannot be read', self.refused(
+            '--nodes', str(self.folder / 'absent.csv')))
+
+    def test_file_that_is_no_text(self) -> None:
+        path = self.folder / 'binary'
+        path.write_bytes(b'\xff\xfe\x00')
+        self.assertIn('CSV in UTF-8', self.refused('--nodes', str(path)))

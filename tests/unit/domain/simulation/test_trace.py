@@ -1,0 +1,73 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of reading traces."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.domain.simulation import trace
+from tests.unit.domain.weighing import test_host
+
+NODES = 'sn,cpu_milli,memory_mib,gpu,model'
+REQUESTS = 'cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec'
+
+
+class TraceTest(base.BaseTestCase):
+
+    def message(self, read, *lines, **more):
+        return str(self.assertRaises(
+            exception.Invalid, read, lines, 'a.csv', **more))
+
+    def test_hosts(self) -> None:
+        self.assertEqual([test_host.host()], trace.hosts(
+            [NODES, 'a,16000,65536,2,T4'], 'a.csv'))
+
+    def test_requests(self) -> None:
+        self.assertEqual(
+            [test_host.request(units=460, variants={'T4', 'P100'}),
+             test_host.request(gpus=0, units=0),
+             test_host.request(gpus=2)],
+            trace.requests(
+                [REQUESTS, '4000,8192,1,460,T4|P100', '4000,8192,0,0,',
+                 '4000,8192,2,1000,'], 'a.csv', most_gpus=2))
+
+    def test_error_names_file_line_and_column(self) -> None:
+        for line, column in (
+                ('4k,8192,1,1000,', 'cpu_milli'),
+                ('4000,-1,1,1000,', 'memory_mib'),
+                ('4000,8192,9,1000,', 'num_gpu'),
+                ('4000,8192,1,1001,', 'gpu_milli'),
+                ('4000,8192,1,0,', 'gpu_milli'),
+                ('4000,8192,2,500,', 'gpu_milli'),
+                ('4000,8192,1,1000', 'gpu_spec')):
+            self.assertIn(f'a.csv line 3 column {column}: ', self.message(
+                trace.requests, REQUESTS, '1,1,1,1000,', line, most_gpus=8))
+
+    def test_missing_column(self) -> None:
+        self.assertIn('a.csv line 1 column model', self.message(
+            trace.hosts, 'sn,cpu_milli,memory_mib,gpu', 'a,1,1,1'))
+
+    def test_empty_file_or_heading_alone(self) -> None:
+        self.assertIn('a.csv line 1', self.message(trace.hosts))
+        self.assertIn('a.csv line 2', self.message(trace.hosts, NODES))
+
+    def test_cloud_or_requests_without_gpu(self) -> None:
+        self.assertIn('column gpu', self.message(
+            trace.hosts, NODES, 'a,1,1,0,'))
+        self.assertIn('column num_gpu', self.message(
+            trace.requests, REQUESTS, '1,1,0,0,', most_gpus=1))
+
+    def test_file_that_is_no_csv(self) -> None:
+        self.assertIn('a.csv line 2', self.message(
+            trace.hosts, NODES, '"a'))

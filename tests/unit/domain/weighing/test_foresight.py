@@ -1,0 +1,66 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the plugin's own policy."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from gpgpu_plugin.domain.weighing import foresight
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from tests.unit.domain.weighing import test_host
+
+
+def best(counts, hosts, request):
+    """Return the number of the best host, and its state with the request."""
+    policy = foresight.Foresight()
+    policy.start(mix_mod.Mix.count(counts), hosts)
+    return max(((choice.gain - policy.price(choice.lost), number,
+                 choice.after) for number, host in enumerate(hosts)
+                for choice in policy.choices(host, request)),
+               key=lambda found: found[0])[1:]
+
+
+class ForesightTest(base.BaseTestCase):
+
+    def test_share_goes_where_it_leaves_nothing_over(self) -> None:
+        share = test_host.request(units=500)
+        self.assertEqual(
+            (1, (0, 1000)), (lambda number, after: (number, after.free))(
+                *best({share: 1, test_host.request(): 50},
+                      [test_host.host(),
+                       test_host.host(free=[500, 1000])], share)))
+
+    def test_host_for_eight_gpus_is_saved_while_such_are_scarce(
+            self) -> None:
+        small, large = test_host.request(), test_host.request(32, 64, 8)
+        hosts = [test_host.host(96, 384, [1000] * 8)] + [
+            test_host.host(96, 384, [0, 0] + [1000] * 6)] * 3
+        self.assertNotEqual(0, best({small: 9, large: 1}, hosts, small)[0])
+
+    def test_instance_without_gpu_takes_vcpus_that_no_gpu_needs(
+            self) -> None:
+        nothing = test_host.request(gpus=0, units=0)
+        self.assertEqual(1, best(
+            {test_host.request(): 1, nothing: 1},
+            [test_host.host(8, 64), test_host.host(16, 64, [0, 0])],
+            nothing)[0])
+
+    def test_change_of_a_host_counts_like_a_new_start(self) -> None:
+        mix = mix_mod.Mix.count({test_host.request(gpus=2): 1})
+        before, after = test_host.host(), test_host.host(free=[0, 0])
+        changed, fresh = foresight.Foresight(), foresight.Foresight()
+        changed.start(mix, [before, before])
+        changed.change(before, after)
+        fresh.start(mix, [before, after])
+        self.assertEqual(fresh.price((1,)), changed.price((1,)))
+        self.assertGreater(changed.price((1,)), 0)

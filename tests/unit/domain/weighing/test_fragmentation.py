@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of fragmentation gradient descent."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from gpgpu_plugin.domain.weighing import fragmentation
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from tests.unit.domain.weighing import test_host
+
+
+def policy(counts):
+    made = fragmentation.FragmentationGradientDescent()
+    made.start(mix_mod.Mix.count(counts), ())
+    return made
+
+
+class FragmentsTest(base.BaseTestCase):
+
+    def test_part_that_a_request_cannot_use_is_a_fragment(self) -> None:
+        made = policy({test_host.request(): 1})
+        self.assertEqual(300, made.fragments(
+            test_host.host(free=[300, 1000])))
+
+    def test_all_is_a_fragment_without_vcpus_or_for_another_variant(
+            self) -> None:
+        self.assertEqual(2000, policy({test_host.request(): 1}).fragments(
+            test_host.host(vcpus=3)))
+        self.assertEqual(2000, policy(
+            {test_host.request(variants={'H100'}): 1}).fragments(
+                test_host.host()))
+
+    def test_requests_are_weighed_by_their_shares(self) -> None:
+        made = policy({test_host.request(): 3, test_host.request(
+            gpus=2): 1})
+        self.assertAlmostEqual(250, made.fragments(
+            test_host.host(free=[0, 1000])))
+
+    def test_rare_requests_are_ignored(self) -> None:
+        made = policy({test_host.request(): 96, test_host.request(
+            gpus=8): 4})
+        self.assertEqual(0, made.fragments(test_host.host()))
+
+    def test_gain_is_a_whole_number_and_fifty_without_change(self) -> None:
+        made = policy({test_host.request(): 1})
+        self.assertEqual([50], [choice.gain for choice in made.choices(
+            test_host.host(), test_host.request())])
+        # 600 more are a fragment: 100 / (1 + e^0.6) = 35.4.
+        self.assertEqual([35], [choice.gain for choice in made.choices(
+            test_host.host(), test_host.request(units=400))])

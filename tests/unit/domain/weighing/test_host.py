@@ -1,0 +1,71 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of free capacity of hosts."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies
+from oslotest import base
+
+from gpgpu_plugin.domain.weighing import host as host_mod
+
+ANY: frozenset[str] = frozenset()
+
+
+def host(vcpus=16, gib=64, free=(1000, 1000), variant='T4'):
+    return host_mod.Host(vcpus * 1000, gib * 1024, tuple(free), variant)
+
+
+def request(vcpus=4, gib=8, gpus=1, units=1000, variants=ANY):
+    return host_mod.Request(vcpus * 1000, gib * 1024, gpus, units,
+                            frozenset(variants))
+
+
+class AfterTest(base.BaseTestCase):
+
+    def test_whole_gpus_leave_the_gpus_in_part(self) -> None:
+        self.assertEqual(
+            [host(12, 56, (0, 0, 300))],
+            host_mod.after(host(free=(300, 1000, 1000)), request(gpus=2)))
+
+    def test_share_has_a_choice_for_each_different_gpu(self) -> None:
+        found = host_mod.after(host(free=(300, 500, 500, 1000)),
+                               request(units=400))
+        self.assertEqual([(100, 300, 500, 1000), (300, 500, 500, 600)],
+                         [state.free for state in found])
+
+    def test_request_without_gpu_takes_none(self) -> None:
+        self.assertEqual([host(12, 56)], host_mod.after(
+            host(), request(gpus=0, units=0, variants={'H100'})))
+
+    def test_request_that_fits_not_has_no_choice(self) -> None:
+        for needs in (request(vcpus=17), request(gib=65), request(gpus=3),
+                      request(variants={'H100'})):
+            self.assertEqual([], host_mod.after(host(), needs), needs)
+        self.assertEqual([], host_mod.after(
+            host(free=(300, 900)), request()))
+
+    @given(strategies.lists(strategies.integers(0, 10), max_size=8),
+           strategies.integers(1, 4), strategies.integers(1, 10))
+    def test_choice_takes_what_is_asked_and_no_more_than_free(
+            self, free, gpus, units) -> None:
+        before = host(free=sorted(part * 100 for part in free))
+        needs = request(gpus=gpus, units=units * 100 if gpus == 1 else 1000)
+        fits = sum(left >= needs.units for left in before.free) >= gpus
+        found = host_mod.after(before, needs)
+        self.assertEqual(fits, bool(found))
+        for state in found:
+            self.assertEqual(sum(before.free) - needs.total_units,
+                             sum(state.free))
+            self.assertEqual(sorted(state.free), list(state.free))
+            self.assertGreaterEqual(state.free[0], 0)

@@ -1,0 +1,47 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of mixes of requests."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from tests.unit.domain.weighing import test_host
+
+SMALL = test_host.request()
+LARGE = test_host.request(gpus=8)
+
+
+class MixTest(base.BaseTestCase):
+
+    def test_shares_are_of_one_the_commonest_first(self) -> None:
+        mix = mix_mod.Mix.count({LARGE: 1, SMALL: 3})
+        self.assertEqual([(SMALL, .75), (LARGE, .25)],
+                         list(mix.shares.items()))
+        self.assertEqual(.75 * 1000 + .25 * 8000, mix.mean_units)
+
+    def test_order_does_not_depend_on_the_order_of_counting(self) -> None:
+        self.assertEqual(
+            list(mix_mod.Mix.count({LARGE: 1, SMALL: 1}).shares),
+            list(mix_mod.Mix.count({SMALL: 1, LARGE: 1}).shares))
+
+    def test_sequences_are_the_same_each_time(self) -> None:
+        mix = mix_mod.Mix.count({LARGE: 1, SMALL: 3})
+        drawn = mix.draw(sequences=2, length=50)
+        self.assertEqual(drawn, mix.draw(sequences=2, length=50))
+        self.assertEqual([50, 50], list(map(len, drawn)))
+        self.assertEqual({SMALL, LARGE}, set(drawn[0]))
+
+    def test_empty_mix_has_no_sequences(self) -> None:
+        self.assertEqual([], mix_mod.Mix.count({}).draw(
+            sequences=2, length=5))

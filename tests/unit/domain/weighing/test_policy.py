@@ -1,0 +1,60 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the simple published policies."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from gpgpu_plugin.domain.weighing import policy
+from tests.unit.domain.weighing import test_host
+
+FULL = test_host.host(6, 16, [0, 1000])
+IDLE = test_host.host(64, 256, [1000, 1000])
+
+
+def gain(chosen, host, request):
+    return chosen.choices(host, request)[0].gain
+
+
+class SimplePolicyTest(base.BaseTestCase):
+
+    def test_fuller_host_is_better(self) -> None:
+        for chosen in (policy.BestFit(), policy.DotProduct(),
+                       policy.Packing()):
+            self.assertGreater(gain(chosen, FULL, test_host.request()),
+                               gain(chosen, IDLE, test_host.request()),
+                               chosen)
+
+    def test_best_fit_stretches_whole_numbers(self) -> None:
+        self.assertEqual(
+            [0, policy.UNFIT, 33, 100],
+            policy.BestFit().finish([10, policy.UNFIT, 11, 13]))
+        self.assertEqual([10, policy.UNFIT],
+                         policy.BestFit().finish([10, policy.UNFIT]))
+
+    def test_packing_puts_a_share_on_the_fullest_gpu_in_use(self) -> None:
+        choice, = policy.Packing().choices(
+            test_host.host(free=[400, 700, 1000]),
+            test_host.request(units=300))
+        self.assertEqual((100, 700, 1000), choice.after.free)
+
+    def test_random_keeps_hosts_that_do_not_fit_and_its_seed(self) -> None:
+        scores = [0.0, policy.UNFIT, 0.0]
+        drawn = policy.Random(7).finish(scores)
+        self.assertEqual(drawn, policy.Random(7).finish(scores))
+        self.assertEqual(policy.UNFIT, drawn[1])
+        self.assertNotEqual(drawn[0], drawn[2])
+
+    def test_request_that_does_not_fit_has_no_choice(self) -> None:
+        self.assertEqual([], policy.BestFit().choices(
+            FULL, test_host.request(gpus=2)))

@@ -1,0 +1,81 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of slots that few hosts have."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain.weighing import scarcity
+from tests.unit.domain.weighing import test_host
+
+PAIR = test_host.request(vcpus=7, gib=33, gpus=2)
+
+
+class ClassesTest(base.BaseTestCase):
+
+    def test_class_is_rounded_up(self) -> None:
+        self.assertEqual(
+            [scarcity.SlotClass(milli_vcpus=8000, memory_mib=65536, gpus=2,
+                                variants=frozenset(), share=1.0)],
+            scarcity.classes(mix_mod.Mix.count({PAIR: 1})))
+
+    def test_single_gpus_and_shares_that_any_host_serves_are_none(
+            self) -> None:
+        self.assertEqual([], scarcity.classes(mix_mod.Mix.count({
+            test_host.request(): 1,
+            test_host.request(units=500, variants={'T4'}): 1,
+            test_host.request(gpus=0, units=0): 1})))
+
+    def test_bound_gpu_is_a_class(self) -> None:
+        self.assertEqual([frozenset({'T4'})], [
+            slot.variants for slot in scarcity.classes(mix_mod.Mix.count(
+                {test_host.request(variants={'T4'}): 1}))])
+
+
+class SlotsTest(base.BaseTestCase):
+
+    def test_slots_are_limited_by_the_scarcest(self) -> None:
+        slot, = scarcity.classes(mix_mod.Mix.count({PAIR: 1}))
+        for count, host in (
+                (2, test_host.host(16, 128, [1000] * 5)),
+                (1, test_host.host(15, 128, [1000] * 5)),
+                (1, test_host.host(16, 127, [1000] * 5)),
+                (1, test_host.host(16, 128, [900, 1000, 1000]))):
+            self.assertEqual(count, slot.slots(host), host)
+
+    def test_other_variant_has_no_slots(self) -> None:
+        slot, = scarcity.classes(mix_mod.Mix.count(
+            {test_host.request(variants={'H100'}): 1}))
+        self.assertEqual(0, slot.slots(test_host.host()))
+
+
+class PriceTest(base.BaseTestCase):
+
+    def test_slot_costs_more_the_fewer_there_are(self) -> None:
+        mix = mix_mod.Mix.count({PAIR: 1, test_host.request(): 9})
+        host = test_host.host(16, 128, [1000] * 4)
+        many = scarcity.Scarcity(mix, [host] * 40)
+        few = scarcity.Scarcity(mix, [host] + [
+            test_host.host(4, 8, [1000] * 4)] * 39)
+        self.assertLess(many.prices()[0], few.prices()[0])
+        self.assertLessEqual(few.prices()[0], 2)
+
+    def test_changed_host_counts_like_a_cloud_that_has_it(self) -> None:
+        mix = mix_mod.Mix.count({PAIR: 1, test_host.request(): 9})
+        before = test_host.host(16, 128, [1000] * 4)
+        after = test_host.host(8, 64, [0, 0, 1000, 1000])
+        changed = scarcity.Scarcity(mix, [before, before])
+        changed.change(before, after)
+        self.assertEqual(scarcity.Scarcity(mix, [before, after]).prices(),
+                         changed.prices())
