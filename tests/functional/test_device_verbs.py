@@ -61,6 +61,7 @@ class DeviceVerbsTest(cloud.GpuCloud):
         self.assertEqual(
             ['quarantine', 'release', 'clean', 'clean_started',
              'clean_passed'], self.kinds(device['uuid'])[-5:])
+        self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=8))
 
     def test_retired_gpu_is_not_offered_after_a_restart(self) -> None:

@@ -67,6 +67,7 @@ class FailedBuildTest(cloud.GpuCloud):
         self.wait_for(lambda: self.api.get_server(
             server_id)['status'] == 'ERROR', 'ERROR')
         self.wait_states(available=8)
+        self.wait_inventory(8, 0)
         # Six, as Nova keeps a failed server's allocation until its deletion.
         # What the dead process does afterwards touches nobody's device.
         owner = self.boot(self.flavor(H100=6))
