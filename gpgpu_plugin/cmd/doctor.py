@@ -31,6 +31,7 @@ import openstack
 from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.cmd import cloud
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import doctor_cloud
 from gpgpu_plugin.cmd import errors
@@ -162,7 +163,7 @@ def _or_unknown(name: str, find: Callable[[], Iterator[drift.Drift]],
     """Return drifts, or that they are unknown."""
     try:
         return list(find())
-    except doctor_cloud.ERRORS as exc:
+    except cloud.ERRORS as exc:
         authority = name.partition('_')[0]
         return [drift.of(name, None, authority, **{
             authority: errors.first_line(exc)})]

@@ -17,46 +17,19 @@ A cloud that cannot be read is an outcome, not an error: the rest is compared.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import typing
-from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 
-import openstack
-from keystoneauth1 import adapter
-from keystoneauth1 import exceptions as keystone_exceptions
-from openstack import connection as sdk_connection
-from openstack import exceptions as sdk_exceptions
-
+from gpgpu_plugin.cmd import cloud
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import naming
 
-ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
-"""Errors of a cloud that does not answer, or refuses."""
-
-PAGE_SIZE = 1000
-"""Rows in one answer of Nova, which has at most as many."""
-
 _OURS = f'{naming.TRAIT_GPU},{naming.TRAIT_OWNER}'
-_PLACEMENT = {'OpenStack-API-Version': 'placement 1.39'}
-_NOVA = {'OpenStack-API-Version': 'compute 2.86'}
 _RESOURCES = 'resources'
 
 
-class Cloud:
-    """Placement and Nova of a cloud.
-
-    :param connect: connects to it, at the first question
-    """
-
-    def __init__(self, connect: Callable[
-            [], sdk_connection.Connection] = openstack.connect) -> None:
-        self._connect = connect
-
-    @functools.cached_property
-    def _connection(self) -> sdk_connection.Connection:
-        return self._connect()
+class Cloud(cloud.Cloud):
+    """Placement and Nova of a cloud."""
 
     # -- Placement ----------------------------------------------------------
 
@@ -69,7 +42,7 @@ class Cloud:
         :param wanted: UUIDs of providers of groups
         :param node: UUID of a compute node, to whose providers the list is
             limited; None: all
-        :raises ERRORS: Placement cannot be read
+        :raises cloud.ERRORS: Placement cannot be read
         """
         tree = {} if node is None else {'in_tree': node}
         known = self._listed(tree)
@@ -86,26 +59,21 @@ class Cloud:
 
         :returns: whether it is gone; Placement refuses while something is
             allocated there
-        :raises ERRORS: Placement cannot be reached
+        :raises cloud.ERRORS: Placement cannot be reached
         """
-        response = self._connection.placement.delete(
-            f'/resource_providers/{uuid}', headers=_PLACEMENT,
-            raise_exc=False)
-        return response.status_code in (204, 404)
+        return self.delete_from_placement(
+            f'/resource_providers/{uuid}') in (204, 404)
 
     def _listed(self, query: dict[str, str]) -> dict[str, view.Provider]:
         return {
             found['uuid']: view.Provider(
                 uuid=found['uuid'], name=found['name'],
                 root=found['root_provider_uuid'])
-            for found in self._get(
-                self._connection.placement, '/resource_providers',
-                _PLACEMENT, query)['resource_providers']}
+            for found in self.placement('/resource_providers', query)[
+                'resource_providers']}
 
     def _of_provider(self, uuid: str, part: str) -> typing.Any:
-        return self._get(
-            self._connection.placement,
-            f'/resource_providers/{uuid}/{part}', _PLACEMENT)[part]
+        return self.placement(f'/resource_providers/{uuid}/{part}')[part]
 
     def _read(self, listed: view.Provider) -> view.Provider:
         return dataclasses.replace(
@@ -126,54 +94,29 @@ class Cloud:
     def computes(self) -> frozenset[str]:
         """Return the hosts of all nova-compute services.
 
-        :raises ERRORS: Nova cannot be read
+        :raises cloud.ERRORS: Nova cannot be read
         """
         return frozenset(
-            service['host'] for service in self._get(
-                self._connection.compute, '/os-services', _NOVA,
-                {'binary': 'nova-compute'})['services'])
+            service['host'] for service in self.services())
 
     def flavors(self) -> tuple[view.Flavor, ...]:
         """Return all flavors that request resources, page by page.
 
-        :raises ERRORS: Nova cannot be read
+        :raises cloud.ERRORS: Nova cannot be read
         """
         found = (
             view.Flavor(name=flavor['name'], resource_classes=tuple(
                 key.partition(':')[2] for key in flavor['extra_specs']
                 if key.partition(':')[0].startswith(_RESOURCES)))
-            for flavor in self._pages())
+            for flavor in self.all_flavors())
         return tuple(flavor for flavor in found if flavor.resource_classes)
-
-    def _pages(self) -> Iterator[typing.Any]:
-        query = {'is_public': 'None', 'limit': str(PAGE_SIZE)}
-        while True:
-            page = self._get(self._connection.compute, '/flavors/detail',
-                             _NOVA, query)['flavors']
-            yield from page
-            if len(page) < PAGE_SIZE:
-                return
-            query['marker'] = page[-1]['id']
 
     def server(self, uuid: str) -> view.Server | None:
         """Return an instance of any project; None: Nova does not have it.
 
-        :raises ERRORS: Nova cannot be read
+        :raises cloud.ERRORS: Nova cannot be read
         """
-        response = self._connection.compute.get(
-            f'/servers/{uuid}', headers=_NOVA, raise_exc=False)
-        if response.status_code == 404:
-            return None
-        sdk_exceptions.raise_from_response(response)
-        found = response.json()['server']
-        return view.Server(
+        found = self.find_server(uuid)
+        return None if found is None else view.Server(
             uuid=uuid, host=found.get('OS-EXT-SRV-ATTR:host'),
             task=found.get('OS-EXT-STS:task_state'))
-
-    def _get(self, client: adapter.Adapter, path: str,
-             headers: dict[str, str],
-             query: dict[str, str] | None = None) -> typing.Any:
-        response = client.get(
-            path, params=query or {}, headers=headers, raise_exc=False)
-        sdk_exceptions.raise_from_response(response)
-        return response.json()

@@ -14,8 +14,6 @@
 import contextlib
 import io
 
-import openstack
-
 from gpgpu_plugin.cmd import manage
 from tests.fixtures import cloud
 
@@ -26,17 +24,6 @@ class FlavorSetTest(cloud.GpuCloud):
         super().setUp()
         self.flavor_id = self.flavor_of({
             'resources:CUSTOM_GPU_GONE': '1', 'hw:numa_nodes': '1'})
-
-    def connect(self, cloud=None):
-        connection = openstack.connect(
-            load_yaml_config=False, load_envvars=False,
-            auth_type='admin_token', auth={
-                'endpoint': self.api.base_url, 'token': 'unused'})
-        # Nova's fixture takes these for Keystone's answer.
-        connection.session.additional_headers.update({
-            'X-Auth-User': 'admin', 'X-Auth-Project-Id': 'admin',
-            'X-Roles': 'admin,member,reader'})
-        return connection
 
     def set(self, *arguments):
         err = io.StringIO()

@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Callable
 
 import fixtures
-import openstack
 import sqlalchemy as sa
 from openstack import exceptions as sdk_exceptions
 
@@ -85,18 +84,6 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.left: list[str] = []
 
     # -- the command --------------------------------------------------------
-
-    def connect(self, cloud: str | None = None) -> typing.Any:
-        connection = openstack.connect(
-            load_yaml_config=False, load_envvars=False,
-            auth_type='admin_token', auth={
-                'endpoint': self.api.base_url, 'token': 'admin'},
-            placement_endpoint_override=self.placement.fixture.endpoint)
-        # Nova's fixture takes these for Keystone's answer.
-        connection.session.additional_headers.update({
-            'X-Auth-User': 'admin', 'X-Auth-Project-Id': 'admin',
-            'X-Roles': 'admin,member,reader'})
-        return connection
 
     def doctor(self, *arguments: str, connect: typing.Any = None) -> Answer:
         out, err = io.StringIO(), io.StringIO()

@@ -37,7 +37,8 @@ class FakeCloud:
         """Connect, as openstack.connect does."""
         return types.SimpleNamespace(
             placement=_Adapter(self, 'placement'),
-            compute=_Adapter(self, 'compute'))
+            compute=_Adapter(self, 'compute'),
+            image=_Adapter(self, 'image'))
 
 
 class _Adapter:

@@ -14,6 +14,7 @@
 from openstack import exceptions as sdk_exceptions
 from oslotest import base
 
+from gpgpu_plugin.cmd import cloud
 from gpgpu_plugin.cmd import doctor_cloud
 from gpgpu_plugin.doctor import view
 from tests.unit.cmd import fake_cloud
@@ -73,7 +74,7 @@ class PlacementTest(CloudCase):
     def test_refusal_is_an_error_that_the_command_knows(self):
         self.answers['/resource_providers'] = 403
         self.assertRaises(
-            doctor_cloud.ERRORS, self.cloud.providers, [], None)
+            cloud.ERRORS, self.cloud.providers, [], None)
 
 
 class NovaTest(CloudCase):

@@ -1,0 +1,107 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Placement and Nova of a cloud, as commands read them.
+
+``clouds.yaml`` says where they are. Answers are their JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable
+from collections.abc import Iterator
+
+import openstack
+from keystoneauth1 import adapter
+from keystoneauth1 import exceptions as keystone_exceptions
+from openstack import connection as sdk_connection
+from openstack import exceptions as sdk_exceptions
+
+ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
+"""Errors of a cloud that does not answer, or refuses."""
+
+PAGE_SIZE = 1000
+"""Rows in one answer of Nova, which has at most as many."""
+
+_PLACEMENT = {'OpenStack-API-Version': 'placement 1.39'}
+_NOVA = {'OpenStack-API-Version': 'compute 2.86'}
+
+
+class Cloud:
+    """Placement, Nova and Glance of a cloud.
+
+    Each method raises ERRORS if a service cannot be read.
+
+    :param connect: connects to it, at the first question
+    """
+
+    def __init__(self, connect: Callable[
+            [], sdk_connection.Connection] = openstack.connect) -> None:
+        self._connect = connect
+
+    @functools.cached_property
+    def _connection(self) -> sdk_connection.Connection:
+        return self._connect()
+
+    def placement(self, path: str,
+                  query: dict[str, str] | None = None) -> typing.Any:
+        """Return what Placement answers to a GET request."""
+        return _get(self._connection.placement, path, _PLACEMENT, query)
+
+    def delete_from_placement(self, path: str) -> int:
+        """Delete in Placement; return the status of the answer."""
+        status: int = self._connection.placement.delete(
+            path, headers=_PLACEMENT, raise_exc=False).status_code
+        return status
+
+    def nova(self, path: str,
+             query: dict[str, str] | None = None) -> typing.Any:
+        """Return what Nova answers to a GET request."""
+        return _get(self._connection.compute, path, _NOVA, query)
+
+    def image(self, uuid: str) -> typing.Any:
+        """Return the properties of an image, as Glance has them."""
+        return _get(self._connection.image, f'/images/{uuid}', {})
+
+    def services(self) -> list[typing.Any]:
+        """Return all nova-compute services."""
+        found: list[typing.Any] = self.nova(
+            '/os-services', {'binary': 'nova-compute'})['services']
+        return found
+
+    def all_flavors(self) -> Iterator[typing.Any]:
+        """Yield all flavors, page by page."""
+        query = {'is_public': 'None', 'limit': str(PAGE_SIZE)}
+        while True:
+            page = self.nova('/flavors/detail', query)['flavors']
+            yield from page
+            if len(page) < PAGE_SIZE:
+                return
+            query['marker'] = page[-1]['id']
+
+    def find_server(self, uuid: str) -> typing.Any:
+        """Return an instance of any project; None: Nova does not have it."""
+        response = self._connection.compute.get(
+            f'/servers/{uuid}', headers=_NOVA, raise_exc=False)
+        if response.status_code == 404:
+            return None
+        sdk_exceptions.raise_from_response(response)
+        return response.json()['server']
+
+
+def _get(client: adapter.Adapter, path: str, headers: dict[str, str],
+         query: dict[str, str] | None = None) -> typing.Any:
+    response = client.get(
+        path, params=query or {}, headers=headers, raise_exc=False)
+    sdk_exceptions.raise_from_response(response)
+    return response.json()
