@@ -66,6 +66,7 @@ class Story(cloud.GpuCloud):
         self._failed_boot()
         self._race()
         self._release(servers)
+        self._why_not()
         self._vgpus()
         self._map()
 
@@ -241,6 +242,37 @@ class Story(cloud.GpuCloud):
         self._placement()
 
     # -- vGPUs --------------------------------------------------------------
+
+    def _why_not(self) -> None:
+        self.teller.heading('Why not, and what would help')
+        self.teller.say(
+            'One L40S is free on each of two NUMA nodes, and a server wants '
+            'two on one node. gpgpu-manage why-not names the reason and the '
+            'instance that is in the way; when it is gone, the server fits.')
+        one = self.flavor(L40S=1)
+        servers = [self.boot(one) for _ in range(4)]
+        nodes = {row['used_by']: row['numa_node']
+                 for row in self.devices('--variant', 'L40S')}
+        for node in (0, 1):
+            self.delete(next(server for server in servers
+                             if nodes[server['id']] == node))
+        self.wait_inventory(4, 0, 'pcie', 'L40S')
+        flavor = self.flavor_of({'resources:CUSTOM_GPU_L40S': '2',
+                                 'gpgpu:topology': 'same_numa'})
+        failed = self.boot(flavor, 'ERROR')
+        self._run('why-not', '--server', failed['id'])
+        [moving] = [row['detail'].split()[2] for row in self.listing(
+            'why-not', '--server', failed['id']) if row['reason'] == 'move']
+        self.delete(failed, {'id': moving})
+        self.wait_inventory(4, 0, 'pcie', 'L40S')
+        server = self.boot(flavor)
+        self.teller.check('after that instance has gone, the server is active '
+                          'with two L40S', len(self.devices_of(server)) == 2)
+        self.delete(server, *(
+            left for left in servers if left['id'] != moving
+            and left['id'] in {row['used_by'] for row in self.devices(
+                '--variant', 'L40S')}))
+        self.wait_inventory(4, 0, 'pcie', 'L40S')
 
     def _vgpus(self) -> None:
         self.teller.heading('Two types of vGPU on one group')

@@ -43,33 +43,6 @@ class LoadedGroup:
         """Return the group that some rows describe."""
         return cls(rows=rows, value=_group(rows))
 
-    def refusal(self, offered: group_rules.OfferedType,
-                ) -> request.Refusal | None:
-        """Return why nobody can claim a type of the group, None if they can.
-
-        While its host is drained, or its variant is changed or deleted,
-        nothing of it is claimed.
-        """
-        if self.rows.draining:
-            return request.Refusal(
-                reason=request.Reason.HOST_DRAINING,
-                detail='the host is being drained; "gpgpu-manage host '
-                       'undrain" offers its GPUs again')
-        variant, status = self.rows.variant, self.rows.variant_status
-        name = self.value.resource_class(offered.vgpu_type)
-        if not status.is_claimable:
-            return request.Refusal(
-                reason=request.Reason.VARIANT_CHANGING,
-                detail=f'{name} has variant {variant.name}, whose status is '
-                       f'{status}; see "gpgpu-manage variant show '
-                       f'{variant.name}"')
-        if not offered.enabled:
-            return request.Refusal(
-                reason=request.Reason.TYPE_DISABLED,
-                detail=f'{name} ({offered.vgpu_type}) is disabled on this '
-                       f'host; see "gpgpu-manage vgpu-type enable"')
-        return None
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedHost:
@@ -111,7 +84,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
     return group_rules.GroupCapacity(
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),
-        draining=rows.draining,
+        draining=rows.draining, status=rows.variant_status,
         types=tuple(
             group_rules.OfferedType(
                 vgpu_type=row.vgpu_type, enabled=row.enabled,
@@ -173,7 +146,8 @@ def device(row: device_db.AnyDevice,
         kind=device_rules.DeviceKind(row.kind),
         state=device_rules.DeviceState(row.state),
         enabled=row.enabled, present=row.present,
-        is_managed=row.group_id is not None, vgpu_type=row.vgpu_type,
+        is_managed=row.group_id is not None,
+        withdrawn=row.withdrawn is not None, vgpu_type=row.vgpu_type,
         placement_id=row.placement_id,
         function=device_db.pci_function(row) if is_pci else None,
         vgpus=device_db.vgpu_capability(row),

@@ -224,7 +224,8 @@ def _own_demands(session: orm.Session, request: objects.ClaimRequest,
     for demand in request.request.demands:
         name = demand.resource_class
         if name in offers:
-            refusal = offers[name].group.refusal(offers[name].type)
+            refusal = next(offers[name].group.value.refusals(
+                offers[name].type), None)
             if refusal is not None:
                 raise _denied(request, refusal.reason, refusal.detail)
             demands.append(demand)

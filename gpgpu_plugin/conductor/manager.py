@@ -49,6 +49,7 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
@@ -65,6 +66,7 @@ from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import ledger
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import event as event_obj
@@ -73,6 +75,7 @@ from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import arrival
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
@@ -495,6 +498,13 @@ class ConductorManager(conductor_contract.Conductor):
         return event_admin.list_all(
             self._db, wanted, oldest_first=oldest_first, limit=limit,
             marker=marker)
+
+    def why_not(self, ctxt: _Context, *, request: request_mod.Request,
+                guest_nodes: int | None, host: str | None, limit: int,
+                marker: str | None) -> tuple[why_not_obj.HostAnswer, ...]:
+        return why_not.page(
+            self._db, request, guest_nodes, host, limit, marker,
+            silent_after=self._silent_after)
 
     # -- doctor -------------------------------------------------------------
 

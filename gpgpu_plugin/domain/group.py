@@ -17,6 +17,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -44,6 +45,7 @@ class Device:
     :ivar id: stable id
     :ivar parent_id: stable id of a VF's PF or of an mdev row's GPU
     :ivar is_managed: whether it is in a group
+    :ivar withdrawn: whether it is quarantined when its assignment ends
     :ivar vgpu_type: type of the vGPU that exists or may exist; None: none
         exists
     :ivar function: None for an mdev row
@@ -58,6 +60,7 @@ class Device:
     enabled: bool = True
     present: bool = True
     is_managed: bool = True
+    withdrawn: bool = False
     vgpu_type: str | None = None
     placement_id: int | None = None
     function: pci.PCIFunction | None = None
@@ -140,6 +143,7 @@ class GroupCapacity:
     """A GPU group: one variant on one host.
 
     :ivar draining: no instance gets a device of the host
+    :ivar status: whether a change of the variant is being applied
     :ivar devices: its GPUs, and their VFs and mdev rows
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group, such as
         those that Nova assigns, and that may have a vGPU
@@ -151,6 +155,7 @@ class GroupCapacity:
     allocation_policy: request.AllocationPolicy
     types: tuple[OfferedType, ...]
     draining: bool = False
+    status: variant_mod.Status = variant_mod.Status.READY
     devices: tuple[Device, ...] = ()
     foreign_vgpus: tuple[Device, ...] = ()
     assignments: tuple[AssignedDevice, ...] = ()
@@ -185,6 +190,30 @@ class GroupCapacity:
         return self.variant.class_of(vgpu_type)
 
     # -- what a claim may take ----------------------------------------------
+
+    def refusals(self, offered: OfferedType) -> Iterator[request.Refusal]:
+        """Yield why nobody can claim a type of the group; none if they can.
+
+        While its host is drained, or its variant is changed or deleted,
+        nothing of it is claimed.
+        """
+        if self.draining:
+            yield request.Refusal(
+                reason=request.Reason.HOST_DRAINING,
+                detail='the host is being drained; "gpgpu-manage host '
+                       'undrain" offers its GPUs again')
+        name = self.resource_class(offered.vgpu_type)
+        if not self.status.is_claimable:
+            yield request.Refusal(
+                reason=request.Reason.VARIANT_CHANGING,
+                detail=f'{name} has variant {self.variant.name}, whose '
+                       f'status is {self.status}; see "gpgpu-manage variant '
+                       f'show {self.variant.name}"')
+        if not offered.enabled:
+            yield request.Refusal(
+                reason=request.Reason.TYPE_DISABLED,
+                detail=f'{name} ({offered.vgpu_type}) is disabled on this '
+                       f'host; see "gpgpu-manage vgpu-type enable"')
 
     def _is_claimable(self, device: Device) -> bool:
         return device.is_claimable and not self.draining

@@ -31,6 +31,7 @@ from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import event as event_obj
@@ -39,6 +40,7 @@ from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import caller as caller_mod
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
@@ -47,6 +49,7 @@ from gpgpu_plugin.rpc import doctor_contract
 from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import pages
 from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.rpc import why_not_contract
 
 _Context = gpgpu_context.RequestContext
 _Conductor = conductor_contract.Conductor
@@ -484,6 +487,17 @@ class ConductorAPI(_Conductor):
         return pages.collect(lambda limit, marker: self._call(
             _Conductor.examine_database, ctxt, host=host, limit=limit,
             marker=marker), limit, marker, doctor_contract.HOSTS_AT_ONCE)
+
+    def why_not(self, ctxt: _Context, request: request_mod.Request,
+                guest_nodes: int | None = None, host: str | None = None,
+                limit: int | None = None, marker: str | None = None,
+                ) -> tuple[why_not_obj.HostAnswer, ...]:
+        return pages.collect(
+            lambda limit, marker: self._call(
+                _Conductor.why_not, ctxt, request=request,
+                guest_nodes=guest_nodes, host=host, limit=limit,
+                marker=marker),
+            limit, marker, why_not_contract.HOSTS_AT_ONCE)
 
     def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
         return self._call(_Conductor.examine_cloud, ctxt)

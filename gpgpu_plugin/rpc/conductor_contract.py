@@ -33,6 +33,7 @@ from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import device_contract
 from gpgpu_plugin.rpc import doctor_contract
 from gpgpu_plugin.rpc import history_contract
+from gpgpu_plugin.rpc import why_not_contract
 
 VERSION = '3.0'
 
@@ -43,7 +44,7 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class Conductor(device_contract.Devices, doctor_contract.Doctor,
-                history_contract.History,
+                history_contract.History, why_not_contract.WhyNot,
                 typing.Protocol):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 

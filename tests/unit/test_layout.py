@@ -36,6 +36,9 @@ ELSEWHERE = {
     'db/caller_key.py': 'conductor/test_caller_keys.py and cmd/test_key.py '
                         'call all of it',
     'db/caller_key_tables.py': 'db/test_models.py checks them',
+    'cmd/cloud.py': 'cmd/test_doctor_cloud.py and cmd/test_why_not.py call '
+                    'all of it',
+    'cmd/why_not_cloud.py': 'cmd/test_why_not.py calls all of it',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
     'db/examination.py': 'conductor/test_examination.py calls all of it',
     'db/host_answer.py': 'conductor/test_questions.py calls all of it',
@@ -81,10 +84,12 @@ ELSEWHERE = {
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,
     'objects/usage.py': _VALUES,
+    'objects/why_not.py': _VALUES,
     'rpc/conductor_contract.py': _CONTRACT,
     'rpc/device_contract.py': _CONTRACT,
     'rpc/doctor_contract.py': _CONTRACT,
     'rpc/history_contract.py': _CONTRACT,
+    'rpc/why_not_contract.py': _CONTRACT,
     'version.py': 'a constant',
     'virt/fake.py': 'an attribute; functional tests run nova-compute with it',
     'virt/mixin.py': 'a class that joins three others, each with a test',

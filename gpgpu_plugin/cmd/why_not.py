@@ -1,0 +1,262 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""``gpgpu-manage why-not``: where an instance fits, and why not elsewhere.
+
+The conductor says what the plugin's filter and claim would, Placement and
+Nova are asked for the rest. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import openstack
+from cliff import lister
+from oslo_config import cfg
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import cloud
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.cmd import server_name
+from gpgpu_plugin.cmd import why_not_cloud
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.why_not import change as change_mod
+from gpgpu_plugin.domain.why_not import host as host_mod
+from gpgpu_plugin.objects import why_not as objects
+
+_Kind = change_mod.ChangeKind
+_COLUMNS = ('host', 'fits', 'by', 'reason', 'detail')
+_NO_GROUP = str(request_mod.Reason.NO_SUCH_GROUP)
+
+PLUGIN, PLACEMENT, NOVA, CHANGE = 'gpgpu', 'placement', 'nova', 'change'
+"""Who has a reason; CHANGE: what would make the instance fit."""
+
+UNKNOWN = 'unknown'
+"""Reason if somebody could not be asked."""
+
+_EXAMINED = frozenset({
+    'ComputeFilter', 'GpuFilter', 'GpuNUMATopologyFilter',
+    'NUMATopologyFilter'})
+_NOVA_FILTERS = (
+    'ComputeCapabilitiesFilter', 'ImagePropertiesFilter',
+    'ServerGroupAntiAffinityFilter', 'ServerGroupAffinityFilter')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of the output: one reason of a host, or one change.
+
+    :ivar fits: whether the host takes the instance; None: somebody who could
+        refuse it was not asked
+    """
+
+    host: str
+    fits: bool | None
+    by: str | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+
+_Findings = tuple[host_mod.Finding, ...]
+
+
+class Examination:
+    """Examination of hosts for one instance.
+
+    :param source: its services are asked at the first host
+    """
+
+    def __init__(self, source: why_not_cloud.Cloud,
+                 asked: why_not_cloud.Asked) -> None:
+        self._source = source
+        self._asked = asked
+
+    @functools.cached_property
+    def _services(self) -> Mapping[str, _Findings] | _Findings:
+        """Return reasons of Nova by host, or why they are unknown."""
+        try:
+            return self._source.service_findings()
+        except cloud.ERRORS as exc:
+            return _unknown(exc)
+
+    def rows(self, answer: objects.HostAnswer) -> list[Row]:
+        """Return the lines of one host."""
+        found = [*((PLUGIN, one) for one in answer.findings),
+                 *((PLACEMENT, one) for one in self._placement(answer)),
+                 *((NOVA, one) for one in self._nova(answer.host))]
+        fits = not found
+        if all(one.reason == UNKNOWN for _, one in found) and found:
+            return self._lines(answer, None, found)
+        return self._lines(answer, fits, found)
+
+    def _lines(self, answer: objects.HostAnswer, fits: bool | None,
+               found: Sequence[tuple[str, host_mod.Finding]]) -> list[Row]:
+        if not found:
+            return [Row(host=answer.host, fits=fits)]
+        return [
+            *(Row(host=answer.host, fits=fits, by=by, reason=one.reason,
+                  detail=one.detail) for by, one in found),
+            *(Row(host=answer.host, fits=fits, by=CHANGE,
+                  reason='+'.join(dict.fromkeys(
+                      change.kind for change in proposal)),
+                  detail=in_words(answer.host, proposal, self._asked.request))
+              for proposal in answer.proposals)]
+
+    def _placement(self, answer: objects.HostAnswer) -> _Findings:
+        try:
+            return self._source.placement_findings(
+                answer.node_uuid, self._asked.needs)
+        except cloud.ERRORS as exc:
+            return _unknown(exc)
+
+    def _nova(self, host: str) -> _Findings:
+        if isinstance(self._services, tuple):
+            return self._services
+        return self._services.get(host, (host_mod.Finding(
+            reason=why_not_cloud.NO_SERVICE,
+            detail='Nova has no nova-compute of this host'),))
+
+
+def _unknown(exc: Exception) -> _Findings:
+    return (host_mod.Finding(
+        reason=UNKNOWN, detail=f'cannot be asked: {errors.first_line(exc)}'),)
+
+
+_WORDS: Mapping[_Kind, Callable[[str, str], str]] = {
+    _Kind.WAIT: lambda host, names: f'wait until {names} passed its cleaning',
+    _Kind.UNDRAIN: lambda host, names: (
+        f'undrain the host: gpgpu-manage host undrain {host}'),
+    _Kind.ENABLE_TYPE: lambda host, names: (
+        f'enable {names}: gpgpu-manage vgpu-type enable '
+        f'{names.replace("/", " ")} --host {host}'),
+    _Kind.ENABLE: lambda host, names: (
+        f'enable {names}: gpgpu-manage device set {host} ADDRESS --enable'),
+    _Kind.REPAIR: lambda host, names: (
+        f'repair {names}, which is quarantined: gpgpu-manage device show '
+        f'{host} ADDRESS says why, and device release has it cleaned again'),
+    _Kind.MOVE: lambda host, names: (
+        f'move instance {names} to another host, and wait for the cleaning'),
+}
+
+
+def in_words(host: str, proposal: Iterable[objects.ChangeInfo],
+             request: request_mod.Request) -> str:
+    """Return a proposal as a sentence without a full stop."""
+    # Several vGPUs of one GPU have its address.
+    names: dict[_Kind, dict[str, None]] = {}
+    for change in proposal:
+        names.setdefault(_Kind(change.kind), {})[
+            change.address or change.subject] = None
+    return '; '.join(_words(host, kind, ', '.join(subjects), request)
+                     for kind, subjects in names.items())
+
+
+def _words(host: str, kind: _Kind, names: str,
+           request: request_mod.Request) -> str:
+    if kind is _Kind.TOPOLOGY:
+        return (f'request gpgpu:topology={names} instead of '
+                f'{request.topology}')
+    if kind is _Kind.FEWER:
+        [demand] = request.demands
+        return (f'request {names} of {demand.resource_class} instead of '
+                f'{demand.count}')
+    return _WORDS[kind](host, names)
+
+
+def not_examined(conf: cfg.ConfigOpts) -> list[str]:
+    """Return the names of Nova's filters that nobody examined here.
+
+    :param conf: where ``[filter_scheduler] enabled_filters`` may be; else
+        Nova's own list counts
+    """
+    try:
+        enabled: Sequence[str] = conf.filter_scheduler.enabled_filters
+    except cfg.NoSuchOptError:
+        conf.register_opt(
+            cfg.ListOpt('enabled_filters', default=list(_NOVA_FILTERS)),
+            group='filter_scheduler')
+        enabled = conf.filter_scheduler.enabled_filters
+    return [name for name in enabled if name not in _EXAMINED]
+
+
+class WhyNot(reach.Command, lister.Lister):
+    """Show on which hosts an instance fits, and all reasons why not elsewhere.
+
+    A host that does not fit has a line for each reason, and one for each
+    change that makes it fit for the plugin, the cheapest first. Hosts without
+    a GPU of the requested kind are left out unless --host names them.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument('--flavor', help='name or ID of the flavor')
+        what.add_argument(
+            '--server', help=f'{server_name.HELP}, whose flavor and image '
+                             f'are examined')
+        parser.add_argument('--host', help='examine only this host')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        connect = self.manage.connect or openstack.connect
+        source = why_not_cloud.Cloud(functools.partial(
+            connect, cloud=self.manage.options.os_cloud))
+        asked = self._asked(source, parsed_args)
+        answers = self.api.why_not(
+            gpgpu_context.admin(), asked.request, asked.guest_nodes,
+            parsed_args.host)
+        shown = [answer for answer in answers
+                 if parsed_args.host or not _has_no_group(answer)]
+        examination = Examination(source, asked)
+        rows = [row for answer in shown for row in examination.rows(answer)]
+        self._remark(asked, len(answers), len(shown), rows)
+        return columns.rows(rows, _COLUMNS)
+
+    def _remark(self, asked: why_not_cloud.Asked, hosts: int, shown: int,
+                rows: Sequence[Row]) -> None:
+        for remark in asked.remarks:
+            self.note(remark)
+        fitting = len({row.host for row in rows if row.fits})
+        self.note(f'fits on {fitting} of {shown} hosts; {hosts - shown} more '
+                  f'have no GPU of the requested kind')
+        names = ', '.join(not_examined(self.rpc_conf)) or 'none'
+        self.note(f'filters of Nova that were not examined: {names}')
+
+    def _asked(self, source: why_not_cloud.Cloud,
+               parsed_args: argparse.Namespace) -> why_not_cloud.Asked:
+        try:
+            if parsed_args.flavor:
+                return source.asked_by_flavor(parsed_args.flavor)
+            return source.asked_by_server(
+                server_name.uuid_of(self, parsed_args.server))
+        except cloud.ERRORS as exc:
+            raise exception.Conflict(
+                kind='flavor' if parsed_args.flavor else 'server',
+                name=parsed_args.flavor or parsed_args.server,
+                reason=f'Nova cannot be asked for it (clouds.yaml, cloud '
+                       f'{self.manage.options.os_cloud or "of OS_CLOUD"}): '
+                       f'{errors.first_line(exc)}; name the cloud of an '
+                       f'administrator with --os-cloud before the command',
+            ) from exc
+
+
+def _has_no_group(answer: objects.HostAnswer) -> bool:
+    return any(found.reason == _NO_GROUP for found in answer.findings)

@@ -1,0 +1,204 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What Nova, Glance and Placement say to ``gpgpu-manage why-not``."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import cloud as cloud_mod
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.why_not import host as host_mod
+from gpgpu_plugin.domain.why_not import placement as placement_rules
+
+SERVICE_DOWN = 'service_down'
+SERVICE_DISABLED = 'service_disabled'
+NO_SERVICE = 'no_service'
+PLACEMENT_REFUSES = 'placement_refuses'
+"""Reasons that come from Nova's services, and from Placement alone."""
+
+_NUMBERED = 'hw:numa_nodes'
+_HAS_TOPOLOGY = ('hw:mem_page_size', 'hw:cpu_policy', 'hw:cpu_realtime')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be placed.
+
+    :ivar request: what the flavor requests of the plugin
+    :ivar guest_nodes: number of NUMA nodes of the guest; None: it has no
+        NUMA topology
+    :ivar needs: what the flavor needs of Placement
+    :ivar remarks: what the reader should know about them, a sentence each
+    """
+
+    request: request_mod.Request
+    guest_nodes: int | None
+    needs: placement_rules.Needs
+    remarks: tuple[str, ...] = ()
+
+
+class Cloud(cloud_mod.Cloud):
+    """Placement, Nova and Glance of a cloud, for one question."""
+
+    def asked_by_flavor(self, name: str) -> Asked:
+        """Return what a flavor requests, by name or ID.
+
+        :raises NotFound: Nova has no such flavor
+        :raises Invalid: its extra specs are no request
+        """
+        for flavor in self.all_flavors():
+            if name in (flavor['name'], flavor['id']):
+                return _asked(flavor, {}, ())
+        raise exception.NotFound(
+            kind='flavor', name=f'{name} (see "openstack flavor list --all")')
+
+    def asked_by_server(self, uuid: str) -> Asked:
+        """Return what a server requested.
+
+        :raises NotFound: Nova has no such server
+        :raises Invalid: its flavor and image are no request
+        """
+        server = self.find_server(uuid)
+        if server is None:
+            raise exception.NotFound(
+                kind='server', name=f'{uuid} (of a server that was deleted, '
+                                    f'use --flavor)')
+        properties, remarks = self._image(server)
+        if not server['image']:
+            server['flavor']['disk'] = 0  # It boots from a volume.
+        return _asked(server['flavor'], properties, (
+            _of_server(server), *remarks))
+
+    def _image(self, server: Mapping[str, typing.Any],
+               ) -> tuple[Mapping[str, str], tuple[str, ...]]:
+        """Return the properties of a server's image, and remarks."""
+        if not server['image']:
+            return {}, ('the server boots from a volume, whose image is not '
+                        'examined',)
+        try:
+            return self.image(server['image']['id']), ()
+        except cloud_mod.ERRORS as exc:
+            line = str(exc).partition('\n')[0]
+            return {}, (f'its image is not examined: {line}',)
+
+    def service_findings(self) -> Mapping[str, tuple[host_mod.Finding, ...]]:
+        """Return by host why Nova would not select it."""
+        return {service['host']: tuple(_of_service(service))
+                for service in self.services()}
+
+    def placement_findings(self, node: str, needs: placement_rules.Needs,
+                           ) -> tuple[host_mod.Finding, ...]:
+        """Return why Placement has no candidate on a host; none: it has one.
+
+        :param node: UUID of the compute node
+        """
+        if self.placement('/allocation_candidates', {
+                **needs.query, 'in_tree': node,
+                'limit': '1'})['allocation_requests']:
+            return ()
+        return placement_rules.findings(self._tree(node), needs) or (
+            host_mod.Finding(
+                reason=PLACEMENT_REFUSES,
+                detail='Placement has no candidate, and its inventories and '
+                       'traits do not show why; see "openstack allocation '
+                       'candidate list"'),)
+
+    def _tree(self, node: str) -> list[placement_rules.Provider]:
+        """Return the providers of a host, the root first."""
+        found = self.placement('/resource_providers', {'in_tree': node})[
+            'resource_providers']
+        return [self._provider(listed) for listed in sorted(
+            found, key=lambda one: one['uuid'] != node)]
+
+    def _provider(self, listed: Mapping[str, str],
+                  ) -> placement_rules.Provider:
+        path = f'/resource_providers/{listed["uuid"]}'
+        usages = self.placement(f'{path}/usages')['usages']
+        return placement_rules.Provider(
+            name=listed['name'],
+            traits=frozenset(self.placement(f'{path}/traits')['traits']),
+            inventories={
+                name: placement_rules.Inventory(
+                    used=usages.get(name, 0), **{
+                        field: record[field] for field in (
+                            'total', 'reserved', 'allocation_ratio',
+                            'min_unit', 'max_unit', 'step_size')})
+                for name, record in self.placement(
+                    f'{path}/inventories')['inventories'].items()})
+
+
+def _asked(flavor: Mapping[str, typing.Any], image: Mapping[str, str],
+           remarks: tuple[str, ...]) -> Asked:
+    """Return what a flavor and an image request.
+
+    :raises Invalid: their properties are no request
+    """
+    specs: Mapping[str, str] = flavor['extra_specs']
+    traits = {key: value for key, value in image.items()
+              if key.startswith('trait:')}
+    if any(key.startswith(('resources', 'trait'))
+           and key.partition(':')[0] not in ('resources', 'trait')
+           for key in specs):
+        remarks += ('its suffixed groups of resources and traits are not '
+                    'examined',)
+    return Asked(
+        request=request_mod.from_extra_specs(
+            specs, image.get(request_mod.PCI_NUMA_POLICY_PROPERTY)),
+        guest_nodes=_guest_nodes(specs), remarks=remarks,
+        needs=placement_rules.needs(
+            vcpus=flavor['vcpus'], ram=flavor['ram'],
+            disk=placement_rules.gib(
+                root=flavor['disk'],
+                # Nova's answers differ in their names.
+                ephemeral=flavor.get('OS-FLV-EXT-DATA:ephemeral',
+                                     flavor.get('ephemeral', 0)),
+                swap=flavor.get('swap') or 0),
+            extra_specs={**specs, **traits}))
+
+
+def _guest_nodes(specs: Mapping[str, str]) -> int | None:
+    """Return on how many NUMA nodes the guest will be, as Nova decides.
+
+    Some extra specs give it a topology of one node without a number.
+    """
+    number = specs.get(_NUMBERED)
+    if number is not None and number.isdecimal():
+        return int(number)
+    return 1 if any(key in specs for key in _HAS_TOPOLOGY) else None
+
+
+def _of_server(server: Mapping[str, typing.Any]) -> str:
+    host = server.get('OS-EXT-SRV-ATTR:host')
+    place = f' on {host}' if host else ''
+    fault = server.get('fault', {}).get('message')
+    return (f'server {server["name"]} is {server["status"]}{place}; hosts '
+            f'are examined as for another one like it'
+            + (f'; its fault is: {fault.rstrip(".")}' if fault else ''))
+
+
+def _of_service(service: Mapping[str, typing.Any],
+                ) -> Iterator[host_mod.Finding]:
+    if service['status'] != 'enabled':
+        yield host_mod.Finding(
+            reason=SERVICE_DISABLED,
+            detail=f'its nova-compute is disabled: '
+                   f'{service.get("disabled_reason") or "no reason given"}')
+    if service['state'] != 'up':
+        forced = ', forced by an operator' if service.get(
+            'forced_down') else ''
+        yield host_mod.Finding(
+            reason=SERVICE_DOWN, detail=f'its nova-compute is down{forced}')

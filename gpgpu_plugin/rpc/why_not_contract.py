@@ -1,0 +1,50 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The part of the conductor's RPC contract that explains refusals.
+
+See rpc.conductor_contract, which has the other methods.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import why_not as why_not_obj
+from gpgpu_plugin.rpc import caller
+
+_Context = gpgpu_context.RequestContext
+
+HOSTS_AT_ONCE = 50
+"""Number of hosts that one call explains at most."""
+
+
+class WhyNot(typing.Protocol):
+    """Method for operators: where a request fits, and why not elsewhere."""
+
+    @caller.operators()
+    def why_not(self, ctxt: _Context, *, request: request_mod.Request,
+                guest_nodes: int | None, host: str | None, limit: int,
+                marker: str | None) -> tuple[why_not_obj.HostAnswer, ...]:
+        """Return what each host says to a request, page by page.
+
+        Nothing is claimed or locked.
+
+        :param guest_nodes: number of NUMA nodes of the guest; None: it has no
+            NUMA topology
+        :param host: only this one
+        :param limit: number of hosts at most; a page has 50 at most
+        :param marker: name of the host before the first one
+        :raises Invalid: the request is for no GPU
+        :raises NotFound: no such host
+        """

@@ -1,0 +1,235 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of gpgpu-manage why-not: rows, remarks, and what is asked."""
+
+import json
+
+from gpgpu_plugin.cmd import why_not
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import why_not as objects
+from tests.unit.cmd import base
+from tests.unit.cmd import fake_cloud
+from tests.unit.conductor import base as conductor_base
+
+GPU = 'CUSTOM_GPU_H100'
+FLAVOR = {
+    'id': '7', 'name': 'gpu.2', 'vcpus': 4, 'ram': 512, 'disk': 10,
+    'OS-FLV-EXT-DATA:ephemeral': 0, 'swap': '',
+    'extra_specs': {f'resources:{GPU}': '2'}}
+UP = {'host': 'h1', 'status': 'enabled', 'state': 'up'}
+SERVER = {
+    'id': base.INSTANCE, 'name': 'web-1', 'status': 'ERROR', 'image': '',
+    'fault': {'message': 'No valid host was found. '},
+    'flavor': {'original_name': 'gpu.2', 'vcpus': 4, 'ram': 512, 'disk': 10,
+               'ephemeral': 0, 'swap': 0,
+               'extra_specs': {f'resources:{GPU}': '9'}}}
+
+
+class WhyNotTest(base.CommandTestCase):
+
+    def setUp(self):
+        super().setUp()
+        node = conductor_base.NODE
+        self.answers = {
+            '/flavors/detail': {'flavors': [FLAVOR]},
+            '/servers/' + base.INSTANCE: {'server': dict(SERVER)},
+            '/os-services': {'services': [UP]},
+            '/allocation_candidates': {'allocation_requests': [{}]},
+            '/resource_providers': {'resource_providers': [
+                {'uuid': 'p', 'name': 'h1_gpu_H100'},
+                {'uuid': node, 'name': 'h1'}]},
+            f'/resource_providers/{node}/usages': {'usages': {}},
+            f'/resource_providers/{node}/traits': {'traits': []},
+            f'/resource_providers/{node}/inventories': {'inventories': {
+                name: self.record(1000)
+                for name in ('VCPU', 'MEMORY_MB', 'DISK_GB')}},
+            '/resource_providers/p/usages': {'usages': {GPU: 7}},
+            '/resource_providers/p/traits': {'traits': []},
+            '/resource_providers/p/inventories': {'inventories': {
+                GPU: self.record(8)}}}
+        self.cloud = fake_cloud.FakeCloud(self.answers)
+
+    def record(self, total):
+        return {'total': total, 'reserved': 0, 'allocation_ratio': 1.0,
+                'min_unit': 1, 'max_unit': total, 'step_size': 1}
+
+    def rows(self, *arguments):
+        """Return (fits, by, reason) of each line, and the remarks."""
+        done = self.manage('why-not', *arguments, '-f', 'json',
+                           connect=self.cloud.connect)
+        self.assertEqual(0, done.code, done.err)
+        self.details = [row['Detail'] for row in json.loads(done.out)]
+        return [(row['Fits'], row['By'], row['Reason'])
+                for row in json.loads(done.out)], done.err
+
+    def test_host_that_fits_is_one_line(self):
+        rows, remarks = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(True, None, None)], rows)
+        self.assertIn('fits on 1 of 1 hosts', remarks)
+        self.assertIn('filters of Nova that were not examined: '
+                      'ComputeCapabilitiesFilter', remarks)
+        self.assertNotIn('GpuFilter', remarks)
+        # One list of services and one question to Placement.
+        self.assertEqual(
+            {('compute', 'GET'): 2, ('placement', 'GET'): 1},
+            self.cloud.requests)
+
+    def test_everybody_who_refuses_has_a_line(self):
+        self.claim(7)
+        self.answers['/allocation_candidates'] = {'allocation_requests': []}
+        self.answers['/os-services'] = {'services': [
+            {**UP, 'status': 'disabled', 'disabled_reason': 'a fan',
+             'state': 'down'}]}
+        rows, remarks = self.rows('--flavor', '7')
+        self.assertEqual([
+            (False, 'gpgpu', 'not_enough_available'),
+            (False, 'placement', 'placement_no_capacity'),
+            (False, 'nova', 'service_disabled'),
+            (False, 'nova', 'service_down'),
+            (False, 'change', 'move'), (False, 'change', 'fewer')], rows)
+        self.assertIn('7 assigned, 1 available', self.details[0])
+        self.assertIn('h1_gpu_H100: 1 free', self.details[1])
+        self.assertIn('a fan', self.details[2])
+        self.assertIn(f'move instance {base.INSTANCE} to', self.details[4])
+        self.assertIn('fits on 0 of 1 hosts', remarks)
+
+    def test_server_is_examined_by_its_flavor(self):
+        rows, remarks = self.rows('--server', base.INSTANCE)
+        self.assertEqual(
+            [(False, 'gpgpu', 'not_enough_available'),
+             (False, 'change', 'fewer')], rows)
+        self.assertIn('server web-1 is ERROR; hosts are examined as for '
+                      'another one like it; its fault is: No valid host was '
+                      'found', remarks)
+        self.assertIn('boots from a volume', remarks)
+
+    def test_image_is_part_of_the_request(self):
+        self.answers[f'/servers/{base.INSTANCE}'] = {'server': {
+            **SERVER, 'image': {'id': 'im'}, 'flavor': FLAVOR}}
+        self.answers['/images/im'] = {
+            'hw_pci_numa_affinity_policy': 'nearest'}
+        done = self.manage('why-not', '--server', base.INSTANCE,
+                           connect=self.cloud.connect)
+        self.assertEqual(1, done.code)
+        self.assertIn("'nearest'", done.err)
+        self.answers['/images/im'] = 403
+        rows, remarks = self.rows('--server', base.INSTANCE)
+        self.assertEqual([(True, None, None)], rows)
+        self.assertIn('its image is not examined: ', remarks)
+
+    def test_who_cannot_be_asked_is_unknown_and_not_a_yes(self):
+        self.answers['/allocation_candidates'] = 503
+        rows, _ = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(None, 'placement', 'unknown')], rows)
+        self.answers['/os-services'] = 403
+        rows, remarks = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(None, 'placement', 'unknown'),
+                          (None, 'nova', 'unknown')], rows)
+        self.assertIn('fits on 0 of 1 hosts', remarks)
+
+    def test_placement_that_refuses_without_a_reason_is_named(self):
+        self.answers['/allocation_candidates'] = {'allocation_requests': []}
+        self.answers['/resource_providers/p/usages'] = {'usages': {}}
+        rows, _ = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(False, 'placement', 'placement_refuses')], rows)
+
+    def test_host_without_nova_compute_is_named(self):
+        self.answers['/os-services'] = {'services': []}
+        rows, _ = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(False, 'nova', 'no_service')], rows)
+
+    def test_host_without_such_gpus_is_counted_unless_it_is_named(self):
+        self.report((), 'h2', node_uuid=conductor_base.node_uuid('h2'))
+        self.answers['/os-services'] = {'services': [
+            UP, {**UP, 'host': 'h2'}]}
+        rows, remarks = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(True, None, None)], rows)
+        self.assertIn('1 more have no GPU of the requested kind', remarks)
+        rows, _ = self.rows('--flavor', 'gpu.2', '--host', 'h2')
+        self.assertEqual([(False, 'gpgpu', 'no_such_group')], rows)
+
+    def test_wrong_names_are_named(self):
+        for arguments, words in (
+                (('--flavor', 'x'), 'flavor x (see "openstack flavor list'),
+                (('--server', 'd9428888-122b-41e1-b85c-000000000000'),
+                 'of a server that was deleted, use --flavor'),
+                (('--flavor', 'gpu.2', '--host', 'h9'), 'h9')):
+            done = self.manage('why-not', *arguments,
+                               connect=self.cloud.connect)
+            self.assertEqual((1, ''), (done.code, done.out))
+            self.assertIn(words, done.err)
+
+    def test_flavor_without_gpus_is_refused(self):
+        self.answers['/flavors/detail'] = {'flavors': [
+            {**FLAVOR, 'extra_specs': {}}]}
+        done = self.manage('why-not', '--flavor', 'gpu.2',
+                           connect=self.cloud.connect)
+        self.assertEqual(1, done.code)
+        self.assertIn(GPU, done.err)
+
+    def test_nova_that_does_not_answer_is_named(self):
+        self.answers['/flavors/detail'] = 503
+        done = self.manage('why-not', '--flavor', 'gpu.2',
+                           connect=self.cloud.connect)
+        self.assertEqual(1, done.code)
+        self.assertIn('--os-cloud', done.err)
+
+    def test_suffixed_groups_are_not_examined(self):
+        self.answers['/flavors/detail'] = {'flavors': [{
+            **FLAVOR, 'extra_specs': {
+                **FLAVOR['extra_specs'], 'resources1:CUSTOM_NET': '1'}}]}
+        self.assertIn('suffixed groups', self.rows('--flavor', '7')[1])
+
+    def test_guest_with_a_numa_topology_is_examined_as_one(self):
+        near = {**FLAVOR['extra_specs'], 'gpgpu:numa_policy': 'required'}
+        for specs, reason in (({}, 'numa_policy_required'),
+                              ({'hw:numa_nodes': '2'}, None),
+                              ({'hw:mem_page_size': 'large'}, None)):
+            self.answers['/flavors/detail'] = {'flavors': [
+                {**FLAVOR, 'extra_specs': near | specs}]}
+            rows, _ = self.rows('--flavor', 'gpu.2')
+            self.assertEqual(reason, rows[0][2], specs)
+
+
+class WordsTest(base.base.BaseTestCase):
+
+    def words(self, *changes, **fields):
+        request = request_mod.Request(demands=(request_mod.Demand(
+            resource_class=GPU, count=4),), **fields)
+        return why_not.in_words('h1', [
+            objects.ChangeInfo(kind=kind, subject=subject, address=address)
+            for kind, subject, address in changes], request)
+
+    def test_each_kind_names_what_to_do(self):
+        for change, words in (
+                (('wait', 'u1', '0000:01:00.0'),
+                 'wait until 0000:01:00.0 passed its cleaning'),
+                (('undrain', 'h1', None), 'gpgpu-manage host undrain h1'),
+                (('enable_type', 'L4/L4-4Q', None),
+                 'gpgpu-manage vgpu-type enable L4 L4-4Q --host h1'),
+                (('enable', 'u1', '0000:01:00.0'), '--enable'),
+                (('repair', 'u1', '0000:01:00.0'), 'device release'),
+                (('move', 'i1', None), 'move instance i1 to another host'),
+                (('fewer', '3', None), 'request 3 of CUSTOM_GPU_H100 '
+                 'instead of 4')):
+            self.assertIn(words, self.words(change))
+        self.assertIn('gpgpu:topology=any instead of same_numa', self.words(
+            ('topology', 'any', None),
+            topology=request_mod.Topology.SAME_NUMA))
+
+    def test_subjects_of_one_kind_are_one_sentence(self):
+        self.assertEqual(
+            'wait until 0000:01:00.0 passed its cleaning; move instance i1, '
+            'i2 to another host, and wait for the cleaning', self.words(
+                ('wait', 'u1', '0000:01:00.0'),
+                ('wait', 'u2', '0000:01:00.0'),
+                ('move', 'i1', None), ('move', 'i2', None)))

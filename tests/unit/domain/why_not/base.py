@@ -1,0 +1,45 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Hosts as values, as tests of why-not write them."""
+
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.why_not import host as host_mod
+from tests.fixtures import group as make
+
+State = device_rules.DeviceState
+WHOLE = 'CUSTOM_GPU_T4'
+
+
+def t4s(*states, users=None, state=host_state.HostState.UP, fields=None,
+        **group):
+    """Return a host with a T4 in each state, two on each NUMA node.
+
+    :param users: instance by the number of its GPU; others of assigned ones
+        have an instance of their own
+    :param fields: other facts of devices by number
+    """
+    gpus = [make.gpu(number, state=of_gpu, function={
+        'numa_node': number // 2}, **(fields or {}).get(number, {}))
+        for number, of_gpu in enumerate(states)]
+    return host_mod.Host(
+        name='h1', state=state, groups=(make.t4s(*gpus, **group),),
+        users={gpu.id: (users or {}).get(number, f'i{number}')
+               for number, gpu in enumerate(gpus)
+               if gpu.state in device_rules.ASSIGNED_STATES})
+
+
+def request(count, resource_class=WHOLE, **fields):
+    """Return a request for T4s."""
+    return request_mod.Request(demands=(request_mod.Demand(
+        resource_class=resource_class, count=count),), **fields)
