@@ -132,8 +132,8 @@ class HostDelete(reach.Command, command.Command):
             '--force', action='store_true',
             help='delete the host even if its nova-compute cannot be reached '
                  'or is running, in which case it reports its devices again, '
-                 'and even if devices are not clean; the conductor then '
-                 'forgets why they are not')
+                 'and even if devices are not clean, disabled or retired; the '
+                 'conductor then forgets that they are')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -125,7 +125,8 @@ def _insert_host(session: orm.Session,
         name=request.host, node=request.node, node_uuid=request.node_uuid,
         generation=1 + host_db.last_generation(
             session, request.host, request.node_uuid),
-        session=0, deleted=0, problems='[]', machine='{}', restored=False)
+        session=0, deleted=0, problems='[]', machine='{}', restored=False,
+        draining=host_db.was_draining(session, request.host))
     session.add(host)
     session.flush()
     return host

@@ -68,6 +68,15 @@ def last_generation(session: orm.Session, name: str, node_uuid: str) -> int:
                    models.Host.node_uuid == node_uuid))) or 0
 
 
+def was_draining(session: orm.Session, name: str) -> bool:
+    """Return whether a host was being drained when it was deleted."""
+    last = _exact(session.scalar(
+        sa.select(models.Host)
+        .where(models.Host.name == name, models.Host.deleted != 0)
+        .order_by(models.Host.id.desc()).limit(1)), name)
+    return last is not None and last.draining
+
+
 def lock(session: orm.Session, name: str) -> models.Host | None:
     """Return the live host, locked until the transaction ends.
 

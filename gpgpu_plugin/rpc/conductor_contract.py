@@ -409,7 +409,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         :raises NotFound: the host never reported
         :raises Conflict: a device of the host is assigned, or without
             ``force`` its nova-compute runs or cannot be asked, or a device is
-            dirty, cleaning or quarantined
+            dirty, cleaning, quarantined, disabled, or retired and still there
         """
 
     @caller.operators(once=True)

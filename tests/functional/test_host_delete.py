@@ -53,6 +53,19 @@ class HostDeleteTest(cloud.GpuCloud):
             self.manage('host', 'delete', 'gpu1', '--force')
             self._works()
 
+    def test_draining_host_deleted_by_force_reports_again_draining(
+            self) -> None:
+        self.manage('host', 'drain', 'gpu1')
+        self.wait_inventory(8, 8)
+        self.manage('host', 'delete', 'gpu1', '--force')
+        self.wait_for(lambda: self.listing('host', 'list'), 'reported anew')
+        self.wait_states(available=8)
+        self.wait_inventory(8, 8)
+        self.boot(self.flavor(H100=1), 'ERROR')
+        self.manage('host', 'undrain', 'gpu1')
+        self.wait_inventory(8, 0)
+        self.delete(self.boot(self.flavor(H100=8)))
+
     def test_host_deleted_after_nova_compute_ended_works_again(self) -> None:
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 1))

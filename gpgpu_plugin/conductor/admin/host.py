@@ -169,23 +169,35 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
 
 
 def _check_clean(session: orm.Session, host: models.Host) -> None:
-    """Refuse to forget that devices of a host are not clean.
+    """Refuse to forget why devices of a host are not offered.
 
     If the host reports again, its devices are new ones.
 
-    :raises Conflict: one is dirty, cleaning or quarantined
+    :raises Conflict: one is not clean, disabled or retired
     """
-    unclean = [device for device in device_db.of_hosts(session, [host.id])
-               if device.state in device_rules.UNCLEAN_STATES]
-    if not unclean:
+    withheld = [
+        f'{device.address} ({device.uuid}) is {reason}'
+        for device in device_db.of_hosts(session, [host.id])
+        if (reason := _withheld(device)) is not None]
+    if not withheld:
         return
-    named = [f'{device.address} ({device.uuid}) is {device.state}'
-             for device in unclean[:_NAMED]]
-    if len(unclean) > _NAMED:
-        named.append(f'{len(unclean) - _NAMED} more are not clean')
+    named = withheld[:_NAMED]
+    if len(withheld) > _NAMED:
+        named.append(f'{len(withheld) - _NAMED} more would be offered')
     raise exception.Conflict(
         kind='host', name=host.name,
-        reason=f'{"; ".join(named)}. Have its nova-compute clean them, after '
-               f'a repair and "gpgpu-manage device release" of those that '
-               f'are quarantined; or use --force if the GPUs are gone, or '
-               f'you vouch for them')
+        reason=f'{"; ".join(named)}. If the host reports again, they are '
+               f'offered. Have its nova-compute clean those that are not '
+               f'clean, after a repair and "gpgpu-manage device release" of '
+               f'those that are quarantined, and remove retired cards; or use '
+               f'--force if the GPUs are gone, or you vouch for them')
+
+
+def _withheld(device: models.Device) -> str | None:
+    """Return why a device is not offered that a scan would find again."""
+    if device.state in device_rules.UNCLEAN_STATES:
+        return device.state
+    if device.state == device_rules.DeviceState.RETIRED:
+        return device.state if (
+            device.present and device.parent_id is None) else None
+    return None if device.enabled else device_rules.DISABLED

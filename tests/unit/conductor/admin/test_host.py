@@ -20,6 +20,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -86,8 +87,45 @@ class HostTest(base.ConductorTestCase):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.admin.host._NAMED', 1))
         self.unclean('dirty')
-        self.assertEqual(1, self.refused('2 more are not clean').count(
+        self.assertEqual(1, self.refused('2 more would be offered').count(
             'is dirty'))
+
+    def test_host_with_a_device_that_is_withheld_is_deleted_by_force_alone(
+            self):
+        disabled, retired = [
+            device.uuid for device in device_admin.list_all(self.db)[:2]]
+        device_admin.set_(self.db, disabled, enabled=False)
+        retirement.retire(self.db, retired, 'fell off the bus twice')
+        refused = str(self.assertRaises(
+            exception.Conflict, host_admin.delete, self.db, 'h1'))
+        self.assertIn(f'({disabled}) is disabled', refused)
+        self.assertIn(f'({retired}) is retired', refused)
+        host_admin.delete(self.db, 'h1', force=True)
+        self.assertEqual((), host_admin.list_all(self.db))
+
+    def test_retired_device_that_is_gone_does_not_keep_its_host(self):
+        retired = device_admin.list_all(self.db)[0]
+        retirement.retire(self.db, retired.uuid, None)
+        hosts.store(self.db, base.scan(base.EIGHT[1:]))
+        host_admin.delete(self.db, 'h1')
+        self.assertEqual((), host_admin.list_all(self.db))
+
+    def test_host_that_was_draining_is_draining_when_it_reports_again(self):
+        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.delete(self.db, 'h1')
+        reported = hosts.store(self.db, base.scan(base.EIGHT))
+        self.assertEqual((8, 8), self.offered(reported))
+        self.assertTrue(host_admin.show(self.db, 'h1').draining)
+        host_admin.drain(self.db, 'h1', draining=False)
+        host_admin.delete(self.db, 'h1')
+        hosts.store(self.db, base.scan(base.EIGHT))
+        self.assertFalse(host_admin.show(self.db, 'h1').draining)
+
+    def test_host_with_another_name_does_not_inherit_draining(self):
+        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.delete(self.db, 'h1')
+        hosts.store(self.db, base.scan(base.EIGHT, host='h2'))
+        self.assertFalse(host_admin.show(self.db, 'h2').draining)
 
     def test_deleted_host_leaves_no_group(self):
         host_admin.delete(self.db, 'h1')
@@ -113,7 +151,7 @@ class HostTest(base.ConductorTestCase):
             # Changes, so that no two hosts have the same generation by chance.
             for device in device_admin.list_all(self.db, variant='H100'):
                 device_admin.set_(self.db, device.uuid, enabled=False)
-            host_admin.delete(self.db, host)
+            host_admin.delete(self.db, host, force=True)
 
     def test_draining_host_gives_no_device_and_takes_none(self):
         kept = self.boot(2, 'kept')
