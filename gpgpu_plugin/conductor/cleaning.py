@@ -81,7 +81,7 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         policies = {group_id: group_db.cleaning(session, group_id)
                     for group_id in {device.group_id for device in devices}}
         known = {device.id for device in devices if device.id in activated
-                 or device.cleaned_steps is not None}
+                 or _has_baseline(device)}
         return tuple(
             objects.CleanTask(
                 device_uuid=device.uuid, stable_id=device.stable_id,
@@ -97,6 +97,16 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
                     device, policies[device.group_id][0]),
                 memory_mib=policies[device.group_id][1])
             for device in devices)
+
+
+def _has_baseline(device: models.Device) -> bool:
+    """Return whether a cleaning has compared the device with its baseline.
+
+    Of a device without one, which no guest had, a cleaning that passes the
+    step records it. One that failed before that has recorded nothing.
+    """
+    return device.cleaned_steps is not None and rules.is_proven(
+        device.cleaned_steps, (rules.SETTINGS,))
 
 
 def _took_a_place(session: orm.Session, device: models.Device) -> bool:

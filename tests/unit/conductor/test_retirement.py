@@ -320,6 +320,15 @@ class ReplaceTest(RetirementCase):
             self.clean_all()
             releases.release(self.db, base.uuids(self.boot(2)))
 
+    def test_replacement_whose_first_cleaning_failed_is_still_one(self):
+        self.report(**NEW)
+        new = self.replace().uuid
+        self.clean_all(passed=False)
+        cleaning.operator_release(self.db, new, OPERATOR)
+        [task] = cleaning.tasks(self.db, 'h1')
+        # The baseline of its place is that of the old card until then.
+        self.assertEqual((True, False), (task.replaces, task.had_guest))
+
     def test_exchange_that_nobody_announced_is_of_no_replacement(self):
         self.report(**NEW)
         cleaning.operator_release(self.db, self.old, OPERATOR)
