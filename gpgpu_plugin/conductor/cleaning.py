@@ -313,8 +313,7 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
 def operator_release(db: api.Database, device_uuid: str, actor: str) -> None:
     """Give a device back to its host, which cleans it.
 
-    It was quarantined or retired. Of an assigned one, only the quarantine that
-    is yet to come is taken back.
+    It was quarantined or retired; see withdrawal.release.
 
     :param actor: who has it cleaned again
     """
@@ -322,12 +321,8 @@ def operator_release(db: api.Database, device_uuid: str, actor: str) -> None:
 
     def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, device_uuid)
-        if withdrawal.take_back(session, host, device):
-            return
         if device.state == _State.RETIRED:
             retirement.reinstate(session, host, device, actor)
-            return
-        withdrawal.accept(session, host, device, actor)
-        withdrawal.record(session, host, 'operator_release', [device],
-                          f'by {actor}')
+        else:
+            withdrawal.release(session, host, device, actor)
     db.write(work)

@@ -122,21 +122,35 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
     device.reason = device.swapped = device.before_swap = None
 
 
-def take_back(session: orm.Session, host: models.Host,
-              device: models.Device) -> bool:
-    """Take back the quarantine of an assigned device that is yet to come.
+def release(session: orm.Session, host: models.Host, device: models.Device,
+            actor: str) -> None:
+    """Have clean what is quarantined of a device (Conductor.device_release).
 
-    :returns: False: there is none
+    Of what is assigned, the quarantine that is yet to come is taken back.
+
+    :param actor: who accepts it, for the ledger
+    :raises Conflict: nothing of it is quarantined, or a guest has a vGPU on it
     """
-    if device.kind == device_rules.DeviceKind.MDEV:
-        return False
-    marked = [part for part in parts_of(device, children(session, device))
-              if part.withdrawn is not None]
+    vgpus = children(session, device)
+    parts = ([device] if device.kind == device_rules.DeviceKind.MDEV
+             else parts_of(device, vgpus))
+    quarantined = [part for part in dict.fromkeys((device, *parts))
+                   if part.state == _State.QUARANTINED]
+    marked = [part for part in parts if part.withdrawn is not None]
+    if not quarantined and not marked:
+        raise exception.Conflict(
+            kind='device', name=device.uuid,
+            reason=f'it is {device.state}; only what is quarantined or '
+                   f'retired is released')
+    if device in quarantined:
+        check_unassigned(session, host, vgpus)
+    for part in quarantined:
+        accept(session, host, part, actor)
+    record(session, host, 'operator_release', quarantined, f'by {actor}')
     for part in marked:
         part.withdrawn = None
     record(session, host, 'operator_release', marked,
-            'it is no longer quarantined when its assignment ends')
-    return bool(marked)
+           'it is no longer quarantined when its assignment ends')
 
 
 def children(session: orm.Session,

@@ -531,10 +531,11 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
                        ) -> admin.DeviceInfo:
         """Clean a quarantined or retired device, and offer it again.
 
-        Of an assigned one, the quarantine that is yet to come is taken back.
+        Of an assigned one, the quarantine that is yet to come is taken back. A
+        GPU that has VFs stands for these, too.
 
         :param actor: who has it cleaned, for the ledger
         :raises NotFound: no device has this UUID
-        :raises InvalidTransition: the device is in no such state
-        :raises Conflict: another card has the place of a retired one
+        :raises Conflict: the device is in no such state, a guest has a vGPU on
+            it, or another card has the place of a retired one
         """

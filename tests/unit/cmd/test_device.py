@@ -105,8 +105,7 @@ class DeviceTest(base.CommandTestCase):
 
     def test_release_of_an_available_device_is_refused(self):
         device = self.first()
-        self.assertIn('operator_release is not possible for a device in '
-                      'state available',
+        self.assertIn(f'device {device}: it is available',
                       self.refused('device', 'release', device))
         self.assertEqual('available', self.json(
             'device', 'show', device)['Shown State'])

@@ -489,7 +489,7 @@ class OperatorReleaseTest(CleaningCase):
     def test_device_that_is_not_quarantined_is_not_released(self):
         device = device_admin.list_all(self.db)[0]
         self.assertRaises(
-            exception.InvalidTransition, cleaning.operator_release,
+            exception.Conflict, cleaning.operator_release,
             self.db, device.uuid, 'op@c1')
         self.assertEqual({'available': 8}, self.states())
 

@@ -136,8 +136,8 @@ class QuarantineTest(WithdrawalCase):
             self.shown(uuid).state, self.shown(uuid).reason))
         releases.release(self.db, base.uuids(granted))
         self.assertEqual('dirty', self.first().state)
-        self.assertRaises(exception.InvalidTransition,
-                          cleaning.operator_release, self.db, uuid, OPERATOR)
+        self.assertIn('it is dirty', self.refused(
+            cleaning.operator_release, uuid, OPERATOR))
 
     def test_second_quarantine_is_refused_and_names_the_first_reason(self):
         uuid = self.quarantine(self.first().uuid).uuid
@@ -266,6 +266,26 @@ class VFTest(WithdrawalCase):
         self.clean_all()
         self.assertEqual(['available'] * 3, self.states())
 
+    def test_release_of_the_gpu_takes_back_its_quarantine(self):
+        granted = self.claim(variant='MI300X-VF')
+        claims.activate(self.db, base.uuids(granted))
+        self.quarantine(self.gpu.uuid)
+        cleaning.operator_release(self.db, self.gpu.uuid, OPERATOR)
+        self.assertEqual(['assigned', 'available', 'dirty'],
+                         sorted(self.states()))
+        self.assertEqual(
+            [f'by {OPERATOR}', 'it is no longer quarantined when its '
+                               'assignment ends'],
+            [detail for _, detail in self.events('operator_release')])
+        releases.release(self.db, base.uuids(granted))
+        self.clean_all()
+        self.assertEqual(['available'] * 3, self.states())
+
+    def test_release_of_a_gpu_with_clean_vfs_is_refused(self):
+        self.assertIn(
+            f'{self.gpu.uuid}: it is available',
+            self.refused(cleaning.operator_release, self.gpu.uuid, OPERATOR))
+
     def test_one_vf_is_quarantined_by_itself(self):
         self.quarantine(self.vfs[0].uuid)
         self.assertEqual(['available', 'quarantined', 'available'],
@@ -292,6 +312,22 @@ class MdevTest(vgpu_base.VGPUTestCase):
         self.assertIn('a vGPU on it is dirty', str(exc))
         self.clean_all()
         withdrawal.clean(self.db, gpu.uuid, OPERATOR)
+        self.clean_all()
+        self.ask(Q4=1)
+
+    def test_quarantined_gpu_is_not_cleaned_below_its_vgpus(self):
+        claim = self.ask(Q4=1)
+        claims.activate(self.db, base.uuids(claim))
+        gpu = device_admin.list_all(self.db)[0].uuid
+        withdrawal.quarantine(self.db, gpu, 'heat', OPERATOR)
+        exc = self.assertRaises(
+            exception.Conflict, cleaning.operator_release, self.db, gpu,
+            OPERATOR)
+        self.assertIn('instance i1 has it', str(exc))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        releases.release(self.db, base.uuids(claim))
+        self.clean_all()
+        cleaning.operator_release(self.db, gpu, OPERATOR)
         self.clean_all()
         self.ask(Q4=1)
 
