@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 import typing
+from collections.abc import Callable
 from collections.abc import Mapping
 
 import oslo_messaging
@@ -45,6 +47,9 @@ LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'nova'
 """Nova's ``[DEFAULT] control_exchange``, to which it sends notifications."""
+
+PAUSE = 2.0
+"""Seconds after which a notification comes again, if the database is away."""
 
 _EVENT_TYPES = r'^compute_task\.\w+\.error$'
 _NO_HOST = 'NoValidHost'
@@ -107,30 +112,38 @@ def _data(value: object) -> Mapping[str, object]:
 
 
 class Endpoint:
-    """Receiver of Nova's notifications; never raises."""
+    """Receiver of Nova's notifications; never raises.
+
+    :param wait: waits for some seconds
+    """
 
     filter_rule = oslo_messaging.NotificationFilter(event_type=_EVENT_TYPES)
 
     def __init__(self, database: api.Database,
-                 refused: refusal_events.RefusalEvents) -> None:
+                 refused: refusal_events.RefusalEvents,
+                 wait: Callable[[float], None] = time.sleep) -> None:
         self._database = database
         self._refused = refused
+        self._wait = wait
 
     def error(self, ctxt: Mapping[str, object], publisher_id: str,
               event_type: str, payload: object,
-              metadata: Mapping[str, object]) -> None:
-        """Have it recorded that Placement had no candidate for GPUs."""
+              metadata: Mapping[str, object]) -> str | None:
+        """Have it recorded that Placement had no candidate for GPUs.
+
+        :returns: REQUEUE: the broker sends the notification again
+        """
         try:
             found = parse(ctxt, payload)
-            if found is None:
-                return
-            found = codec.printable(NoCandidate, found)
-            if self._is_known(found):
-                return
-            self._refused.no_candidate(
-                author.Author(actor=f'Nova ({publisher_id})',
-                              request_id=found.request_id),
-                found.instance_uuid, found.project_id, found.detail)
+            if found is not None:
+                self._record(publisher_id, codec.printable(
+                    NoCandidate, found))
+        except exception.ConductorUnavailable as exc:
+            LOG.info('A notification of %(publisher)s waits for the database: '
+                     '%(reason)s', {'publisher': publisher_id, 'reason': exc})
+            self._wait(PAUSE)
+            return typing.cast(
+                str, oslo_messaging.NotificationResult.REQUEUE)
         except exception.Invalid as exc:
             LOG.debug('A notification of %(publisher)s is no request for '
                       'GPUs: %(reason)s',
@@ -139,6 +152,14 @@ class Endpoint:
             # The broker would send it again and again.
             LOG.exception('Cannot record what %s notified; dropping it',
                           publisher_id)
+        return None
+
+    def _record(self, publisher_id: str, found: NoCandidate) -> None:
+        if not self._is_known(found):
+            self._refused.no_candidate(
+                author.Author(actor=f'Nova ({publisher_id})',
+                              request_id=found.request_id),
+                found.instance_uuid, found.project_id, found.detail)
 
     def _is_known(self, found: NoCandidate) -> bool:
         """Return whether it is no request for GPUs, or recorded already."""
@@ -169,7 +190,8 @@ class Listener:
         self._listener = oslo_messaging.get_notification_listener(
             self._transport,
             [oslo_messaging.Target(topic=self._topic, exchange=EXCHANGE)],
-            [Endpoint(database, refused)], executor='threading')
+            [Endpoint(database, refused)], executor='threading',
+            allow_requeue=True)
 
     def start(self) -> None:
         """Listen, as soon as the broker of the notifications answers."""

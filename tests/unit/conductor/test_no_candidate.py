@@ -13,9 +13,11 @@
 
 import uuid
 
+import fixtures
 import oslo_messaging
 import sqlalchemy as sa
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import no_candidate
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import service
@@ -51,12 +53,16 @@ class EndpointTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.refused = refusal_events.RefusalEvents(self.db)
-        self.endpoint = no_candidate.Endpoint(self.db, self.refused)
+        self.waited = []
+        self.endpoint = no_candidate.Endpoint(
+            self.db, self.refused, self.waited.append)
 
     def notify(self, content, request_id=REQUEST):
-        self.endpoint.error({'request_id': request_id}, 'nova-conductor:c1',
-                            BUILD, content, {})
+        answer = self.endpoint.error(
+            {'request_id': request_id}, 'nova-conductor:c1', BUILD, content,
+            {})
         self.refused.run_once()
+        return answer
 
     def events(self):
         with self.db.reader() as session:
@@ -124,6 +130,18 @@ class EndpointTest(base.ConductorTestCase):
         self.notify(payload(), 'x' * 300)
         self.assertIsNone(self.events()[0].request_id)
 
+    def test_notification_comes_again_while_the_database_is_away(self):
+        def reader(db):
+            raise exception.DatabaseUnavailable(reason='it is away')
+        with fixtures.MonkeyPatch('gpgpu_plugin.db.api.Database.reader',
+                                  reader):
+            self.assertEqual(oslo_messaging.NotificationResult.REQUEUE,
+                             self.notify(payload()))
+        self.assertEqual([no_candidate.PAUSE], self.waited)
+        self.assertEqual([], self.events())
+        self.assertIsNone(self.notify(payload()))
+        self.assertEqual(1, len(self.events()))
+
     def test_database_that_fails_stops_nothing(self):
         self.db.engine.dispose()
         with self.db.engine.begin() as connection:
@@ -152,6 +170,18 @@ class ListenerTest(base.ConductorTestCase):
         notifier = oslo_messaging.Notifier(
             transport, publisher_id='nova-conductor:c1',
             driver='messagingv2', topics=[TOPIC])
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.no_candidate.PAUSE', 0.01))
+        self.away = 2
+        is_known = no_candidate.Endpoint._is_known
+
+        def away(*args):
+            self.away -= 1
+            if self.away >= 0:
+                raise exception.DatabaseUnavailable(reason='it is away')
+            return is_known(*args)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.no_candidate.Endpoint._is_known', away))
         notifier.error({'request_id': REQUEST}, BUILD, payload())
 
         def found():
