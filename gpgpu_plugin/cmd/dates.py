@@ -35,10 +35,24 @@ def date(text: str) -> datetime.datetime:
     """
     try:
         found = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        if found.tzinfo is not None:
+            found = found.astimezone(datetime.UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f'{text!r} is not a date such as 2026-10-31 or '
             f'2026-10-31T12:00') from None
-    if found.tzinfo is not None:
-        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
     return found.replace(microsecond=0)
+
+
+def past(text: str) -> datetime.datetime:
+    """Return a date as ``date`` does, for what cannot be undone.
+
+    :raises ArgumentTypeError: it is not a date, or in the future
+    """
+    found = date(text)
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    if found > now:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} would be all that there is: it is in the future (now '
+            f'it is {now.isoformat(timespec="seconds")} in UTC)')
+    return found

@@ -58,7 +58,7 @@ class DBPurge(database.Command, command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            '--before', required=True, type=dates.date, metavar='DATE',
+            '--before', required=True, type=dates.past, metavar='DATE',
             help='delete events that were recorded, assignments and usage '
                  'that ended, and notifications that were written but not '
                  'sent, before this date in UTC, such as '

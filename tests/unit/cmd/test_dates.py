@@ -31,7 +31,19 @@ class DateTest(base.BaseTestCase):
             self.assertEqual(datetime.datetime(*expected), dates.date(text))
 
     def test_other_text_is_refused_with_an_example(self):
-        for text in ('yesterday', '31.10.2026', '', '2026-02-30'):
+        for text in ('yesterday', '31.10.2026', '', '2026-02-30',
+                     # In UTC they are in no year that a date can have.
+                     '0001-01-01T00:00+14:00', '9999-12-31T23:59-01:00'):
             exc = self.assertRaises(
                 argparse.ArgumentTypeError, dates.date, text)
             self.assertIn('such as 2026-10-31 or', str(exc))
+
+    def test_date_to_come_is_not_past(self):
+        now = datetime.datetime.now(datetime.UTC)
+        before = now - datetime.timedelta(minutes=1)
+        self.assertEqual(before.replace(microsecond=0, tzinfo=None),
+                         dates.past(before.isoformat()))
+        exc = self.assertRaises(
+            argparse.ArgumentTypeError, dates.past,
+            (now + datetime.timedelta(hours=1)).isoformat())
+        self.assertIn('is in the future', str(exc))
