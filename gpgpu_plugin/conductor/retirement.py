@@ -42,6 +42,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 
@@ -104,7 +105,7 @@ def retire(db: api.Database, uuid: str, reason: str | None) -> None:
         if card.gpu.state == _State.RETIRED:
             raise exception.Conflict(
                 kind='device', name=uuid, reason='it is retired already')
-        _retire(card, reason)
+        _retire(card, reason and cleaning.shortened(reason))
         withdrawal.record(session, card.host, 'retire', card.devices, reason)
         card.end()
     db.write(work)

@@ -157,6 +157,11 @@ class RetireTest(RetirementCase):
         self.assertIn('device release',
                       self.refused(withdrawal.clean, self.old, OPERATOR))
 
+    def test_long_reason_is_shortened_as_any_database_stores_it(self):
+        self.retire(reason='x' * 100000)
+        self.assertIn('(100000 characters)', self.shown(self.old).reason)
+        self.assertLess(len(self.shown(self.old).reason), 5000)
+
     def test_release_brings_it_back_after_a_cleaning(self):
         self.retire()
         cleaning.operator_release(self.db, self.old, OPERATOR)
