@@ -84,10 +84,23 @@ class Policy(abc.ABC):
 
 
 class Random(Policy):
-    """Any host that the request fits on, by the same chance."""
+    """Any host that the request fits on, and any GPU of it, by the same chance.
+
+    The GPU is drawn once for a state of a host and a request.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self._generator = random.Random(seed)
+
+    def choices(self, host: host_mod.Host, request: host_mod.Request,
+                ) -> list[Choice]:
+        """Return a state at random, by how many GPUs lead to it."""
+        states = host_mod.after(host, request)
+        if len(states) > 1:
+            units = [units for units in host.free if units >= request.units]
+            states = [states[sorted(set(units)).index(
+                self._generator.choice(units))]]
+        return [Choice(0.0, (), after) for after in states]
 
     def gain(self, host: host_mod.Host, request: host_mod.Request,
              after: host_mod.Host) -> float:

@@ -55,6 +55,16 @@ class SimplePolicyTest(base.BaseTestCase):
         self.assertEqual(policy.UNFIT, drawn[1])
         self.assertNotEqual(drawn[0], drawn[2])
 
+    def test_random_draws_the_gpu_of_a_share_too(self) -> None:
+        chosen = policy.Random(7)
+        host = test_host.host(free=[400, 1000, 1000, 1000])
+        found = [chosen.choices(host, test_host.request(units=300))
+                 for _ in range(40)]
+        self.assertEqual([1] * 40, [len(choices) for choices in found])
+        fullest = sum(choices[0].after.free == (100, 1000, 1000, 1000)
+                      for choices in found)
+        self.assertTrue(3 <= fullest <= 20, fullest)
+
     def test_request_that_does_not_fit_has_no_choice(self) -> None:
         self.assertEqual([], policy.BestFit().choices(
             FULL, test_host.request(gpus=2)))
