@@ -84,7 +84,7 @@ class Policy(abc.ABC):
 
 
 class Random(Policy):
-    """Any host that the request fits on, and any GPU of it, by the same chance.
+    """Any host that the request fits on, by the same chance, and any GPU.
 
     The GPU is drawn once for a state of a host and a request.
     """

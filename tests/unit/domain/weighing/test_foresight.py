@@ -36,7 +36,7 @@ class ForesightTest(base.BaseTestCase):
         share = test_host.request(units=500)
         self.assertEqual(
             (1, (0, 1000)), (lambda number, after: (number, after.free))(
-                *best({share: 1, test_host.request(): 50},
+                *best({share: 1, test_host.request(): 200},
                       [test_host.host(),
                        test_host.host(free=[500, 1000])], share)))
 

@@ -42,6 +42,20 @@ class MixTest(base.BaseTestCase):
         self.assertEqual([50, 50], list(map(len, drawn)))
         self.assertEqual({SMALL, LARGE}, set(drawn[0]))
 
+    def test_sequences_have_each_request_as_often_as_the_mix(self) -> None:
+        rare = test_host.request(gpus=4)
+        mix = mix_mod.Mix.count({LARGE: 20, SMALL: 75, rare: 5})
+        drawn = mix.draw(sequences=16, length=80)
+        for sequence in drawn:
+            self.assertEqual([16, 60, 4], [
+                sequence.count(request) for request in (LARGE, SMALL, rare)])
+        self.assertEqual(16, len(set(map(tuple, drawn))))
+
+    def test_request_that_no_sequence_must_have_is_in_some(self) -> None:
+        drawn = mix_mod.Mix.count({LARGE: 1, SMALL: 399}).draw(
+            sequences=16, length=80)
+        self.assertEqual(3, sum(map(tuple, drawn), ()).count(LARGE))
+
     def test_empty_mix_has_no_sequences(self) -> None:
         self.assertEqual([], mix_mod.Mix.count({}).draw(
             sequences=2, length=5))
