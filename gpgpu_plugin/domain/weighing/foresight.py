@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 from gpgpu_plugin.domain.weighing import host as host_mod
@@ -58,8 +59,8 @@ class Foresight(policy.Policy):
         for after in host_mod.after(host, request):
             if before is None:
                 before = self._scarcity.slots(host)
-            lost = tuple([count - rest for count, rest in zip(
-                before, self._scarcity.slots(after), strict=True)])
+            lost = tuple(map(
+                operator.sub, before, self._scarcity.slots(after)))
             gain = self.gain(host, request, after)
             if lost not in best or gain > best[lost].gain:
                 best[lost] = policy.Choice(gain, lost, after)

@@ -92,6 +92,8 @@ class Scarcity:
             sum(other.share * other.gpus / slot.gpus for other in every
                 if other.needs_at_least(slot)) for slot in self.classes]
         self._mean_units = mix.mean_units
+        self._no_slots = (0,) * len(self.classes)
+        self._known: dict[tuple[int, int, int, str], tuple[int, ...]] = {}
         self._units = 0
         self._slots = [0] * len(self.classes)
         for host in hosts:
@@ -99,7 +101,17 @@ class Scarcity:
 
     def slots(self, host: host_mod.Host) -> tuple[int, ...]:
         """Return a host's slots of each class."""
-        return tuple([slot.slots(host) for slot in self.classes])
+        whole = host_mod.whole(host.free)
+        if not whole:
+            return self._no_slots
+        # All that classes need is a multiple of these steps.
+        key = (whole, host.milli_vcpus // _MILLI_VCPUS,
+               host.memory_mib // _MEMORY_MIB, host.variant)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = tuple(
+                [slot.slots(host) for slot in self.classes])
+        return found
 
     def change(self, before: host_mod.Host, after: host_mod.Host) -> None:
         """Replace the state of a host."""
@@ -108,6 +120,8 @@ class Scarcity:
 
     def _add(self, host: host_mod.Host, sign: int) -> None:
         self._units += sign * sum(host.free)
+        if not host.free or host.free[-1] < host_mod.WHOLE:
+            return
         self._slots = [count + sign * more for count, more in
                        zip(self._slots, self.slots(host), strict=True)]
 

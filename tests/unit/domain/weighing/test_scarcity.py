@@ -60,6 +60,20 @@ class SlotsTest(base.BaseTestCase):
         self.assertEqual(0, slot.slots(test_host.host()))
 
 
+    def test_slots_of_a_cloud_are_those_of_each_class(self) -> None:
+        made = scarcity.Scarcity(mix_mod.Mix.count({
+            PAIR: 3, test_host.request(30, 10, 4): 2,
+            test_host.request(variants={'H100'}): 1}), [])
+        for host in [test_host.host(vcpus, gib, [300] + [1000] * whole, name)
+                     for vcpus in (0, 7, 8, 31, 32, 33)
+                     for gib in (1, 32, 64, 65) for whole in (0, 2, 5)
+                     for name in ('T4', 'H100')]:
+            for _ in range(2):
+                self.assertEqual(
+                    tuple(slot.slots(host) for slot in made.classes),
+                    made.slots(host), host)
+
+
 class PriceTest(base.BaseTestCase):
 
     def test_slot_costs_more_the_fewer_there_are(self) -> None:
