@@ -56,9 +56,9 @@ class Partitions:
         return found
 
     def best(self, free: int, size: int) -> tuple[int, int] | None:
-        """Return the partition of a size whose use does the least damage.
+        """Return the partition of a size whose use costs the least.
 
-        :returns: damage and partition; of equal ones the lowest; None: no
+        :returns: cost and partition; of equal ones the lowest; None: no
             partition of this size is free
         """
         key = free, size

@@ -1,0 +1,59 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of hosts with vGPUs of one type a GPU."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from gpgpu_plugin.domain.simulation import vgpus
+
+
+def pool(rule='started', hosts=2):
+    return vgpus.VGPUs(hosts, vgpus.RULES[rule])
+
+
+def hosts_of(made, size, count):
+    return [made.place(size).host for _ in range(count)]
+
+
+class VGPUsTest(base.BaseTestCase):
+
+    def test_started_gpu_of_the_type_is_taken_before_an_idle_one(
+            self) -> None:
+        made = pool()
+        first, second = made.place(4), made.place(4)
+        self.assertIs(first, second)
+        self.assertIsNot(first, made.place(2))
+
+    def test_started_gpu_of_an_emptier_host_is_taken_too(self) -> None:
+        made = pool()
+        filled = [made.place(1) for _ in range(4)]
+        self.assertEqual([1], hosts_of(made, 8, 1))
+        made.release(filled[0])
+        self.assertEqual([1], hosts_of(made, 8, 1))
+        self.assertEqual([0], hosts_of(pool('pack'), 8, 1))
+
+    def test_pack_starts_another_gpu_of_the_fullest_host(self) -> None:
+        made = pool('pack')
+        self.assertEqual([0, 0, 0, 0, 1], hosts_of(made, 1, 5))
+        self.assertEqual([0, 1, 0, 1], hosts_of(pool('spread'), 2, 4))
+
+    def test_gpu_takes_no_second_type_until_it_is_empty(self) -> None:
+        made = pool(hosts=1)
+        places = [made.place(size) for size in (1, 2, 4, 8)]
+        self.assertNotIn(None, places)
+        self.assertIsNone(made.place(1))
+        self.assertIsNotNone(made.place(8))
+        made.release(places[1])
+        self.assertIs(places[1], made.place(1))
+        self.assertIsNone(made.place(2))
