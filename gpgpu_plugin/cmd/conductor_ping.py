@@ -42,8 +42,8 @@ class ConductorPing(reach.Command, lister.Lister):
                             metavar='SECONDS',
                             help='seconds to wait for answers (default: 2)')
         parser.add_argument('--this-host', action='store_true',
-                            help='list those of this machine or container '
-                                 'alone, as a health check of it')
+                            help='list only the conductors of this machine '
+                                 'or container, as a health check')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:

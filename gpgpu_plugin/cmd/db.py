@@ -40,7 +40,7 @@ class DBSync(database.Command, command.Command):
 
 
 class DBRestored(database.Command, command.Command):
-    """Have all hosts report what they have after a restore of a backup."""
+    """Make all hosts report what they have, after a restore from a backup."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         # Only this command needs the conductor's rules, and a name.
@@ -59,10 +59,9 @@ class DBPurge(database.Command, command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--before', required=True, type=dates.past, metavar='DATE',
-            help='delete events that were recorded, assignments and usage '
-                 'that ended, and notifications that were written but not '
-                 'sent, before this date in UTC, such as '
-                 '2026-10-31 or 2026-10-31T12:00')
+            help='delete events, ended assignments, ended and exported '
+                 'usage, and unsent notifications from before this date in '
+                 'UTC, such as 2026-10-31 or 2026-10-31T12:00')
         parser.add_argument(
             '--max-rows', type=paging.number, metavar='NUMBER',
             help='delete at most this number of rows (default: all)')

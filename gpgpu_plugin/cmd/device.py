@@ -39,7 +39,8 @@ class DeviceList(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', help='only devices of this host')
         parser.add_argument('--variant', help='only devices of this variant')
-        parser.add_argument('--state', help='only devices shown in this state')
+        parser.add_argument('--state', help='only devices shown in this '
+                                            'state, such as quarantined')
         parser.add_argument('--type', help='only devices of variants of this '
                                            'type, such as gpu')
         parser.add_argument('--vgpu-type', metavar='NAME',
@@ -119,7 +120,7 @@ class DeviceQuarantine(_OneDevice):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--reason', required=True, metavar='TEXT',
-            help='why, for whoever finds the device in this state')
+            help='the cause, for whoever finds the device in this state')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:

@@ -50,8 +50,8 @@ class EventList(reach.Command, lister.Lister):
                  'the evidence of its cleanings')
         parser.add_argument(
             '--instance', metavar='SERVER',
-            help='only events of this instance; one that was deleted has '
-                 'only its UUID')
+            help='only events of this instance: UUID or name of the server, '
+                 'or the UUID if it was deleted')
         parser.add_argument('--project', metavar='ID',
                             help='only events of instances of this project')
         parser.add_argument(
@@ -63,7 +63,7 @@ class EventList(reach.Command, lister.Lister):
                  'ID "openstack server event list" shows')
         dates.add_period(parser)
         parser.add_argument('--long', action='store_true',
-                            help='show all that is known about each event')
+                            help='show all columns')
         paging.add_arguments(parser, 'its ID', _DEFAULT)
         return parser
 

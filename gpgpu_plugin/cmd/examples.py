@@ -91,9 +91,9 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     'pci list': (
         '',
-        '--machine hgx-h100 --text',
+        '--machine hgx-h100-8 --text',
     ),
-    'pci record': ('gpu1.json',),
+    'pci record': ('gpu1.yaml',),
     'simulate': (
         '--nodes nodes.csv --requests requests.csv --policy pack',
         '--nodes nodes.csv --requests requests.csv --policy fgd --seed 42 43',
@@ -110,7 +110,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'variant delete': ('H100',),
     'variant import': (
         '',
-        '--only H100-SXM5-80GB',
+        '--only NVIDIA_H100_SXM5_80GB',
         'variants.yaml',
     ),
     'variant list': ('',),

@@ -25,15 +25,16 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 
 _HELP = {
-    'gpgpu:allocation_policy': 'use packed (depth_first) or spread '
-                               '(breadth_first) GPUs where topology does not '
+    'gpgpu:allocation_policy': 'fill GPUs and NUMA nodes in use first '
+                               '(depth_first) or spread over all '
+                               '(breadth_first), where topology does not '
                                'decide (default: that of the group)',
     'gpgpu:display': 'use the guest\'s first mdev as its display (default: '
                      'off)',
-    'gpgpu:numa_policy': 'how far GPUs must be on the NUMA nodes of the '
+    'gpgpu:numa_policy': 'whether the GPUs must be on the NUMA nodes of the '
                          'guest\'s memory (default: preferred)',
-    'gpgpu:topology': 'what all GPUs of the guest must have in common '
-                      '(default: any)',
+    'gpgpu:topology': 'whether all GPUs of the guest must be on one NUMA '
+                      'node, or below one PCIe switch (default: any)',
 }
 
 

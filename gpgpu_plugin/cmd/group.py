@@ -97,17 +97,18 @@ class GroupSet(reach.Command, lister.Lister):
         parser.add_argument('variant', help='name of the variant')
         parser.add_argument(
             '--all-hosts', action='store_true',
-            help='set the policy of the variant, which hosts that come later '
-                 'have, too, and unset that of each of its groups')
+            help='set the policy of the variant, which also applies to hosts '
+                 'that report later, and unset that of each of its groups')
         policy = parser.add_mutually_exclusive_group(required=True)
         policy.add_argument(
             '--allocation-policy',
             choices=[str(policy) for policy in request.AllocationPolicy],
-            help='prefer packed (depth_first) or spread (breadth_first) GPUs '
-                 'where topology does not decide')
+            help='fill GPUs and NUMA nodes in use first (depth_first) or '
+                 'spread over all (breadth_first), where topology does not '
+                 'decide')
         policy.add_argument(
             '--unset', choices=['allocation-policy'], metavar='FIELD',
-            help='return to what the variant has: allocation-policy')
+            help='return to the value of the variant: allocation-policy')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:

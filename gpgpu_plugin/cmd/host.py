@@ -130,10 +130,10 @@ class HostDelete(reach.Command, command.Command):
         parser.add_argument('host', help='name of the nova-compute service')
         parser.add_argument(
             '--force', action='store_true',
-            help='delete the host even if its nova-compute cannot be reached '
-                 'or is running, in which case it reports its devices again, '
-                 'and even if devices are not clean, disabled or retired; the '
-                 'conductor then forgets that they are')
+            help='delete the host even if devices of it are not clean, '
+                 'disabled or retired, and whether or not its nova-compute is '
+                 'running; if it is, it reports the devices again. What was '
+                 'wrong with them is forgotten')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

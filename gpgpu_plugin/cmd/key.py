@@ -78,7 +78,8 @@ class KeyRevoke(database.Command, command.Command):
         _add_caller(parser)
         parser.add_argument(
             '--number', type=int, metavar='NUMBER',
-            help='revoke this key alone (default: all of the caller)')
+            help='revoke only the key of this number, as in "key list" '
+                 '(default: all keys of the caller)')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -111,11 +112,11 @@ class KeyList(database.Command, lister.Lister):
 
 
 def _add_caller(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('kind', choices=_KINDS, help='what calls')
+    parser.add_argument('kind', choices=_KINDS, help='kind of the caller')
     parser.add_argument(
         'name', metavar='NAME',
-        help='of a host: [DEFAULT] host of its nova-compute; of others: any '
-             'name')
+        help='name of the caller: of a host, [DEFAULT] host of its '
+             'nova-compute; of others, any name')
 
 
 def _write(path: pathlib.Path, make: Callable[[], str]) -> None:

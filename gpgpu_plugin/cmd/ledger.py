@@ -65,7 +65,7 @@ class DeviceHistory(reach.Command, lister.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         device_name.add_argument(
-            parser, '; one that was deleted has only its UUID')
+            parser, '; a device that was deleted is named by its UUID')
         parser.add_argument(
             '--reason', action='store_true',
             help='show the reason for each verdict')

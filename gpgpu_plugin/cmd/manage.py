@@ -76,14 +76,15 @@ class ManageApp(base.Application):
         parser.add_argument(
             '--config-file', action='append', metavar='FILE',
             help=f'configuration file, repeatable (default: '
-                 f'{base.CONFIG_FILE} or, for the transport alone, '
-                 f'{base.NOVA_CONFIG_FILE})')
+                 f'{base.CONFIG_FILE} or, if it does not exist and the '
+                 f'command calls gpgpu-conductor, {base.NOVA_CONFIG_FILE})')
         parser.add_argument(
             '--config-dir', action='append', metavar='DIR',
             help='directory of configuration files, repeatable')
         parser.add_argument(
             '--os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
-            help='cloud in clouds.yaml, for "flavor set" (env: OS_CLOUD)')
+            help='cloud in clouds.yaml, for "flavor set", "flavor unset", '
+                 '"doctor" and names of servers (env: OS_CLOUD)')
         return parser
 
     def configure_logging(self) -> None:

@@ -40,7 +40,7 @@ class UsageExport(reach.Command, command.Command):
         parser.add_argument(
             '--to', type=pathlib.Path, metavar='FILE',
             help='file to write, which must not exist (default: standard '
-                 'output). What it has is marked as exported after it is on '
+                 'output). Usage is marked as exported after it is on '
                  'disk: after a crash, a usage may be exported again with '
                  'the same UUID')
         return parser

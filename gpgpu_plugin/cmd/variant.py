@@ -50,10 +50,11 @@ _HELP = {
     'subsystem': 'PCI ID of the board, 4 hex digits; needs '
                  '--subsystem-vendor (default: any)',
     'revision': 'PCI revision, 2 hex digits (default: any)',
-    'allocation_policy': 'prefer packed (depth_first) or spread '
-                         '(breadth_first) GPUs where topology does not '
-                         'decide; a group may have another one, see "group '
-                         'set" (default: depth_first)',
+    'allocation_policy': 'fill GPUs and NUMA nodes in use first '
+                         '(depth_first) or spread over all (breadth_first), '
+                         'where topology does not decide; a group may have '
+                         'another policy, see "group set" (default: '
+                         'depth_first)',
     'resource_class': 'resource class of a whole GPU '
                       '(default: CUSTOM_GPU_<name>)',
     'type': 'kind of device; only gpu (default: gpu)',
@@ -78,9 +79,9 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
             type=int if name == 'memory_mib' else str,
             help=_HELP[name])
     parser.add_argument('--trait', action='append', dest='traits',
-                        help='trait of its resource providers, such as '
-                             'CUSTOM_FAST, repeatable; they replace all that '
-                             'it has')
+                        help='trait of the resource providers, such as '
+                             'CUSTOM_FAST, repeatable; the given traits '
+                             'replace all that the variant has')
     parser.add_argument(
         '--unsupported-ok', action=argparse.BooleanOptionalAction,
         help='offer GPUs that guests normally cannot use as a whole; use it '

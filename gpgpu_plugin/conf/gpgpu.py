@@ -26,9 +26,9 @@ OPTS = [
         'transport_url', secret=True,
         help='URL of the message broker between the parts of the plugin, in '
              'the form that oslo.messaging takes. Use the same broker for '
-             'the whole cloud, even with several Nova cells. If it is not '
-             'set, [DEFAULT] transport_url is used, which differs between '
-             'cells.'),
+             'the whole cloud, even with several Nova cells. If this is not '
+             'set, [DEFAULT] transport_url is used, which differs from cell '
+             'to cell.'),
     cfg.StrOpt(
         'topic_prefix', default='gpgpu', regex='^[A-Za-z0-9_.-]{1,64}$',
         help='Prefix of the names of the plugin\'s message queues. RabbitMQ '
@@ -53,10 +53,11 @@ OPTS = [
     cfg.IntOpt(
         'rpc_timeout', default=10, min=1,
         help='Seconds that nova-compute and gpgpu-manage wait for an answer '
-             'from gpgpu-conductor. Raise it if calls time out although '
-             'gpgpu-conductor and its database are working, but slow. '
-             'gpgpu-conductor also limits by it how long a call may wait in '
-             'the database, so give it the same value in all services.'),
+             'from gpgpu-conductor. Use a higher value if calls time out '
+             'although gpgpu-conductor and its database are working, but '
+             'slow. gpgpu-conductor derives from this option how long a call '
+             'may wait in the database, so all services need the same '
+             'value.'),
     cfg.IntOpt(
         'scheduler_rpc_timeout', default=3, min=1,
         help='Seconds that nova-scheduler waits for an answer '
@@ -68,36 +69,36 @@ OPTS = [
     cfg.IntOpt(
         'claim_lease', default=600, min=10,
         help='Seconds for which a claim that was not activated is presumed '
-             'to belong to a running build. After it gpgpu-conductor tells '
-             'the host, which releases the claim if nothing builds with it. '
-             'It is also the time after which nova-compute compares its '
-             'assignments a second time when the outcome of a call was '
-             'unknown. A lower value releases devices sooner after a '
-             'failure.'),
+             'to belong to a running build. Afterwards gpgpu-conductor '
+             'notifies the host, which releases the claim if no build has '
+             'it. After the same time nova-compute compares its assignments '
+             'a second time if the outcome of a call was unknown. A lower '
+             'value releases devices sooner after a failure.'),
     cfg.IntOpt(
         'session_timeout', default=900, min=60,
-        help='Seconds without a call after which nova-compute on another '
-             'machine may speak for a host. Until then it is fenced: '
-             'its calls change nothing, and it does no GPU work. '
-             '"gpgpu-manage host takeover" allows it at once. A host that has '
-             'not called for this time is shown as silent. It must be '
-             'at least twice digest_interval.'),
+        help='Seconds without a call of a host after which a nova-compute on '
+             'another machine may speak for this host. Until then that '
+             'nova-compute is fenced: its calls change nothing, and it does '
+             'no GPU work. "gpgpu-manage host takeover" allows it at once. A '
+             'host that has not called for this time is shown as silent. The '
+             'value must be at least twice digest_interval.'),
     cfg.IntOpt(
         'digest_interval', default=300, min=10,
         help='Seconds, on average, between two calls in which nova-compute '
-             'asks gpgpu-conductor whether anything differs from what it '
-             'knows. This makes up for lost messages. A lower value finds a '
+             'asks gpgpu-conductor whether their data differ, as they do '
+             'after a message was lost. A lower value finds a '
              'difference sooner, and makes more calls.'),
     cfg.StrOpt(
         'nova_notifications_topic', regex='^[A-Za-z0-9_.-]{1,255}$',
         help='Topic of Nova\'s versioned notifications from which '
              'gpgpu-conductor records the requests for GPUs for which '
-             'Placement had no candidate. By default it reads none. It needs '
-             '[notifications] notification_format = versioned or both in '
-             'Nova, and a topic of its own there: [notifications] '
+             'Placement had no candidate. By default it reads none. Nova '
+             'needs [notifications] notification_format = versioned or both, '
+             'and an additional topic for the plugin: [notifications] '
              'versioned_notifications_topics = versioned_notifications,'
-             'gpgpu_notifications. From a topic that others read, each '
-             'message goes to only one of the readers.'),
+             'gpgpu_notifications. Each message of a topic is delivered to '
+             'only one of its readers, so do not use a topic that others '
+             'read.'),
     cfg.StrOpt(
         'nova_notifications_url', secret=True,
         help='URL of the message broker to which Nova sends its '
@@ -116,30 +117,30 @@ OPTS = [
     cfg.BoolOpt(
         'metrics_per_host', default=True,
         help='Whether the metrics of devices and capacity have the label '
-             '"host", and the metrics show when each host last called. '
-             'Without it, gpgpu-conductor shows the sums of all hosts, which '
-             'are a few series for each variant, whatever the number of '
-             'hosts.'),
+             '"host", and a metric shows when each host last called. '
+             'If not, gpgpu-conductor shows the sums over all hosts: a few '
+             'series for each variant, whatever the number of hosts.'),
     cfg.IntOpt(
         'notifications_limit', default=1000000, min=1000,
-        help='Number of notifications that may wait for their broker in the '
-             'database of gpgpu-conductor. If more wait, the oldest ones are '
-             'deleted unsent, which is logged and counted. A waiting '
+        help='Maximum number of unsent notifications in the database of '
+             'gpgpu-conductor. If there are more, the oldest ones are '
+             'deleted unsent, which is logged and counted. A '
              'notification takes about one kilobyte. Notifications are '
-             'written only if [oslo_messaging_notifications] driver is set.'),
+             'stored only if [oslo_messaging_notifications] driver is set.'),
     cfg.StrOpt(
         'usage_audit_period', default='hour',
         choices=('hour', 'day', 'month', 'none'),
-        help='Length of the periods, in UTC, after each of which '
-             'gpgpu-conductor notifies of all usage of devices within it '
-             '(gpgpu.assignment.exists). All conductors need the same '
+        help='Length of the audit periods, in UTC. After each period '
+             'gpgpu-conductor sends a notification (gpgpu.assignment.exists) '
+             'for each usage of a device in it. All conductors need the same '
              'value.'),
     cfg.StrOpt(
         'cleaning_program',
         help='Program that nova-compute runs, as its own user and without '
              'arguments, for each GPU whose cleaning policy names the step '
-             '"program". The GPU is bound to its VFIO driver meanwhile. The '
-             'environment has GPGPU_ADDRESS, GPGPU_FUNCTIONS, '
+             '"program". The GPU is bound to its VFIO driver while the '
+             'program runs. The environment has GPGPU_ADDRESS, '
+             'GPGPU_FUNCTIONS, '
              'GPGPU_STABLE_ID, GPGPU_IDS, GPGPU_MEMORY_MIB and '
              'GPGPU_ASSIGNMENT. The step passes if the program ends with '
              'status 0 within ten minutes.'),
@@ -152,9 +153,9 @@ OPTS = [
              'the address of the GPU, which is bound to its VFIO driver. The '
              'environment is that of cleaning_program. "query" prints one '
              'JSON object of names and values, such as {"ecc": "on", "mig": '
-             '"off"}. "reset" sets all to their defaults, which take effect '
-             'when the step resets the card after that. It has to end within '
-             'two minutes, with status 0.'),
+             '"off"}. "reset" sets all of them to their defaults, which take '
+             'effect when the step then resets the card. The command must '
+             'end within two minutes, with status 0.'),
     cfg.StrOpt(
         'scrub_guest_kernel',
         help='Kernel that the cleaning step "scrub-guest" boots in a guest '
@@ -163,23 +164,24 @@ OPTS = [
              'scrub_guest_initrd, too, and gpgpu.GpuLibvirtDriver.'),
     cfg.StrOpt(
         'scrub_guest_initrd',
-        help='Initramfs of that guest, such as the file initrd.img that '
-             'tools/scrub-guest/build wrote. It writes and verifies all '
-             'memory of the GPU. Nobody but administrators may be able to '
-             'write it or the kernel: the step trusts what the guest '
-             'reports.'),
+        help='Initramfs of the guest of the cleaning step "scrub-guest", '
+             'such as the file initrd.img that tools/scrub-guest/build '
+             'wrote. It writes and verifies all memory of the GPU. Only '
+             'administrators may be able to write this file and the kernel: '
+             'the step trusts what the guest reports.'),
     cfg.IntOpt(
         'scrub_guest_memory', default=512, min=64,
-        help='MiB of main memory of that guest. It is locked while the guest '
+        help='MiB of main memory of the guest of the cleaning step '
+             '"scrub-guest". The memory is locked while the guest '
              'runs, and up to max_cleanings guests run at once; add it to '
-             'Nova\'s reserved_host_memory_mb. With the driver of a vendor '
-             'in the initramfs it needs more, such as 4096.'),
+             'Nova\'s reserved_host_memory_mb. A guest with a vendor\'s '
+             'driver in the initramfs needs more, such as 4096.'),
     cfg.IntOpt(
         'scrub_guest_timeout', default=1800, min=10, max=86400,
-        help='Seconds after which that guest is ended, and the step has '
-             'failed. A guest that writes through a BAR reads some ten '
-             'MiB in a second, and a GPU of 80 GiB takes longer than the '
-             'default.'),
+        help='Seconds after which the guest of the cleaning step '
+             '"scrub-guest" is ended, and the step fails. A guest that '
+             'writes through a BAR reads about ten MiB per second, so a GPU '
+             'of 80 GiB takes longer than the default.'),
     cfg.IntOpt(
         'max_cleanings', default=4, min=1, max=64,
         help='Number of GPUs that nova-compute cleans at once. A cleaning '
@@ -202,11 +204,11 @@ OPTS = [
             regex='^[0-9a-f]{4}:[0-9a-f]{4}=[1-9][0-9]*$', ignore_case=True),
         help='Number of VFs that nova-compute creates on each GPU that has '
              'none, for example after a reboot of the host. The format is '
-             'VENDOR:DEVICE=COUNT with PCI IDs in hex, such as 8086:56c0=4; '
-             'several entries are separated by commas. For NVIDIA\'s driver '
-             'nova-compute runs sriov-manage, which creates all VFs that '
-             'the GPU supports, whatever the number. By default no VFs are '
-             'created.'),
+             'VENDOR:DEVICE=COUNT with hexadecimal PCI IDs, such as '
+             '8086:56c0=4; entries are separated by commas. For NVIDIA\'s '
+             'driver nova-compute runs sriov-manage, which creates all VFs '
+             'that the GPU supports, whatever the number. By default no VFs '
+             'are created.'),
     cfg.BoolOpt(
         'withhold_degraded', default=False,
         help='Whether nova-compute withholds GPUs whose health is "degraded": '
@@ -219,8 +221,8 @@ OPTS = [
         help='Folder in which nova-compute stores the assignments of the '
              'host, releases and confirmations that gpgpu-conductor has not '
              'received yet, the baselines of devices, the errors that GPUs '
-             'had since their last cleaning, and, for the fake driver, its '
-             'machines. It must survive a reboot of the host.'),
+             'had since their last cleaning, and the machines of the fake '
+             'driver. The folder must survive a reboot of the host.'),
 ]
 
 FAKE_GROUP = cfg.OptGroup(

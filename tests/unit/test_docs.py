@@ -13,12 +13,15 @@
 
 import ast
 import configparser
+import contextlib
 import errno
 import fnmatch
 import functools
+import io
 import os
 import re
 import runpy
+import shlex
 import textwrap
 
 from nova.conf import scheduler
@@ -28,6 +31,7 @@ from gpgpu_plugin import nvidia
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.cmd import doctor
+from gpgpu_plugin.cmd import examples
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import knobs
@@ -99,6 +103,63 @@ class TestCommandLine(base.BaseTestCase):
         conf = runpy.run_path(str(
             test_meta.TOP / 'doc' / 'source' / 'conf.py'))
         self.assertEqual(version.VERSION, conf['release'])
+
+
+PROMPT = re.compile(
+    r'^ *[$#] (gpgpu-manage (?:[^\\\n]|\\\n|\\.)*)', re.MULTILINE)
+"""A command behind a prompt, with the lines that continue it."""
+
+
+def shown_commands(page: str) -> list[list[str]]:
+    """Return the arguments of each gpgpu-manage in the blocks of a page."""
+    return [
+        shlex.split(re.split(r' [|>] ', text.replace('\\\n', ' '))[0])[1:]
+        for text in PROMPT.findall(page)]
+
+
+def parse(arguments: list[str]) -> str | None:
+    """Return why gpgpu-manage refuses a command line, None if it parses."""
+    app = manage.ManageApp()
+    stderr = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(stderr):
+            _, rest = app.parser.parse_known_args(arguments)
+            factory, name, rest = app.command_manager.find_command(rest)
+            factory(app, None, cmd_name=name).get_parser(name).parse_args(rest)
+    except ValueError as exc:
+        return str(exc)
+    except SystemExit:
+        return stderr.getvalue()
+    return None
+
+
+class TestCommandsOnPages(base.BaseTestCase):
+    """Commands that readers copy."""
+
+    def test_each_command_with_its_options_exists(self):
+        pages = sorted((test_meta.TOP / 'doc' / 'source').rglob('*.rst'))
+        found = [(page.name, arguments) for page in pages
+                 for arguments in shown_commands(page.read_text('utf-8'))]
+        self.assertEqual([], [
+            (*shown, refused) for shown in found
+            if (refused := parse(shown[1]))])
+        self.assertGreater(len(found), 50)
+
+    def test_command_that_does_not_exist_is_found(self):
+        [arguments] = shown_commands('   $ gpgpu-manage device lost | sort\n')
+        self.assertEqual(['device', 'lost'], arguments)
+        self.assertIn('Unknown command', parse(arguments))
+
+    def test_option_that_does_not_exist_is_found(self):
+        [arguments] = shown_commands(
+            '   # gpgpu-manage device list \\\n        --helth ok\n')
+        self.assertIn('--helth', parse(arguments))
+
+    def test_examples_of_the_help_exist(self):
+        self.assertEqual([], [
+            refused for name, lines in examples.EXAMPLES.items()
+            for line in lines
+            if (refused := parse([*name.split(), *shlex.split(line)]))])
 
 
 # Quoted on the page, but messages of Nova. "No valid host" is in the code,
