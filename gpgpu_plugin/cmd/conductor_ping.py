@@ -26,7 +26,10 @@ from gpgpu_plugin.rpc import ping
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
     if not 0 < seconds <= 3600:
         raise argparse.ArgumentTypeError(
             f'{text!r}: expected seconds, more than 0 and at most 3600')

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
+from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import errors
@@ -43,6 +44,10 @@ class Command(base.Command):
 
 def message(exc: Exception) -> str:
     """Return an error, also one of oslo.config, as one line."""
+    if isinstance(exc, (cfg.ConfigFilesNotFoundError,
+                        cfg.ConfigFilesPermissionDeniedError)):
+        return (f'{errors.first_line(exc)}; name others with --config-file, '
+                f'or let the user of this program read them')
     if isinstance(exc, cfg.Error):
         return errors.first_line(exc)
     return errors.message(exc)
@@ -50,13 +55,43 @@ def message(exc: Exception) -> str:
 
 def _read(options: argparse.Namespace,
           defaults: Sequence[str]) -> cfg.ConfigOpts:
-    """Read the named files, else the first default that exists."""
+    """Read the named files, else the first default that exists.
+
+    :raises HostError: one of them cannot be read
+    """
     conf = cfg.ConfigOpts()
     conf_gpgpu.register_opts(conf)
     files = options.config_file or [
         path for path in defaults if os.path.exists(path)][:1]
+    for path in files:
+        _check_readable(path)
+    for path in options.config_dir or ():
+        if not os.path.isdir(path):
+            raise exception.HostError(
+                path=path, reason='it is not a directory; name one that has '
+                                  'files *.conf with --config-dir')
     arguments = [f'--config-file={path}' for path in files]
     arguments += [f'--config-dir={path}' for path in options.config_dir or ()]
     conf(arguments, project='gpgpu', default_config_files=[],
          default_config_dirs=[], version=version.VERSION)
     return conf
+
+
+def _check_readable(path: str) -> None:
+    """Refuse a file that oslo.config cannot read.
+
+    oslo.config has another error for each cause, and some name no file.
+
+    :raises HostError: it is missing, not text, or this user may not read it
+    """
+    try:
+        with open(path, encoding='utf-8') as file:
+            file.read()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = (exc.strerror if isinstance(exc, OSError)
+                  else 'it is not a text file')
+        remedy = ('run the command as a user who may read it, such as root'
+                  if isinstance(exc, PermissionError)
+                  else 'name a configuration file with --config-file')
+        raise exception.HostError(
+            path=path, reason=f'cannot be read: {reason}; {remedy}') from None

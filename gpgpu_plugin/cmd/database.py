@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import configuration
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
 
 
@@ -35,11 +37,35 @@ class Command(configuration.Command):
         return conf
 
     @property
+    def any_database(self) -> api.Database:
+        """Return the database, whatever its schema is.
+
+        :raises ConfigInvalid: it cannot be used
+        """
+        conf = self.database_conf
+        return api.Database(
+            conf, first=limits.Limits(conf.gpgpu.rpc_timeout))
+
+    @property
     def database(self) -> api.Database:
         """Return the database.
 
-        :raises ConfigInvalid: it does not have the newest schema
+        :raises ConfigInvalid: it cannot be used, or does not have the newest
+            schema
         """
-        found = api.Database(self.database_conf)
+        check_file(self.database_conf)
+        found = self.any_database
         migration.check_current(found.engine)
         return found
+
+
+def check_file(conf: cfg.ConfigOpts) -> None:
+    """Refuse a SQLite file that does not exist; opening it would create it.
+
+    :raises ConfigInvalid: there is no such file
+    """
+    if api.is_missing_file(conf):
+        raise exception.ConfigInvalid(
+            option='[database] connection',
+            reason=f'the SQLite file does not exist: set the option in '
+                   f'{base.CONFIG_FILE}, or run "gpgpu-manage db sync"')

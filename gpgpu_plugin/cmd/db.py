@@ -33,7 +33,7 @@ class DBSync(database.Command, command.Command):
     """Migrate the database to the newest schema; safe to repeat."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        engine = api.Database(self.database_conf).engine
+        engine = self.any_database.engine
         already = '' if migration.sync(engine) else ' already'
         self.app.stdout.write(
             f'schema is at revision {migration.version(engine)}{already}\n')
@@ -93,6 +93,6 @@ class DBVersion(database.Command, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         conf = self.database_conf
         found = None if api.is_missing_file(conf) else migration.version(
-            api.Database(conf).engine)
+            self.any_database.engine)
         return (('Current', 'Newest'),
                 (found or '-', migration.revisions()[-1]))

@@ -57,9 +57,18 @@ def uuid_of(api: conductor_api.ConductorAPI, words: Sequence[str]) -> str:
 
 
 def _address(text: str) -> str:
-    """Return a PCI address; lspci leaves out domain 0000."""
-    return str(pci.PCIAddress.parse(
-        text if text.count(':') > 1 else f'0000:{text}'))
+    """Return a PCI address; lspci leaves out domain 0000.
+
+    :raises Invalid: it is none
+    """
+    try:
+        return str(pci.PCIAddress.parse(
+            text if text.count(':') > 1 else f'0000:{text}'))
+    except exception.Invalid as exc:
+        # The value as the operator wrote it.
+        raise exception.Invalid(
+            field=exc.kwargs['field'], value=text,
+            expected=exc.kwargs['expected']) from None
 
 
 def _only(found: Sequence[admin.DeviceInfo], name: str) -> admin.DeviceInfo:

@@ -47,6 +47,8 @@ DRIFT_LEFT = 3
 ALL_REPAIRED = 4
 NOT_EXAMINED = 5
 
+_LONGEST = 3600
+
 _COLUMNS = ('severity', 'drift', 'host', 'subject', 'outcome', 'says',
             'reason')
 _UNKNOWN = drift.Severity.UNKNOWN
@@ -187,7 +189,7 @@ class Doctor(reach.Command, lister.Lister):
             help='repair what can be repaired safely; without it, nothing '
                  'is changed')
         parser.add_argument(
-            '--confirm-after', type=float, default=5, metavar='SECONDS',
+            '--confirm-after', type=_seconds, default=5, metavar='SECONDS',
             help='seconds between two searches for drifts; only what both '
                  'find is listed, since other contradictions were changes '
                  'that were going on (default: 5)')
@@ -228,6 +230,21 @@ class Doctor(reach.Command, lister.Lister):
             key: found for key, found in second.items()
             if key in first and (found.name not in drift.COUNTED
                                  or found.says == first[key].says)}
+
+
+def _seconds(text: str) -> float:
+    """Return seconds, for argparse.
+
+    :raises ArgumentTypeError: it is no number of seconds, or a negative one
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: expected seconds, 0 to {_LONGEST}')
+    return seconds
 
 
 def _unknown(found: _Drifts) -> _Drifts:

@@ -20,6 +20,19 @@ from __future__ import annotations
 
 from gpgpu_plugin import exception
 
+_LISTS = {
+    'PCI function': 'pci list',
+    'active assignment': 'assignment list',
+    'assignment': 'assignment list',
+    'assignment of instance': 'assignment list',
+    'device': 'device list --all',
+    'host': 'host list',
+    'usage': 'usage list',
+    'valid key of': 'key list',
+    'variant': 'variant list',
+}
+"""Command that lists all objects of a kind."""
+
 
 def message(exc: Exception) -> str:
     """Return the message of an error.
@@ -29,7 +42,17 @@ def message(exc: Exception) -> str:
     """
     if isinstance(exc, exception.GPUPluginException):
         return str(exc.args[0])
+    if isinstance(exc, OSError) and exc.filename and exc.strerror:
+        return f'{exc.filename}: {exc.strerror}'
     return f'{type(exc).__name__}: {first_line(exc)}'
+
+
+def hint(exc: Exception) -> str:
+    """Return which command lists what an error does not find, if one does."""
+    kind = exc.kwargs.get('kind') if isinstance(
+        exc, exception.NotFound) else None
+    command = _LISTS.get(str(kind))
+    return f'; see "gpgpu-manage {command}"' if command else ''
 
 
 def first_line(value: object) -> str:

@@ -20,6 +20,7 @@ from cliff import show
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
@@ -58,7 +59,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--vgpu-type', help='request vGPUs of this type (see "vgpu-type '
                             'list") instead of whole GPUs')
-    parser.add_argument('--count', type=int,
+    parser.add_argument('--count', type=paging.number, metavar='NUMBER',
                         help='number of GPUs or vGPUs (default: 1)')
     for key, values in request.EXTRA_SPECS.items():
         parser.add_argument(

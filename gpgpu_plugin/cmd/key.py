@@ -28,6 +28,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import database
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.conductor import caller_keys
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.rpc import key_files
@@ -77,7 +78,7 @@ class KeyRevoke(database.Command, command.Command):
         parser = super().get_parser(prog_name)
         _add_caller(parser)
         parser.add_argument(
-            '--number', type=int, metavar='NUMBER',
+            '--number', type=paging.number, metavar='NUMBER',
             help='revoke only the key of this number, as in "key list" '
                  '(default: all keys of the caller)')
         return parser

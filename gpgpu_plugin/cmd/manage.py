@@ -84,14 +84,18 @@ class ManageApp(base.Application):
         parser.add_argument(
             '--os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
             help='cloud in clouds.yaml, for "flavor set", "flavor unset", '
-                 '"doctor" and names of servers (env: OS_CLOUD)')
+                 '"doctor", "why-not" and names of servers (env: OS_CLOUD)')
         return parser
 
     def configure_logging(self) -> None:
-        """Log warnings to stderr, except those about a broker's channels."""
+        """Log warnings to stderr, except those of libraries.
+
+        The error of the command says what they say of a broker, a URL or a
+        driver.
+        """
         super().configure_logging()
-        if self.given_conf is None:
-            logging.getLogger('amqp').setLevel(logging.ERROR)
+        for name in ('amqp', 'oslo_db', 'stevedore'):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
     def interact(self) -> None:
         """Refuse a call without a command; cliff would start a shell."""
@@ -111,10 +115,11 @@ class ManageApp(base.Application):
         # A dependency of the command is not installed.
         except ImportError as exc:
             return self._fail(exc, errors.message(exc))
-        command = factory(self, self.options, cmd_name=name)
-        parsed = command.get_parser(f'{self.NAME} {name}').parse_args(rest)
+        command = None
         try:
-            return int(command.run(parsed) or 0)
+            command = factory(self, self.options, cmd_name=name)
+            parser = command.get_parser(f'{self.NAME} {name}')
+            return int(command.run(parser.parse_args(rest)) or 0)
         except cliff_help.HelpExit:
             return 0
         except BrokenPipeError:
@@ -123,7 +128,7 @@ class ManageApp(base.Application):
         except Exception as exc:  # noqa: BLE001
             return self._fail(exc, (
                 command.explain(exc) if isinstance(command, base.Command)
-                else errors.message(exc)))
+                else errors.message(exc)) + errors.hint(exc))
 
     def _fail(self, exc: Exception, text: str) -> int:
         if self.options.debug:

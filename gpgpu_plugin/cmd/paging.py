@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, marker: str,
 
 
 def number(text: str) -> int:
-    """Return a number of rows, for argparse.
+    """Return a number of rows or other things, for argparse.
 
     :raises ArgumentTypeError: it is none, or below 1
     """

@@ -59,7 +59,14 @@ class Command(configuration.Command):
             caller=gpgpu_context.CallerKind.OPERATOR, name=actor())
 
     def explain(self, exc: Exception) -> str:
-        """Return an error as one line for the operator."""
+        """Return an error as one line for the operator.
+
+        A conductor of another broker does not answer either.
+        """
+        if type(exc) is exception.ConductorUnavailable:
+            return (f'{message(exc)} and uses the message broker at '
+                    f'{rpc_transport.hosts(self.rpc_conf)}, as this command '
+                    f'does')
         return message(exc)
 
 

@@ -30,6 +30,7 @@ from oslo_upgradecheck import upgradecheck
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.cmd import database as cmd_database
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd.upgrade import conductors
 from gpgpu_plugin.cmd.upgrade import database
@@ -95,11 +96,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
         :raises ConfigInvalid: it is an SQLite file that does not exist
         """
-        if api.is_missing_file(self._conf):
-            raise exception.ConfigInvalid(
-                option='[database] connection',
-                reason=f'the SQLite file does not exist: set the option in '
-                       f'{base.CONFIG_FILE}, or run "gpgpu-manage db sync"')
+        cmd_database.check_file(self._conf)
         # Not ten times, ten seconds apart, as a service that starts does.
         self._conf.set_override('max_retries', 0, 'database')
         return api.Database(

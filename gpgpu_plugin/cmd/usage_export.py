@@ -64,6 +64,7 @@ class UsageExport(reach.Command, command.Command):
         """Write a file; return the UUIDs of the usages in it.
 
         :raises Conflict: it exists
+        :raises HostError: it cannot be written
         """
         try:
             with durable.new(path) as file:
@@ -73,6 +74,10 @@ class UsageExport(reach.Command, command.Command):
                 kind='file', name=path,
                 reason='it exists, and nobody may have read it yet; give '
                        'another name') from None
+        except OSError as exc:
+            raise exception.HostError(
+                path=path, reason=f'cannot be written: {exc.strerror}; name '
+                                  f'another file with --to') from None
 
     def _write(self, file: typing.IO[str]) -> list[str]:
         """Write one page after the other; return the UUIDs in them."""

@@ -29,6 +29,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import catalogue
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import variant as rules
@@ -76,7 +77,7 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
         parser.add_argument(
             '--' + name.replace('_', '-'),
             required=required and name in ('vendor', 'device'),
-            type=int if name == 'memory_mib' else str,
+            type=paging.number if name == 'memory_mib' else str,
             help=_HELP[name])
     parser.add_argument('--trait', action='append', dest='traits',
                         help='trait of the resource providers, such as '

@@ -63,7 +63,7 @@ def is_missing_file(conf: cfg.ConfigOpts) -> bool:
 
     Opening a connection would create it.
     """
-    url = sa.make_url(conf.database.connection)
+    url = _url(conf.database.connection)
     return (url.get_backend_name() == 'sqlite' and bool(url.database)
             and not os.path.exists(str(url.database)))
 
@@ -93,14 +93,18 @@ class Database:
 
     :param url: SQLAlchemy URL; default ``[database] connection``
     :param limit: how long its transactions may wait; default no limits
+    :param first: limits of a first connection, for a command: it fails at
+        once. By default, a server that is away is tried for minutes, and one
+        that is silent for ever
     :param observer: called with the failure of each transaction
-    :raises ConfigInvalid: it names a server of MariaDB, but no database
+    :raises ConfigInvalid: the database cannot be used, or the URL names a
+        server of MariaDB, but no database
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str | None = None,
                  limit: limits.Limits | None = None,
                  observer: Callable[[Failure], None] = lambda failure: None,
-                 ) -> None:
+                 first: limits.Limits | None = None) -> None:
         register_opts(conf)
         self._observer = observer
         settings = {
@@ -112,14 +116,17 @@ class Database:
             settings['connection'] = url
         _check_names_database(settings['connection'])
         if limit is not None:
-            settings['connection'] = limit.url(sa.make_url(
+            settings['connection'] = limit.url(_url(
                 settings['connection'])).render_as_string(
                     hide_password=False)
         self._author = author.CONDUCTOR
         self._publisher: str | None = None
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
-        _turn_off_jit(self.engine)
+        with _explained(settings['connection']):
+            if first is not None:
+                _probe(first.url(_url(settings['connection'])))
+            _turn_off_jit(self.engine)
         if limit is not None:
             limit.apply(self.engine)
         # SQLite has one writer at a time anyway. Waiting here, in order,
@@ -277,8 +284,55 @@ def _lost_insertion(exc: Exception) -> bool:
     return type(exc).__name__ == 'DBDuplicateEntry'
 
 
+def _url(connection: str) -> sa.URL:
+    """Return the URL of a database.
+
+    :raises ConfigInvalid: it is none
+    """
+    try:
+        return sa.make_url(connection)
+    except (sa.exc.ArgumentError, ValueError):
+        # The text may have a password.
+        raise exception.ConfigInvalid(
+            option='[database] connection',
+            reason='it is not the URL of a database, such as '
+                   'postgresql+psycopg2://user:password@host/gpgpu') from None
+
+
+@contextlib.contextmanager
+def _explained(connection: str) -> Iterator[None]:
+    """Raise an error that names the database if it cannot be used.
+
+    :raises ConfigInvalid: it is away, or there is no such driver
+    """
+    try:
+        yield
+    except (oslo_db_exception.DBError, sa.exc.SQLAlchemyError,
+            ImportError) as exc:
+        cause = str(exc).strip().partition('\n')[0]
+        raise exception.ConfigInvalid(
+            option='[database] connection',
+            reason=f'{_url(connection).render_as_string()} cannot be used: '
+                   f'{type(exc).__name__}: {cause}; correct the option, or '
+                   f'{_remedy(exc)}') from exc
+
+
+def _remedy(exc: Exception) -> str:
+    return ('install the driver' if isinstance(
+        exc, (ImportError, sa.exc.NoSuchModuleError))
+        else 'start the database')
+
+
+def _probe(url: sa.URL) -> None:
+    """Open a connection, and close it; SQLite would make a file."""
+    if url.get_backend_name() != 'sqlite':
+        engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+        with engine.connect():
+            pass
+
+
 def _check_names_database(connection: str) -> None:
-    url = sa.make_url(connection)
+    url = _url(connection)
     if url.get_backend_name() in ('mysql', 'mariadb') and not url.database:
         raise exception.ConfigInvalid(
             option='[database] connection',

@@ -187,7 +187,8 @@ def check_beside(variant: Variant, others: Iterable[Variant]) -> None:
     same = collides(variant.name, [other.name for other in others])
     reasons = []
     if same is not None:
-        reasons.append('it exists already' if same == variant.name else
+        reasons.append('it exists already, and "variant set" changes it'
+                       if same == variant.name else
                        f'variant {same} has the same name in Placement')
     for other in others:
         if overlaps(variant, other):

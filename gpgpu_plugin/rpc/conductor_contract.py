@@ -505,7 +505,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
             otherwise, unless ``state`` asks for them
         :param limit: as for vgpu_type_list
         :param marker: UUID of the device before the first one
-        :raises Invalid: no such state
+        :raises Invalid: no such state or type of variants
         :raises NotFound: no such host or marker
         """
 

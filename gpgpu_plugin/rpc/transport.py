@@ -33,6 +33,8 @@ EXCHANGE = 'gpgpu'
 # oslo.messaging rebuilds exceptions of these modules on the caller's side.
 _REMOTE_MODULES = [exception.__name__]
 
+_EXAMPLE = 'rabbit://user:password@host:5672/'
+
 _GLOBAL_ONLY = (('oslo_messaging_tracing', 'tracing_enabled'),
                 ('oslo_messaging_metrics', 'metrics_enabled'))
 
@@ -77,12 +79,37 @@ class RPCServer(typing.Protocol):
 
 
 def get_transport(conf: cfg.ConfigOpts) -> Transport:
-    """Return a transport to ``[gpgpu] transport_url``, else to Nova's."""
+    """Return a transport to ``[gpgpu] transport_url``, else to Nova's.
+
+    :raises ConfigInvalid: it is no URL, or no driver has its scheme
+    """
     _register_global_only(conf)
-    transport: Transport = oslo_messaging.get_rpc_transport(
-        conf, url=conf.gpgpu.transport_url,
-        allowed_remote_exmods=_REMOTE_MODULES)
+    _parse(conf, conf.gpgpu.transport_url)
+    try:
+        transport: Transport = oslo_messaging.get_rpc_transport(
+            conf, url=conf.gpgpu.transport_url,
+            allowed_remote_exmods=_REMOTE_MODULES)
+    except oslo_messaging.DriverLoadFailure as exc:
+        raise _url_invalid(exc) from exc
     return transport
+
+
+def _parse(conf: cfg.ConfigOpts,
+           url: str | None) -> oslo_messaging.TransportURL:
+    """Return a URL, or the one of ``[DEFAULT]``.
+
+    :raises ConfigInvalid: it is no URL
+    """
+    try:
+        return oslo_messaging.TransportURL.parse(conf, url)
+    except (oslo_messaging.InvalidTransportURL, ValueError) as exc:
+        raise _url_invalid(exc) from exc
+
+
+def _url_invalid(exc: Exception) -> exception.ConfigInvalid:
+    return exception.ConfigInvalid(
+        option='[gpgpu] transport_url',
+        reason=f'{exc}; expected a URL such as {_EXAMPLE}')
 
 
 def _register_global_only(conf: cfg.ConfigOpts) -> None:
@@ -161,8 +188,12 @@ def probe(conf: cfg.ConfigOpts, transport: Transport) -> None:
     except Exception as exc:
         # Errors of kombu and oslo.messaging have no common base class.
         raise exception.BrokerUnavailable(
-            hosts=_hosts(conf, conf.gpgpu.transport_url),
-            reason=exc) from exc
+            hosts=hosts(conf), reason=exc) from exc
+
+
+def hosts(conf: cfg.ConfigOpts) -> str:
+    """Return the brokers of calls, for messages."""
+    return _hosts(conf, conf.gpgpu.transport_url)
 
 
 def notification_hosts(conf: cfg.ConfigOpts) -> str:
@@ -180,16 +211,16 @@ def _hosts(conf: cfg.ConfigOpts, transport_url: str | None) -> str:
 def check_leaves_process(conf: cfg.ConfigOpts) -> None:
     """Refuse a transport that connects only threads of one process.
 
-    :raises ConfigInvalid: the transport reaches no other process
+    :raises ConfigInvalid: the transport reaches no other process, or there is
+        no such transport
     """
-    url = oslo_messaging.TransportURL.parse(conf, conf.gpgpu.transport_url)
+    url = _parse(conf, conf.gpgpu.transport_url)
     if str(url.transport) in ('fake', 'kombu+memory'):
         raise exception.ConfigInvalid(
             option='[gpgpu] transport_url',
             reason=f'transport "{url.transport}" reaches no other process; '
                    'set the URL that gpgpu-conductor, nova-compute and '
-                   'nova-scheduler share, such as '
-                   'rabbit://user:password@host:5672/')
+                   f'nova-scheduler share, such as {_EXAMPLE}')
 
 
 def client(transport: Transport, topic: str, version: str) -> RPCClient:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from sqlalchemy import orm
 
@@ -28,6 +29,7 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.objects import admin as objects
 
 _OF_FUNCTION = ('vendor', 'device', 'subsystem_vendor', 'subsystem',
@@ -46,10 +48,8 @@ def list_all(db: api.Database, host: str | None = None,
 
     :param silent_after: see conductor.host_states
     """
-    if state is not None and state not in device_rules.SHOWN_STATES:
-        raise exception.Invalid(
-            field='state', value=state,
-            expected='one of ' + ', '.join(device_rules.SHOWN_STATES))
+    _check_known('state', state, device_rules.SHOWN_STATES)
+    _check_known('type', type, variant_rules.TYPES)
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
@@ -59,6 +59,17 @@ def list_all(db: api.Database, host: str | None = None,
             used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
             include_retired=include_retired, limit=pages.size(limit),
             marker=marker))
+
+
+def _check_known(field: str, value: str | None,
+                 known: Sequence[str]) -> None:
+    """Refuse a value that no device can have; the list would be empty.
+
+    :raises Invalid: it is none of those that there are
+    """
+    if value is not None and value not in known:
+        raise exception.Invalid(
+            field=field, value=value, expected='one of ' + ', '.join(known))
 
 
 def show(db: api.Database, uuid: str, *,

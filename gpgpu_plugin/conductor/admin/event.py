@@ -36,6 +36,7 @@ def list_all(db: api.Database, wanted: objects.EventFilter, *,
         raise exception.Invalid(
             field='kind', value=wanted.kind,
             expected='one of ' + ', '.join(rules.KINDS))
+    pages.check_period(wanted.since, wanted.until)
     after = None if marker is None else pages.number(marker, 'an event')
     with db.reader() as session:
         return tuple(map(_info, event_db.listed(

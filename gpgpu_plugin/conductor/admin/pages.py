@@ -9,9 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""The size and the beginning of a page of a list."""
+"""The size, the beginning and the period of a page of a list."""
 
 from __future__ import annotations
+
+import datetime
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import admin as objects
@@ -29,6 +31,18 @@ def size(limit: int) -> int:
         raise exception.Invalid(
             field='limit', value=limit, expected='a number of rows above 0')
     return min(limit, objects.PAGE_SIZE)
+
+
+def check_period(since: datetime.datetime | None,
+                 until: datetime.datetime | None) -> None:
+    """Refuse a period without a second in it.
+
+    :raises Invalid: it ends before it begins, or at once
+    """
+    if since is not None and until is not None and since >= until:
+        raise exception.Invalid(
+            field='period', value=f'{since} to {until}',
+            expected='a period that ends after it begins')
 
 
 def number(marker: str, what: str) -> int:

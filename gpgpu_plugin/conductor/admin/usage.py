@@ -30,7 +30,7 @@ def list_all(db: api.Database, query: objects.UsageQuery,
              limit: int = admin.PAGE_SIZE, marker: str | None = None,
              ) -> tuple[objects.UsageInfo, ...]:
     """Return a page of usage (Conductor.usage_list)."""
-    _check_period(query)
+    pages.check_period(query.since, query.until)
     with db.reader() as session:
         return usage_list.listed(
             session, query, event_db.now(), pages.size(limit), marker)
@@ -40,7 +40,7 @@ def summary(db: api.Database, query: objects.UsageQuery, by: Sequence[str],
             limit: int = admin.PAGE_SIZE, marker: str | None = None,
             ) -> tuple[objects.UsageSum, ...]:
     """Return a page of sums (Conductor.usage_summary)."""
-    _check_period(query)
+    pages.check_period(query.since, query.until)
     keys = _keys(by)
     with db.reader() as session:
         return usage_list.summed(
@@ -59,18 +59,6 @@ def mark_exported(db: api.Database, usages: Sequence[str]) -> int:
     """Mark usage as exported (Conductor.usage_mark_exported)."""
     return db.write(lambda session: usage_list.mark_exported(
         session, usages, event_db.now()))
-
-
-def _check_period(query: objects.UsageQuery) -> None:
-    """Refuse a period without a second in it.
-
-    :raises Invalid: it ends before it begins, or at once
-    """
-    if (query.since is not None and query.until is not None
-            and query.since >= query.until):
-        raise exception.Invalid(
-            field='period', value=f'{query.since} to {query.until}',
-            expected='a period that ends after it begins')
 
 
 def _keys(names: Sequence[str]) -> list[objects.UsageKey]:

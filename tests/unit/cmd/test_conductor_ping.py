@@ -62,7 +62,9 @@ class ConductorPingTest(base.CommandTestCase):
         self.conductor.stop()
         self.assertEqual(
             'gpgpu-manage: No gpgpu-conductor answered ping within 0.1 s; '
-            'check that one is running\n',
+            'check that one is running and uses the message broker at '
+            'localhost (no transport_url is configured), as this command '
+            'does\n',
             self.refused('conductor', 'ping', '--wait', '0.1'))
 
     def test_malformed_wait_is_refused(self):

@@ -168,7 +168,8 @@ class DeviceTest(base.CommandTestCase):
                           ('release', 'x'), ('clean', 'x'),
                           ('quarantine', 'x', '--reason', 'y'),
                           ('retire', 'x'), ('replace', 'x')):
-            self.assertEqual('gpgpu-manage: device x does not exist\n',
+            self.assertEqual('gpgpu-manage: device x does not exist; see '
+                             '"gpgpu-manage device list --all"\n',
                              self.refused('device', *arguments))
 
 

@@ -52,7 +52,7 @@ class EventListTest(EventCase):
                 ('--host', 'h2'), ('--device', 'none'),
                 ('--instance', '11111111-1111-1111-1111-111111111111'),
                 ('--kind', 'release'), ('--from', '2126-01-01'),
-                ('--to', '2026-01-01'), ('--project', 'p9'),
+                ('--to', '2026-01-02'), ('--project', 'p9'),
                 ('--request', 'req-9')):
             self.assertEqual([], self.rows(
                 'event', 'list', *arguments, option, other), option)

@@ -164,7 +164,8 @@ class HostTest(base.CommandTestCase):
 
     def test_unknown_host_is_not_found(self):
         for verb in ('show', 'delete'):
-            self.assertEqual('gpgpu-manage: host h9 does not exist\n',
+            self.assertEqual('gpgpu-manage: host h9 does not exist; see '
+                             '"gpgpu-manage host list"\n',
                              self.refused('host', verb, 'h9'))
 
     def test_delete_while_in_use_is_refused(self):

@@ -176,7 +176,8 @@ class HistoryTest(HistoryCase):
             self.assertIn(f'record {number}: it is missing', result.err)
 
     def test_unknown_device_is_not_found(self):
-        self.assertEqual('gpgpu-manage: device x does not exist\n',
+        self.assertEqual('gpgpu-manage: device x does not exist; see '
+                         '"gpgpu-manage device list --all"\n',
                          self.refused('device', 'history', 'x'))
 
 

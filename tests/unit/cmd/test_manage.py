@@ -122,13 +122,16 @@ class ErrorTest(cmd_base.CommandTestCase):
         result = self.manage('--debug', 'host', 'show', 'h9')
         self.assertEqual(1, result.code)
         self.assertIn('Traceback', result.err)
-        self.assertIn('gpgpu-manage: host h9 does not exist\n', result.err)
+        self.assertIn('gpgpu-manage: host h9 does not exist; see '
+                      '"gpgpu-manage host list"\n', result.err)
 
     def test_missing_conductor_is_one_line(self):
         self.conductor.stop()
         self.assertEqual(
             'gpgpu-manage: No gpgpu-conductor answered host_list within 60 '
-            's; check that one is running\n', self.refused('host', 'list'))
+            's; check that one is running and uses the message broker at '
+            'localhost (no transport_url is configured), as this command '
+            'does\n', self.refused('host', 'list'))
 
 
 class ProgramTest(base.BaseTestCase):

@@ -250,5 +250,6 @@ class VariantTest(base.CommandTestCase):
     def test_unknown_variant_is_not_found(self):
         for command in (('show', 'X'), ('delete', 'X'),
                         ('set', 'X', '--device', '2330')):
-            self.assertEqual('gpgpu-manage: variant X does not exist\n',
+            self.assertEqual('gpgpu-manage: variant X does not exist; see '
+                             '"gpgpu-manage variant list"\n',
                              self.refused('variant', *command))

@@ -35,6 +35,9 @@ class DeviceTest(base.ConductorTestCase):
         exc = self.assertRaises(
             exception.Invalid, device_admin.list_all, self.db, state='free')
         self.assertIn('available', str(exc))
+        exc = self.assertRaises(
+            exception.Invalid, device_admin.list_all, self.db, type='tpu')
+        self.assertIn('one of gpu', str(exc))
         self.assertRaises(
             exception.NotFound, device_admin.list_all, self.db, host='h9')
 

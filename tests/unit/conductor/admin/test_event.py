@@ -89,6 +89,11 @@ class EventListTest(base.ConductorTestCase):
             self.assertEqual(expected, self.kinds(
                 kind='release', since=since, until=until), (since, until))
 
+    def test_period_that_ends_before_it_begins_is_refused(self):
+        noon = datetime.datetime(2026, 11, 24, 12)
+        self.assertRaises(exception.Invalid, self.kinds,
+                          since=noon, until=noon)
+
     def test_pages_go_on_after_the_marker_in_both_orders(self):
         everything = event_admin.list_all(self.db, objects.EventFilter())
         self.assertEqual(
