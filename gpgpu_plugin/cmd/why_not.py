@@ -216,13 +216,18 @@ class WhyNot(reach.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        api, context = self.api, gpgpu_context.admin()
+        # What is wrong here is found before Nova is asked.
+        if parsed_args.host:
+            api.host_show(context, parsed_args.host)
+        else:
+            api.host_list(context, limit=1)
         connect = self.manage.connect or openstack.connect
         source = why_not_cloud.Cloud(functools.partial(
             connect, cloud=self.manage.options.os_cloud))
         asked = self._asked(source, parsed_args)
-        answers = self.api.why_not(
-            gpgpu_context.admin(), asked.request, asked.guest_nodes,
-            parsed_args.host)
+        answers = api.why_not(
+            context, asked.request, asked.guest_nodes, parsed_args.host)
         shown = [answer for answer in answers
                  if parsed_args.host or not _has_no_group(answer)]
         examination = Examination(source, asked)

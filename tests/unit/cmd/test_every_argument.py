@@ -158,6 +158,9 @@ UNKNOWN = {
                        ('--cloud --limit 2', 'none with --cloud')),
     'vgpu-type show': (('V9 T9', _VARIANT), ('H100 T9', 'vGPU type T9'),
                        ('H100 passthrough --host h9', _HOST)),
+    'why-not': (('--flavor f1 --host h9', _HOST),
+                ('--flavor f9', 'flavor f9: Nova cannot be asked'),
+                ('--server s9', 'server s9: Nova cannot be asked')),
 }
 """Arguments that name what is not there or wrong, and what is said."""
 
@@ -284,7 +287,7 @@ class UnknownTest(cmd_base.CommandTestCase):
             raise sdk_exceptions.NotFoundException(
                 f'No Flavor found for {name}')
         for name, rows in UNKNOWN.items():
-            connect = None if name.startswith('instance') else (
+            connect = None if name.startswith(('instance', 'why')) else (
                 lambda cloud: types.SimpleNamespace(
                     compute=types.SimpleNamespace(find_flavor=find_flavor)))
             for words, text in rows:
