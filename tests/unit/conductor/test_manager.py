@@ -464,7 +464,7 @@ class DeviceReleaseTest(ManagerCase):
 
     def test_device_that_is_available_is_not_released(self):
         device = device_admin.list_all(self.db)[0]
-        self.refused(exception.InvalidTransition, CONTRACT.device_release,
+        self.refused(exception.Conflict, CONTRACT.device_release,
                      device=device.uuid, actor='op@c1')
         self.assertEqual([], self.compute.refreshed)
 
