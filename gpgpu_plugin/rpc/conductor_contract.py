@@ -437,7 +437,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
 
         :param limit: as for vgpu_type_list
         :param marker: ``host:variant`` of the group before the first one
-        :raises NotFound: no such marker
+        :raises NotFound: no such host, variant or marker
         """
 
     @caller.operators(once=True)
@@ -506,7 +506,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         :param limit: as for vgpu_type_list
         :param marker: UUID of the device before the first one
         :raises Invalid: no such state or type of variants
-        :raises NotFound: no such host or marker
+        :raises NotFound: no such host, variant or marker
         """
 
     @caller.operators()

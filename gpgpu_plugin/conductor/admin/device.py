@@ -28,6 +28,7 @@ from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.objects import admin as objects
@@ -53,6 +54,8 @@ def list_all(db: api.Database, host: str | None = None,
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
+        if variant is not None:
+            variant_db.get(session, variant)
         states = host_states.HostStates(session, silent_after)
         return tuple(_info(device, states) for device in device_list.listed(
             session, host=host, variant=variant, state=state,

@@ -46,6 +46,10 @@ def list_all(db: api.Database, host: str | None = None,
     :param silent_after: see conductor.host_states
     """
     with db.reader() as session:
+        if host is not None:
+            host_db.get(session, host)
+        if variant is not None:
+            variant_db.get(session, variant)
         found = group_db.listed(
             session, pages.size(limit), host, variant, marker)
         loaded = {

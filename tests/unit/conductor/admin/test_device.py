@@ -28,7 +28,7 @@ class DeviceTest(base.ConductorTestCase):
         self.boot(3)
         for filters, count in (
                 ({}, 8), ({'state': 'assigned'}, 3), ({'used_by': 'i1'}, 3),
-                ({'variant': 'H100'}, 8), ({'variant': 'L4'}, 0),
+                ({'variant': 'H100'}, 8),
                 ({'host': 'h1', 'state': 'available'}, 5)):
             self.assertEqual(count, len(
                 device_admin.list_all(self.db, **filters)), filters)
@@ -38,8 +38,9 @@ class DeviceTest(base.ConductorTestCase):
         exc = self.assertRaises(
             exception.Invalid, device_admin.list_all, self.db, type='tpu')
         self.assertIn('one of gpu', str(exc))
-        self.assertRaises(
-            exception.NotFound, device_admin.list_all, self.db, host='h9')
+        for unknown in ({'host': 'h9'}, {'variant': 'L4'}):
+            self.assertRaises(
+                exception.NotFound, device_admin.list_all, self.db, **unknown)
 
     def test_project_is_that_of_the_instance(self):
         claims.claim(self.db, dataclasses.replace(

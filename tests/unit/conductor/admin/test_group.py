@@ -42,6 +42,14 @@ class GroupTest(base.ConductorTestCase):
         self.assertEqual('breadth_first', group_admin.list_all(
             self.db)[0].allocation_policy)
 
+    def test_name_of_nothing_is_no_empty_list(self):
+        for host, variant, words in (
+                ('h9', None, 'host h9'), (None, 'L4', 'variant L4')):
+            exc = self.assertRaises(
+                exception.NotFound, group_admin.list_all, self.db, host,
+                variant)
+            self.assertIn(words, str(exc))
+
     def test_events_say_whose_policy_it_is(self):
         for host, policy in (('h1', 'breadth_first'), ('h1', None),
                              (None, 'breadth_first')):
