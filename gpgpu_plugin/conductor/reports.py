@@ -35,6 +35,7 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -173,11 +174,12 @@ def _store(session: orm.Session, host: models.Host,
               if device.state != device_rules.DeviceState.AVAILABLE},
         children=_children(devices),
         moved=exchange.moved(devices, scan.functions))
-    seen = {}
+    seen, new = {}, set[str]()
     for function in scan.functions:
         row = rows.pop(function.id, None)
         if row is None:
             row = _insert(session, host, scan, function, known)
+            new.add(function.id)
         else:
             _update(session, host, row, scan, function, known)
             device_health.store(
@@ -187,6 +189,9 @@ def _store(session: orm.Session, host: models.Host,
     for function in scan.functions:
         if function.pf in seen:
             seen[function.id].parent_id = seen[function.pf].id
+            if function.id in new:
+                withdrawal.inherit(session, host, seen[function.pf],
+                                   seen[function.id])
     for stable_id, before in exchanged.items():
         retirement.occupy(
             session, host, before, seen[stable_id],

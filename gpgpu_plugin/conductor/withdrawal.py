@@ -52,7 +52,7 @@ def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
     def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, uuid)
         text = cleaning.shortened(f'quarantined by {actor}: {reason}')
-        parts = parts_of(device, children(session, device))
+        parts = _all_parts(device, children(session, device))
         at_once = [part for part in parts if part.state in _AT_ONCE]
         later = [part for part in parts if part.withdrawn is None
                  and part.state in device_rules.ASSIGNED_STATES]
@@ -96,8 +96,10 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         parts = parts_of(device, vgpus)
         check_unassigned(session, host, [device, *vgpus])
         _check_cleanable(device, parts, vgpus)
-        changed = [part for part in parts if part.state in (
-            _State.AVAILABLE, _State.QUARANTINED)]
+        changed = [
+            part for part in _all_parts(device, vgpus)
+            if part.state == _State.QUARANTINED
+            or (part.state == _State.AVAILABLE and part in parts)]
         for part in changed:
             if part.state == _State.QUARANTINED:
                 accept(session, host, part, actor)
@@ -133,7 +135,7 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
     """
     vgpus = children(session, device)
     parts = ([device] if device.kind == device_rules.DeviceKind.MDEV
-             else parts_of(device, vgpus))
+             else _all_parts(device, vgpus))
     quarantined = [part for part in dict.fromkeys((device, *parts))
                    if part.state == _State.QUARANTINED]
     marked = [part for part in parts if part.withdrawn is not None]
@@ -177,6 +179,28 @@ def parts_of(device: models.Device,
     return vfs or [device]
 
 
+def _all_parts(device: models.Device,
+               vgpus: Sequence[models.Device]) -> list[models.Device]:
+    """Return what ``parts_of`` does, and VFs that are away.
+
+    They return when the driver of a host that was rebooted makes them.
+    """
+    return [*parts_of(device, vgpus), *(
+        vgpu for vgpu in vgpus if not vgpu.present
+        and vgpu.kind == device_rules.DeviceKind.PCI)]
+
+
+def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
+            vf: models.Device) -> None:
+    """Quarantine a VF that was never there before, if its GPU is."""
+    if gpu.state == _State.QUARANTINED and vf.state == _State.AVAILABLE:
+        session.flush()
+        vf.reason = gpu.reason
+        ledger.add(session, host, vf, ledger_rules.Verdict.QUARANTINED,
+                   reason=gpu.reason)
+        device_db.transition(session, vf, _Event.QUARANTINE)
+
+
 def check_unassigned(session: orm.Session, host: models.Host,
                      devices: Collection[models.Device]) -> None:
     """Refuse devices of a (locked) host of which an instance has one.
@@ -211,7 +235,8 @@ def _check_cleanable(device: models.Device, parts: Sequence[models.Device],
     elif parts[0].state == _State.AVAILABLE and parts[0].group_id is None:
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif parts == [device]:
-        used = [vgpu for vgpu in vgpus if vgpu.state != _State.AVAILABLE]
+        used = [vgpu for vgpu in vgpus
+                if vgpu.present and vgpu.state != _State.AVAILABLE]
         if used:
             reason = (f'a vGPU on it is {used[0].state}; wait until it is '
                       f'available')

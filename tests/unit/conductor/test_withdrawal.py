@@ -235,15 +235,20 @@ class VFTest(WithdrawalCase):
 
     def setUp(self):
         super().setUp()
-        pf = base.function(
-            0, device='74a1', used_by='vf', sriov_totalvfs=2, sriov_numvfs=2)
         variant_admin.create(self.db, admin.VariantInfo(
             name='MI300X-VF', vendor='10de', device='74b5'))
+        self.report(2)
+        self.gpu, *self.vfs = device_admin.list_all(self.db)
+
+    def report(self, count):
+        """Report the GPU with a number of VFs."""
+        pf = base.function(
+            0, device='74a1', used_by='vf' if count else None,
+            sriov_totalvfs=4, sriov_numvfs=count)
         hosts.store(self.db, base.scan((pf, *(base.function(
             0, id=f'{pf.id}/vf{number}', device='74b5', dsn=None,
             address=f'0000:00:00.{number + 1}', pf=pf.id,
-            vf_index=number) for number in range(2)))))
-        self.gpu, *self.vfs = device_admin.list_all(self.db)
+            vf_index=number) for number in range(count)))))
 
     def states(self):
         return [device.state for device in device_admin.list_all(self.db)]
@@ -280,6 +285,31 @@ class VFTest(WithdrawalCase):
         releases.release(self.db, base.uuids(granted))
         self.clean_all()
         self.assertEqual(['available'] * 3, self.states())
+
+    def test_vfs_that_are_away_are_quarantined_with_their_gpu(self):
+        """The host was rebooted, and its driver has made no VFs yet."""
+        granted = self.claim(variant='MI300X-VF')
+        claims.activate(self.db, base.uuids(granted))
+        self.report(0)
+        self.quarantine(self.gpu.uuid)
+        # And a third one, which was never there before.
+        self.report(3)
+        self.assertRaises(exception.ClaimDenied, self.claim, 1, 'other',
+                          variant='MI300X-VF')
+        releases.release(self.db, base.uuids(granted))
+        self.assertEqual(['quarantined'] * 4, self.states())
+        self.assertIn('fan is loud', device_admin.list_all(
+            self.db)[-1].reason)
+        cleaning.operator_release(self.db, self.gpu.uuid, OPERATOR)
+        self.assertEqual(['dirty'] * 4, self.states())
+
+    def test_vfs_that_are_away_are_cleaned_when_they_return(self):
+        self.report(0)
+        self.quarantine(self.gpu.uuid)
+        self.clean(self.gpu.uuid)
+        self.clean_all()
+        self.report(2)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states())
 
     def test_release_of_a_gpu_with_clean_vfs_is_refused(self):
         self.assertIn(
