@@ -35,7 +35,7 @@ class Command(base.Command):
         :param defaults: paths; the first that exists is read, unless the
             operator named other files
         """
-        return self.manage.given_conf or _read(self.app.options, defaults)
+        return self.manage.given_conf or read(self.app.options, defaults)
 
     def explain(self, exc: Exception) -> str:
         """Return an error as one line for the operator."""
@@ -53,8 +53,8 @@ def message(exc: Exception) -> str:
     return errors.message(exc)
 
 
-def _read(options: argparse.Namespace,
-          defaults: Sequence[str]) -> cfg.ConfigOpts:
+def read(options: argparse.Namespace,
+         defaults: Sequence[str]) -> cfg.ConfigOpts:
     """Read the named files, else the first default that exists.
 
     :raises HostError: one of them cannot be read

@@ -11,14 +11,18 @@
 #    under the License.
 """``gpgpu-manage pci``: list and record the PCI functions of this host.
 
-No service is needed.
+No service is needed. Which instance uses a function is in the files of
+nova-compute; only the list of this host itself loads what reads them.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import tempfile
+import typing
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -34,14 +38,22 @@ from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.fake import machine as machine_mod
 from gpgpu_plugin.host.fake import recording
 
+# For annotations alone.
+if typing.TYPE_CHECKING:
+    import types
+
 COLUMNS = ('id', 'address', 'vendor', 'device', 'subsystem_vendor',
            'subsystem', 'revision', 'class', 'driver', 'numa_node',
-           'iommu_group', 'slot', 'used_by')
+           'iommu_group', 'slot', 'used_by', 'instance')
 _TEXT = ('vendor', 'device', 'subsystem', 'subsystem_vendor', 'revision',
          'id', 'driver')
 
 
 _SYSFS = '/sys'
+_LOOKUP = 'gpgpu_plugin.cmd.pci_instances'
+
+UNKNOWN = 'unknown'
+"""What is said of the instance if no record of nova-compute tells."""
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:
@@ -81,12 +93,28 @@ class PCIList(base.Command, lister.Lister):
                 else scanner.scan(sysfs_mod.Sysfs(parsed_args.sysfs_root)))
         for problem in scan.problems:
             self.app.stderr.write(f'gpgpu-manage: {problem}\n')
+        instance_of = self._instance_of(parsed_args)
         self._rows = [
             {name: getattr(function,
                            'class_code' if name == 'class' else name)
-             for name in COLUMNS} for function in scan.functions]
+             for name in COLUMNS if name != 'instance'}
+            | {'instance': instance_of(function.id)}
+            for function in scan.functions]
         return COLUMNS, [[_Value(row[name]) for name in COLUMNS]
                          for row in self._rows]
+
+    def _instance_of(self, parsed_args: argparse.Namespace,
+                     ) -> Callable[[str], str | None]:
+        """Return a function that says which instance uses a function."""
+        if parsed_args.machine or parsed_args.sysfs_root != _SYSFS:
+            return lambda _id: UNKNOWN
+        lookup: types.ModuleType = importlib.import_module(_LOOKUP)
+        users, doubt = lookup.read(self)
+
+        def instance_of(function_id: str) -> str | None:
+            instances = users.get(function_id, ())
+            return ', '.join(instances) or (UNKNOWN if doubt else None)
+        return instance_of
 
     def produce_output(self, parsed_args: argparse.Namespace,
                        column_names: Sequence[str],

@@ -79,15 +79,27 @@ def not_free(path: pathlib.Path) -> dict[str, str]:
     :raises OSError: it cannot be read
     :raises Invalid: it is not a book, or of another release
     """
-    book = versioned_file.read(path, _Book, VERSION) or _Book()
     return {
         **dict.fromkeys(
-            book.unclean, 'it was not cleaned after its last guest, or its '
-                          'cleaning failed'),
-        **{assignment.stable_id:
-           f'it is assigned to instance {assignment.instance_uuid}'
-           for assignments in book.assigned.values()
-           for assignment in assignments}}
+            _peek(path).unclean,
+            'it was not cleaned after its last guest, or its cleaning failed'),
+        **{stable_id: f'it is assigned to instance {instance}'
+           for stable_id, instance in instances(path).items()}}
+
+
+def instances(path: pathlib.Path) -> dict[str, str]:
+    """Return the UUIDs of instances by the stable id of what they have.
+
+    :raises OSError: the file cannot be read
+    :raises Invalid: see not_free
+    """
+    return {assignment.stable_id: assignment.instance_uuid
+            for assignments in _peek(path).assigned.values()
+            for assignment in assignments}
+
+
+def _peek(path: pathlib.Path) -> _Book:
+    return versioned_file.read(path, _Book, VERSION) or _Book()
 
 
 class HostAssignments:

@@ -17,8 +17,12 @@ cannot be read counts as a refusal. A card that no file names counts as free.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import pathlib
 from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
@@ -44,10 +48,7 @@ def refusal(state_path: str,
     functions = {function.id: function for function in card}
     folder = pathlib.Path(state_path)
     try:
-        books = sorted(path for path in folder.iterdir()
-                       if path.suffix == '.json')
-        lost = sorted(path for path in folder.iterdir()
-                      if '.json.unreadable-' in path.name)
+        books, lost = _books(folder)
     except FileNotFoundError:
         # nova-compute has not run with the plugin.
         return None
@@ -67,6 +68,56 @@ def refusal(state_path: str,
                     f'on host {book.stem}, {reason}. '
                     + _NEXT.format(host=book.stem))
     return _lost(functions, folder, books, lost)
+
+
+def _books(folder: pathlib.Path,
+           ) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """Return the books in a folder, and those that could not be read.
+
+    :raises OSError: the folder cannot be read
+    """
+    files = sorted(folder.iterdir())
+    return ([path for path in files if path.suffix == '.json'],
+            [path for path in files if '.json.unreadable-' in path.name])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Users:
+    """Instances that use devices of this machine.
+
+    :ivar instances: UUIDs by the id of a function; a GPU has also those of
+        its vGPUs
+    :ivar doubt: why there may be more; None: there are none
+    """
+
+    instances: Mapping[str, Sequence[str]]
+    doubt: str | None
+
+
+def users(state_path: str) -> Users:
+    """Return which instances use devices, as the books of the host tell.
+
+    :param state_path: ``[gpgpu] state_path`` of nova-compute
+    """
+    try:
+        books, lost = _books(pathlib.Path(state_path))
+    except OSError as exc:
+        return Users(instances={}, doubt=str(exc))
+    doubt = None if books else f'{state_path} has no record of assignments'
+    if lost:
+        doubt = f'{lost[0]} could not be read'
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for book in books:
+        try:
+            of_book = assignments.instances(book)
+        except (OSError, exception.Invalid) as exc:
+            doubt = f'{book} cannot be read ({exc})'
+            continue
+        for stable_id, instance in of_book.items():
+            found[pci.function_id_of(stable_id)].add(instance)
+            found[_on(stable_id)].add(instance)
+    return Users(instances={name: sorted(uuids)
+                            for name, uuids in found.items()}, doubt=doubt)
 
 
 def _lost(functions: dict[str, pci.PCIFunction], folder: pathlib.Path,

@@ -22,11 +22,13 @@ import yaml
 from oslotest import base
 
 from gpgpu_plugin.cmd import manage
+from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.host.fake import machine
+from tests.unit.compute import test_assignments
 
 KEYS = {'id', 'address', 'vendor', 'device', 'subsystem_vendor',
         'subsystem', 'revision', 'class', 'driver', 'numa_node',
-        'iommu_group', 'slot', 'used_by'}
+        'iommu_group', 'slot', 'used_by', 'instance'}
 
 
 class PCICase(base.BaseTestCase):
@@ -62,8 +64,40 @@ class PCIListTest(PCICase):
             'subsystem_vendor': '10de', 'subsystem': '16ee',
             'revision': 'a1', 'class': '030200', 'driver': None,
             'numa_node': None, 'iommu_group': 3, 'slot': None,
-            'used_by': None}, next(
+            'used_by': None, 'instance': 'unknown'}, next(
                 row for row in rows if row['device'] == '27b8'))
+
+    def test_instance_is_that_of_the_record_of_nova_compute(self):
+        root = self.build('pcie-l40s-4')
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.cmd.pci._SYSFS', root))
+        folder = self.useFixture(fixtures.TempDir()).path
+        conf = f'{folder}/nova.conf'
+        state = pathlib.Path(folder, 'state')
+        pathlib.Path(conf).write_text(
+            f'[gpgpu]\nstate_path = {state}\n', encoding='ascii')
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.cmd.base.NOVA_CONFIG_FILE', conf))
+        gpu = '/devices/pci0000:26/01.0/00.0'
+
+        def instances():
+            code, out, err = self.run_command('-f', 'json')
+            found = {row['id']: row['instance'] for row in json.loads(out)}
+            self.assertEqual(0, code)
+            return found.pop(gpu), set(found.values()), err
+        self.assertEqual(('unknown', {'unknown'}, ''), instances())
+        book = assignments.HostAssignments(str(state / 'h1.json'))
+        book.add('i1', [test_assignments.make_assignment(
+            stable_id=gpu, instance_uuid='i1')])
+        self.assertEqual(('i1', {None}, ''), instances())
+        pathlib.Path(state, 'h2.json').write_text('{', encoding='ascii')
+        of_gpu, others, err = instances()
+        self.assertEqual(('i1', {'unknown'}), (of_gpu, others))
+        self.assertRegex(err, r'\Agpgpu-manage: it is unknown .*h2\.json')
+        pathlib.Path(conf).write_text('nonsense', encoding='ascii')
+        of_gpu, others, err = instances()
+        self.assertEqual(('unknown', {'unknown'}), (of_gpu, others))
+        self.assertIn(conf, err)
 
     def test_text_has_one_line_a_function(self):
         code, out, _ = self.run_on('pcie-l40s-4', '--text')

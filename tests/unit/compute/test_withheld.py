@@ -30,7 +30,7 @@ AUDIO = pci.PCIFunction(id='/devices/pci0000:20/01.0/00.1',
                         address='0000:21:00.1')
 
 
-class WithheldTest(base.BaseTestCase):
+class BookCase(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
@@ -41,6 +41,9 @@ class WithheldTest(base.BaseTestCase):
         assignment = make_assignment(stable_id=stable_id)
         self.book.add('i1', [assignment])
         return assignment
+
+
+class WithheldTest(BookCase):
 
     def had_guest(self):
         baseline.Baselines(str(self.folder / 'cards')).record(
@@ -112,3 +115,42 @@ class WithheldTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch(
             'pathlib.Path.iterdir', refuse))
         self.refusal('unknown', 'Permission denied')
+
+
+class UsersTest(BookCase):
+
+    def users(self):
+        return withheld.users(str(self.folder))
+
+    def test_instance_is_that_of_the_function_and_of_its_gpu(self):
+        self.assign(GPU.id)
+        vf = '/devices/pci0000:20/02.0/00.0/vf3'
+        self.book.add('i2', [make_assignment(
+            stable_id=vf, instance_uuid='i2')])
+        found = self.users()
+        self.assertIsNone(found.doubt)
+        self.assertEqual(['i2'], found.instances[vf])
+        self.assertEqual(['i2'], found.instances[vf.removesuffix('/vf3')])
+        self.assertEqual({GPU.id, vf, vf.removesuffix('/vf3')},
+                         found.instances.keys())
+
+    def test_gpu_has_the_instances_of_all_its_vgpus(self):
+        for number in (1, 2):
+            self.book.add(f'i{number}', [make_assignment(
+                stable_id=f'{GPU.id}/mdev{number}',
+                instance_uuid=f'i{number}')])
+        self.assertEqual({GPU.id: ['i1', 'i2']}, self.users().instances)
+
+    def test_what_no_book_says_is_in_doubt(self):
+        self.assertIn('has no record', self.users().doubt)
+        self.assign(GPU.id)
+        (self.folder / 'h1.json.unreadable-1').write_text('{')
+        found = self.users()
+        self.assertIn('h1.json.unreadable-1', found.doubt)
+        self.assertIn(GPU.id, found.instances)
+        (self.folder / 'h2.json').write_text('{')
+        self.assertIn('h2.json', self.users().doubt)
+
+    def test_folder_that_cannot_be_read_is_in_doubt(self):
+        self.folder /= 'none'
+        self.assertIn(str(self.folder), self.users().doubt)

@@ -1,0 +1,55 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Instances that use the PCI functions of this machine, for ``pci list``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.compute import withheld
+
+
+def read(command: base.Command,
+         ) -> tuple[Mapping[str, Sequence[str]], str | None]:
+    """Return the instances by the id of a function.
+
+    The remark on stderr says why there may be more. There is none on a
+    machine on which nova-compute never ran with the plugin.
+
+    :returns: instances, and why there may be more; None: there are none
+    """
+    try:
+        conf = command.manage.given_conf or configuration.read(
+            command.app.options, [base.NOVA_CONFIG_FILE])
+        path: str = conf.gpgpu.state_path
+    except (cfg.Error, exception.HostError) as exc:
+        return _doubted(command, {}, configuration.message(exc))
+    if not os.path.lexists(path):
+        return {}, f'{path} does not exist'
+    users = withheld.users(path)
+    if users.doubt is not None:
+        return _doubted(command, users.instances, users.doubt)
+    return users.instances, None
+
+
+def _doubted(command: base.Command, instances: Mapping[str, Sequence[str]],
+             doubt: str) -> tuple[Mapping[str, Sequence[str]], str]:
+    command.note(
+        f'it is unknown which instances use other functions: {doubt}')
+    return instances, doubt
