@@ -107,6 +107,61 @@ def without_gpu(requests: Sequence[host_mod.Request]) -> Requests:
         else request)
 
 
+def _often(requests: Sequence[host_mod.Request], often: float,
+           kind: Callable[[host_mod.Request], bool]) -> Requests:
+    """Return requests with one kind left out or repeated.
+
+    :param often: how often such a request comes, on average
+    """
+    generator = random.Random(1)
+    return [request for request in requests
+            for _ in range(int(often + generator.random())
+                           if kind(request) else 1)]
+
+
+def _is_share(request: host_mod.Request) -> bool:
+    return 0 < request.units < host_mod.WHOLE
+
+
+def _is_whole(request: host_mod.Request) -> bool:
+    return request.total_units >= host_mod.WHOLE
+
+
+def only_shares(requests: Sequence[host_mod.Request]) -> Requests:
+    """Nobody asks for a whole GPU."""
+    return _often(requests, 0, _is_whole)
+
+
+def more_shares(requests: Sequence[host_mod.Request]) -> Requests:
+    """Shares come three times as often."""
+    return _often(requests, 3, _is_share)
+
+
+def only_whole(requests: Sequence[host_mod.Request]) -> Requests:
+    """Nobody asks for a share."""
+    return _often(requests, 0, _is_share)
+
+
+def many_gpus(requests: Sequence[host_mod.Request]) -> Requests:
+    """Requests of two, four and eight GPUs come eight times as often."""
+    return _often(requests, 8, lambda request: request.gpus > 1)
+
+
+def fewer_without_gpu(requests: Sequence[host_mod.Request]) -> Requests:
+    """Half of the requests without GPU."""
+    return _often(requests, .5, lambda request: not request.gpus)
+
+
+def more_without_gpu(requests: Sequence[host_mod.Request]) -> Requests:
+    """Two and a half times the requests without GPU."""
+    return _often(requests, 2.5, lambda request: not request.gpus)
+
+
+def few_bound_to_models(requests: Sequence[host_mod.Request]) -> Requests:
+    """A tenth of the requests with GPUs are bound to models."""
+    return bound_to_models(requests, .1)
+
+
 WORKLOADS: dict[str, Callable[[Sequence[host_mod.Request]], Requests]] = {
     'smaller-shares': smaller_shares,
     'shares-for-whole': shares_for_whole,
@@ -116,5 +171,12 @@ WORKLOADS: dict[str, Callable[[Sequence[host_mod.Request]], Requests]] = {
     'bound-to-models': bound_to_models,
     'several-and-bound': several_and_bound,
     'without-gpu': without_gpu,
+    'only-shares': only_shares,
+    'more-shares': more_shares,
+    'only-whole': only_whole,
+    'many-gpus': many_gpus,
+    'fewer-without-gpu': fewer_without_gpu,
+    'more-without-gpu': more_without_gpu,
+    'few-bound-to-models': few_bound_to_models,
 }
 """Workloads by name, of the requests of the list "default"."""

@@ -21,6 +21,7 @@ import collections
 import dataclasses
 import random
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin.domain.simulation import cloud as cloud_mod
@@ -41,12 +42,14 @@ class Outcome:
     :ivar at95: the same at a load of 95 %; None: that load was not reached
     :ivar refused: requests that fitted nowhere
     :ivar decisions: requests that were decided
+    :ivar curve: allocated percent by arrived load in percent
     """
 
     allocated_percent: float
     at95: float | None
     refused: int
     decisions: int
+    curve: Mapping[int, float]
 
 
 def draw(requests: Sequence[host_mod.Request], units: float,
@@ -116,13 +119,11 @@ class _Meter:
 
     def outcome(self, load: int) -> Outcome:
         """Return the figures at a load in percent."""
-        final = self._at(load)
+        curve = {percent: sum(figures) / len(figures)
+                 for percent, figures in self._by_load.items()}
+        final = curve.get(load)
         if final is None:
             final = self._by_load[max(self._by_load)][-1]
         return Outcome(
-            allocated_percent=final, at95=self._at(_EARLY),
-            refused=self._refused, decisions=self._count)
-
-    def _at(self, load: int) -> float | None:
-        figures = self._by_load.get(load)
-        return sum(figures) / len(figures) if figures else None
+            allocated_percent=final, at95=curve.get(_EARLY),
+            refused=self._refused, decisions=self._count, curve=curve)

@@ -47,8 +47,10 @@ class SimulateTest(base.BaseTestCase):
     def test_figures_of_a_cloud_that_is_filled(self) -> None:
         hosts = [test_host.host(free=[1000] * 10)] * 2
         self.assertEqual(
-            arrivals.Outcome(allocated_percent=100.0, at95=95.0, refused=6,
-                             decisions=26),
+            arrivals.Outcome(
+                allocated_percent=100.0, at95=95.0, refused=6, decisions=26,
+                curve={5 * number: min(100.0, 5 * number)
+                       for number in range(1, 27)}),
             simulate(hosts, [WHOLE]))
 
     def test_load_that_no_arrival_has_is_the_nearest_before(self) -> None:
@@ -75,7 +77,7 @@ def reduced(name, part=8):
 
 
 class PublishedTest(base.BaseTestCase):
-    """Tests at an eighth of the hosts; all of them: bench/simulate.py."""
+    """Tests at an eighth of the hosts; all are in bench/simulate.py."""
 
     def test_policies_come_near_the_published_figures(self) -> None:
         hosts, requests = reduced('default')
