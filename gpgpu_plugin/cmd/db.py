@@ -27,6 +27,7 @@ from gpgpu_plugin.db import author
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import sqlite_lock
+from gpgpu_plugin.gpu_map import text
 
 
 class DBSync(database.Command, command.Command):
@@ -49,7 +50,8 @@ class DBRestored(database.Command, command.Command):
         hosts = sessions.mark_restored(self.database.by(author.Author(
             actor=f'operator {reach.actor()}')))
         self.app.stdout.write(
-            f'{len(hosts)} hosts will report what they have\n')
+            f'{text.counted(len(hosts), "host")} will report all devices '
+            f'and assignments\n')
 
 
 class DBPurge(database.Command, command.Command):

@@ -41,6 +41,7 @@ from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import placement
 from gpgpu_plugin.doctor import repairs
 from gpgpu_plugin.doctor import view
+from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.rpc import conductor_api
 
 DRIFT_LEFT = 3
@@ -280,7 +281,7 @@ def _row(found: drift.Drift, outcome: Outcome) -> Row:
     return Row(
         severity=found.severity, drift=found.name, host=found.host,
         subject=found.subject, outcome=outcome, says='; '.join(
-            f'{name}: {text}' for name, text in found.says.items()),
+            f'{name}: {said}' for name, said in found.says.items()),
         reason=(f'{found.repair}: {found.reason}' if found.repair
                 else f'not repaired: {found.reason}'))
 
@@ -299,9 +300,10 @@ def _code(rows: Sequence[Row]) -> int:
 
 def _summary(hosts: int, rows: Sequence[Row]) -> str:
     """Return the answer in one line."""
+    examined = f'{text.counted(hosts, "host")} examined'
     if not rows:
-        return f'{hosts} hosts examined: consistent'
+        return f'{examined}: consistent'
     unknown = sum(row.severity == _UNKNOWN for row in rows)
     repaired = sum(row.outcome == Outcome.REPAIRED for row in rows)
-    return (f'{hosts} hosts examined: {len(rows) - unknown} drifts, '
+    return (f'{examined}: {text.counted(len(rows) - unknown, "drift")}, '
             f'{repaired} repaired, {unknown} could not be examined')

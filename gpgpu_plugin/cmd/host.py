@@ -25,6 +25,7 @@ from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.objects import admin
 
 _LEFT = ('instance_uuid', 'role', 'variant', 'vgpu_type', 'address', 'state',
@@ -85,16 +86,17 @@ def _progress(host: admin.HostInfo,
     unclean = sum(host.devices.get(state, 0) for state in (
         device_rules.DeviceState.DIRTY, device_rules.DeviceState.CLEANING))
     instances = len({assignment.instance_uuid for assignment in left})
-    waits = ([f'{len(left)} assignments of {instances} instances']
-             if left else [])
+    waits = ([f'{text.counted(len(left), "assignment")} of '
+              f'{text.counted(instances, "instance")}'] if left else [])
     if unclean:
-        waits.append(f'{unclean} devices that are not clean yet')
+        waits.append(f'{text.counted(unclean, "device")} not clean yet')
     quarantined = host.devices.get(device_rules.DeviceState.QUARANTINED, 0)
     return f'host {host.host} is draining; ' + (
         f'left: {", ".join(waits)}' if waits
         else 'no instance has a device of it, and none waits for cleaning') + (
-        f'; {quarantined} devices are quarantined, see "gpgpu-manage device '
-        f'list --host {host.host} --state quarantined"' if quarantined else '')
+        f'; {text.counted(quarantined, "device")} quarantined, see '
+        f'"gpgpu-manage device list --host {host.host} --state quarantined"'
+        if quarantined else '')
 
 
 class HostUndrain(reach.Command, show.ShowOne):

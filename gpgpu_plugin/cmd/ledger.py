@@ -31,6 +31,7 @@ from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.domain import sanitization
+from gpgpu_plugin.gpu_map import text
 
 SEC21_05 = 'sec21-05'
 
@@ -129,10 +130,10 @@ class DeviceHistory(reach.Command, lister.Lister):
         if defect is not None:
             raise exception.Conflict(
                 kind='history of device', name=head.device_uuid,
-                reason=f'{defect}. Compare it with an earlier export; who '
-                       f'wrote to the database, and when?')
+                reason=f'{defect}. Compare the history with an earlier '
+                       f'export, and find out who wrote to the database')
         last = records[-1].hash if records else 'none'
-        self.note(f'{len(records)} records are as they were written; hash of '
+        self.note(f'{text.counted(len(records), "record")} verified; hash of '
                   f'the last one: {last}')
 
     def _present(self, device: str) -> sanitization.Present:

@@ -26,6 +26,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import usage as objects
 
@@ -49,11 +50,11 @@ class UsageExport(reach.Command, command.Command):
         uuids = (self._to_stdout() if parsed_args.to is None
                  else self._to_file(parsed_args.to))
         marked = self._mark(uuids)
-        self.note(f'exported {len(uuids)} usages')
+        self.note(f'exported {text.counted(len(uuids), "usage")}')
         if marked < len(uuids):
             self.note(f'{len(uuids) - marked} of them were exported by '
-                      f'another run meanwhile; drop one of two rows with the '
-                      f'same UUID')
+                      f'another run at the same time; keep one of two rows '
+                      f'with the same UUID')
 
     def _to_stdout(self) -> list[str]:
         uuids = self._write(self.app.stdout)

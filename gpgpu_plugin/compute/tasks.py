@@ -321,7 +321,7 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
                 assignment.uuid for assignment in orphans)
     if orphans:
         LOG.warning(
-            'Releasing assignments on %s that nobody uses any more: %s',
+            'Releasing assignments on %s that are no longer used: %s',
             host.name, ', '.join(
                 f'{orphan.uuid} (device {orphan.address}, instance '
                 f'{orphan.instance_uuid})' for orphan in orphans))

@@ -165,7 +165,8 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
             event_db.add_all(
                 session, 'clean_interrupted', host.name, [(now, None)])
             ledger.add(session, host, device, ledger_rules.Verdict.INTERRUPTED,
-                       reason='it had no verdict when its host began anew')
+                       reason='its host began another cleaning before this '
+                              'one had a verdict')
         # A verdict on an earlier attempt is refused from now on.
         now = dataclasses.replace(
             device_db.after(now, _Event.CLEAN), clean_attempt=attempt)

@@ -167,8 +167,9 @@ def _fetch(tracker: resource_tracker.ResourceTracker,
         raise virt_exception.GPUsMissing(
             instance=instance.uuid, host=tracker.host, lacking=lacking,
             reason=f'{book.path} does not have them, and gpgpu-conductor '
-                   f'cannot be asked: {virt_exception.reason(exc)}. Make '
-                   f'gpgpu-conductor answer, then start the guest again',
+                   f'cannot be asked: {virt_exception.reason(exc)}. Check '
+                   f'that a gpgpu-conductor runs and that the broker can be '
+                   f'reached, then start the guest again',
         ) from exc
     if found := book.contradictions(listed):
         tracker.session.lose(doubted=True)

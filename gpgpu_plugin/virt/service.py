@@ -355,7 +355,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         except Exception:
             # Whatever it is, the host must stay usable; Nova asks again.
             LOG.exception('Cannot read which GPUs of %s are used by guests '
-                          'that the plugin did not make; these GPUs stay '
+                          'that the plugin did not create; these GPUs stay '
                           'unmanaged', tracker.host)
             return False
         tracker.exclude(self._gpu_owners)

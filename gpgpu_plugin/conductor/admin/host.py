@@ -154,7 +154,8 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
             raise exception.Conflict(
                 kind='host', name=name,
                 reason=f'instance {assigned[0].instance_uuid} has a device '
-                       f'of this host')
+                       f'of this host; delete or migrate its server, or end '
+                       f'the assignment with "gpgpu-manage assignment end"')
         if not force:
             _check_clean(session, host)
         assignment_db.delete_of_host(session, host.id)
@@ -187,10 +188,10 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
     raise exception.Conflict(
         kind='host', name=host.name,
         reason=f'{"; ".join(named)}. If the host reports again, they are '
-               f'offered. Have its nova-compute clean those that are not '
-               f'clean, after a repair and "gpgpu-manage device release" of '
-               f'those that are quarantined, and remove retired cards; or use '
-               f'--force if the GPUs are gone, or you vouch for them')
+               f'offered. Start its nova-compute, which cleans them; repair '
+               f'and release those that are quarantined ("gpgpu-manage device '
+               f'release"), and remove retired cards. Or use --force if the '
+               f'GPUs are gone, or if you accept them without evidence')
 
 
 def _withheld(device: models.Device) -> str | None:

@@ -123,8 +123,9 @@ class DBTest(base.BaseTestCase):
         self.addCleanup(database.engine.dispose)
         hosts.begin(database, 'h1', 'n1')
         result = self.manage('db', 'restored')
-        self.assertEqual((0, '1 hosts will report what they have\n', ''),
-                         (result.code, result.out, result.err))
+        self.assertEqual(
+            (0, '1 host will report all devices and assignments\n', ''),
+            (result.code, result.out, result.err))
         [host] = host_admin.list_all(database)
         self.assertTrue(host.restored)
 

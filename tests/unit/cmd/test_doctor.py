@@ -93,7 +93,7 @@ class ExitCodeTest(DoctorCase):
 
     def test_consistent_cloud_is_0_and_one_line(self):
         self.assertEqual(
-            'gpgpu-manage: 1 hosts examined: consistent\n',
+            'gpgpu-manage: 1 host examined: consistent\n',
             self.check(0, {}))
 
     def test_drift_without_fix_is_3_and_changes_nothing(self):

@@ -63,9 +63,9 @@ class HostTest(base.CommandTestCase):
         self.assertEqual(
             (base.INSTANCE, assignment.uuid, 'assigned'),
             (left['Instance UUID'], left['UUID'], left['State']))
-        self.assertIn('left: 1 assignments of 1 instances', result.err)
+        self.assertIn('left: 1 assignment of 1 instance', result.err)
         releases.release(self.conductor.db, [assignment.uuid])
-        self.assertIn('left: 1 devices that are not clean yet',
+        self.assertIn('left: 1 device not clean yet',
                       self.manage('host', 'drain', 'h1').err)
         self.assertEqual([True], [
             row['Draining'] for row in self.json('host', 'list')])
@@ -76,7 +76,7 @@ class HostTest(base.CommandTestCase):
                 models.Device.address == '0000:00:00.0').values(
                     state='quarantined', reason='it failed'))
         self.assertIn(
-            'none waits for cleaning; 1 devices are quarantined, see '
+            'none waits for cleaning; 1 device quarantined, see '
             '"gpgpu-manage device list --host h1 --state quarantined"',
             self.manage('host', 'drain', 'h1').err)
 

@@ -122,7 +122,7 @@ class HistoryTest(HistoryCase):
         result = self.history('--json', '--verify')
         last = json.loads(result.out)[-1]['hash']
         self.assertEqual(
-            (0, f'gpgpu-manage: 3 records are as they were written; hash of '
+            (0, f'gpgpu-manage: 3 records verified; hash of '
                 f'the last one: {last}\n'), (result.code, result.err))
 
     def test_device_that_was_never_cleaned(self):
