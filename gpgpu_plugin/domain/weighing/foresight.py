@@ -39,12 +39,12 @@ class Foresight(policy.Policy):
         """Draw sequences and classes from the mix, and count slots."""
         self._leftover = leftover.Leftover(mix)
         self._scarcity = scarcity.Scarcity(mix, hosts)
-        self._prices = self._scarcity.prices()
+        self._prices: list[float] | None = None
 
     def change(self, before: host_mod.Host, after: host_mod.Host) -> None:
         """Count the slots of a host anew."""
         self._scarcity.change(before, after)
-        self._prices = self._scarcity.prices()
+        self._prices = None
 
     def gain(self, host: host_mod.Host, request: host_mod.Request,
              after: host_mod.Host) -> float:
@@ -68,5 +68,7 @@ class Foresight(policy.Policy):
 
     def price(self, lost: tuple[int, ...]) -> float:
         """Return the GPUs that lost slots are worth."""
+        if self._prices is None:
+            self._prices = self._scarcity.prices()
         return sum([count * price for count, price in
                     zip(lost, self._prices, strict=True) if count])

@@ -17,7 +17,8 @@ from gpgpu_plugin.domain.weighing import foresight
 from gpgpu_plugin.domain.weighing import fragmentation
 from gpgpu_plugin.domain.weighing import policy
 
-NAMES = ('best-fit', 'dot-product', 'fgd', 'pack', 'packing', 'random')
+NAMES = ('best-fit', 'dot-product', 'fgd', 'pack', 'packing', 'random',
+         'spread')
 _OTHER_NAMES = {'ours': 'pack'}
 
 
@@ -33,5 +34,6 @@ def make(name: str, seed: int = 0) -> policy.Policy | None:
     made: dict[str, type[policy.Policy]] = {
         'best-fit': policy.BestFit, 'dot-product': policy.DotProduct,
         'fgd': fragmentation.FragmentationGradientDescent,
-        'pack': foresight.Foresight, 'packing': policy.Packing}
+        'pack': foresight.Foresight, 'packing': policy.Packing,
+        'spread': policy.Spread}
     return made[key]() if key in made else None

@@ -26,6 +26,7 @@ UNFIT = float('-inf')
 """Score of a host that a request does not fit on."""
 # The largest host of the published study, for its scores.
 _MILLI_VCPUS = 128_000
+_MOST_MILLI_VCPUS = 10_000_000
 _UNITS = 8 * host_mod.WHOLE
 
 
@@ -111,6 +112,16 @@ class Random(Policy):
         """Return random scores."""
         draw = self._generator.random
         return [score if score == UNFIT else draw() for score in scores]
+
+
+class Spread(Policy):
+    """The host that has the most free, as Nova's RAM weigher does."""
+
+    def gain(self, host: host_mod.Host, request: host_mod.Request,
+             after: host_mod.Host) -> float:
+        """Return the free GPUs, or the free vCPUs of a host without."""
+        return sum(host.free) / host_mod.WHOLE + (
+            host.milli_vcpus / _MOST_MILLI_VCPUS)
 
 
 class BestFit(Policy):

@@ -1,0 +1,48 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of where vGPUs go."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.domain.weighing import vgpus
+
+
+class GainTest(base.BaseTestCase):
+
+    def order(self, count, *hosts, **kwargs):
+        """Return the numbers of hosts with four units a GPU, best first."""
+        gains = [vgpus.gain(host, 4, count, **kwargs) for host in hosts]
+        return sorted(range(len(hosts)), key=lambda index: -gains[index])
+
+    def test_started_gpu_is_filled_before_another_is_started(self):
+        self.assertEqual([1, 0], self.order(1, [4], [4, 4, 4, 3]))
+
+    def test_fullest_started_gpu_is_first(self):
+        self.assertEqual([2, 1, 0], self.order(1, [3], [4, 2], [4, 1]))
+
+    def test_units_left_on_all_started_gpus_count(self):
+        # Two units: one GPU with two left, or two GPUs with three.
+        self.assertEqual([1, 0], self.order(2, [1, 3], [2, 4]))
+
+    def test_of_equal_choices_the_fullest_host_is_first(self):
+        self.assertEqual([1, 0], self.order(1, [2, 4, 4], [2, 4]))
+        self.assertEqual([1, 0], self.order(1, [4, 4], [4]))
+
+    def test_spread_takes_the_host_with_the_most_units(self):
+        self.assertEqual([1, 0], self.order(
+            1, [1], [4, 4], is_spread=True))
+
+    def test_host_with_too_few_units_does_not_fit(self):
+        for is_spread in (False, True):
+            self.assertEqual(policy.UNFIT, vgpus.gain(
+                [1, 0, 1], 4, 3, is_spread))
