@@ -170,21 +170,33 @@ def host_masks(host: models.Host,
               for offered in group.types if offered.listed]
     masks = feasibility.masks(
         [group.offer(offered) for group, offered in offers])
-    of_group: dict[str, list[tuple[str, feasibility.Masks]]] = {}
+    of_group: dict[str, list[tuple[objects.TypeMasks, feasibility.Masks]]] = {}
     for (group, offered), mask in zip(offers, masks, strict=True):
         of_group.setdefault(group.provider_uuid, []).append(
-            (group.resource_class(offered.vgpu_type), mask))
+            (_type_masks(group, offered, mask), mask))
     return objects.HostMasks(
         host=host.name, node_uuid=host.node_uuid,
         version=objects.HostVersion(
             host.id, host.generation, host.changed_at),
         deleted=bool(host.deleted),
+        instances=tuple(sorted({
+            objects.short_id(assigned.instance_uuid)
+            for group in groups for assigned in group.assignments})),
         groups=tuple(_group_masks(group, of_group[group.provider_uuid])
                      for group in groups if group.provider_uuid in of_group))
 
 
+def _type_masks(group: group_rules.GroupCapacity,
+                offered: group_rules.OfferedType, mask: feasibility.Masks,
+                ) -> objects.TypeMasks:
+    return objects.TypeMasks(
+        resource_class=group.resource_class(offered.vgpu_type),
+        free=mask.free, available=mask.available,
+        most=max(group.max_instances(offered), default=1))
+
+
 def _group_masks(group: group_rules.GroupCapacity,
-                 types: Sequence[tuple[str, feasibility.Masks]],
+                 types: Sequence[tuple[objects.TypeMasks, feasibility.Masks]],
                  ) -> objects.GroupMasks:
     _, first = types[0]
     return objects.GroupMasks(
@@ -192,7 +204,4 @@ def _group_masks(group: group_rules.GroupCapacity,
         numa=first.numa, numa_nodes=first.numa_nodes,
         switches=first.switches, alone=first.alone,
         states=group.shown_states(),
-        types=tuple(
-            objects.TypeMasks(resource_class=resource_class, free=mask.free,
-                              available=mask.available)
-            for resource_class, mask in types))
+        types=tuple(type_masks for type_masks, _ in types))

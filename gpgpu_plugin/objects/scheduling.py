@@ -28,11 +28,13 @@ class TypeMasks:
 
     :ivar free: mask of the GPUs with at least one available unit
     :ivar available: available units by GPU; empty if each free GPU has one
+    :ivar most: units of a GPU that has no other ones
     """
 
     resource_class: str
     free: int
     available: tuple[int, ...] = ()
+    most: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,8 @@ class HostMasks:
 
     Masks of the groups of one host have the same order: entry i of ``numa``
     (``switches``, ``alone``) is the same node (switch, GPU) in every group.
+
+    :ivar instances: ``short_id`` of those that have devices
     """
 
     host: str
@@ -86,6 +90,12 @@ class HostMasks:
     version: HostVersion
     groups: tuple[GroupMasks, ...] = ()
     deleted: bool = False
+    instances: tuple[str, ...] = ()
+
+
+def short_id(instance_uuid: str) -> str:
+    """Return the part of a UUID that tells the instances of a host apart."""
+    return instance_uuid[:8]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,17 @@ class UnlistedTest(vgpu_base.VGPUTestCase):
             for offered in group.types])
 
 
+class VGPUTest(vgpu_base.VGPUTestCase):
+    """Tests of vGPU types that are enabled."""
+
+    def test_units_of_an_empty_gpu_are_reported(self):
+        [info] = read(scheduler_feed.SchedulerFeed(self.db))
+        most = {offered.resource_class: offered.most
+                for group in info.groups for offered in group.types}
+        self.assertEqual(1, most['CUSTOM_GPU_T4'])
+        self.assertEqual(4, most['CUSTOM_VGPU_T4_T4_4Q'])
+
+
 class FeedTestCase(base.ConductorTestCase):
 
     def setUp(self):
@@ -84,6 +95,16 @@ class ChangesTest(FeedTestCase):
         self.assertEqual(6, host.groups[0].types[0].free.bit_count())
         self.assertEqual({'available': 6, 'provisioning': 2},
                          host.groups[0].states)
+
+    def test_instances_with_devices_are_named(self):
+        claim = self.claim(2)
+        [host] = read(self.feed)
+        self.assertEqual(
+            (scheduling.short_id(claim.assignments[0].instance_uuid),),
+            host.instances)
+        releases.release(self.db, base.uuids(claim))
+        [host] = read(self.feed)
+        self.assertEqual((), host.instances)
 
     def test_each_step_of_an_assignments_life_is_a_change(self):
         since = self.feed.changes_since(0).since
