@@ -66,6 +66,8 @@ function configure_gpgpu_scheduler {
     iniset_multiline "$NOVA_CONF" filter_scheduler available_filters \
         nova.scheduler.filters.all_filters \
         gpgpu_plugin.scheduler_filters.all_filters
+    iniset "$NOVA_CONF" filter_scheduler weight_classes \
+        nova.scheduler.weights.all_weighers,gpgpu_plugin.scheduler_weights.all_weighers
 }
 
 # DevStack copies nova.conf to nova-cpu.conf when it starts nova-compute.

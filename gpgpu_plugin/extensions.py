@@ -24,6 +24,7 @@ from gpgpu_plugin import exception
 
 HOSTS = 'gpgpu_plugin.hosts'
 SCHEDULER_FILTERS = 'gpgpu_plugin.scheduler_filters'
+SCHEDULER_WEIGHTS = 'gpgpu_plugin.scheduler_weights'
 
 
 def _failed(manager: object, entry_point: metadata.EntryPoint,

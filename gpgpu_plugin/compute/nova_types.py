@@ -253,6 +253,8 @@ class Flavor(typing.Protocol):
     id: int
     name: str
     extra_specs: Mapping[str, str]
+    vcpus: int
+    memory_mb: int
 
 
 class PCIDevice(typing.Protocol):
@@ -357,15 +359,30 @@ class AllocationCandidate(typing.TypedDict):
 
 
 class HostState(typing.Protocol):
-    """A host, as Nova passes it to the scheduler's filters.
+    """A host, as Nova passes it to the scheduler's filters and weighers.
 
     :ivar uuid: UUID of the compute node
+    :ivar free_ram_mb: of ``total_usable_ram_mb``, without overcommitment
     """
 
     host: str
     uuid: str
     allocation_candidates: Sequence[AllocationCandidate]
     numa_topology: HostNUMATopology | None
+    vcpus_total: int
+    vcpus_used: int
+    total_usable_ram_mb: int
+    free_ram_mb: int
+    cpu_allocation_ratio: float | None
+    ram_allocation_ratio: float | None
+
+    def consume_from_request(self, spec_obj: RequestSpec) -> None: ...
+
+
+class WeighedHost(typing.Protocol):
+    """A host with its weight so far, as Nova passes it to weighers."""
+
+    obj: HostState
 
 
 class RequestSpec(typing.Protocol):

@@ -66,6 +66,22 @@ OPTS = [
              '(conductor_unavailable). The default is lower than '
              'rpc_timeout because other requests wait for the scheduler '
              'meanwhile.'),
+    cfg.StrOpt(
+        'weight_policy', default='pack', choices=('pack', 'spread'),
+        help='Policy by which GpuWeigher ranks the hosts that can take a '
+             'request for GPUs. "pack" keeps what the requests to come need: '
+             'it prefers hosts whose free GPUs, vCPUs and RAM are of the '
+             'least use to others. "spread" prefers the host with the most '
+             'free GPUs, which wears and heats all hosts alike but soon '
+             'leaves no host for requests for many GPUs.'),
+    cfg.FloatOpt(
+        'weight_multiplier', default=100.0,
+        help='Multiplier of GpuWeigher. With the default the policy decides '
+             'before Nova\'s weighers for RAM, CPU, disk, PCI devices and '
+             'I/O, whose multipliers are 1.0 and which decide among equal '
+             'hosts. A value between 0 and 1 makes it one weigher among them, '
+             '0 turns it off. The metadata gpgpu_weight_multiplier of a host '
+             'aggregate changes it for the hosts of the aggregate.'),
     cfg.IntOpt(
         'claim_lease', default=600, min=10,
         help='Seconds for which a claim that was not activated is presumed '

@@ -26,6 +26,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.scheduler_filters import decision
 from gpgpu_plugin.scheduler_filters import refused
 from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_host
@@ -55,6 +56,7 @@ class GpuFilter(filters.BaseHostFilter):
                    ) -> Iterator[nova_types.HostState]:
         """Return the hosts that have a candidate with the requested GPUs."""
         hosts = list(filter_obj_list)
+        decision.forget(spec_obj)
         if utils.request_is_rebuild(spec_obj):
             return iter(hosts)
         try:
@@ -64,6 +66,8 @@ class GpuFilter(filters.BaseHostFilter):
                 reason=request_mod.Reason.EXTRA_SPEC_INVALID,
                 detail=str(exc)))
         if not request:
+            decision.remember(spec_obj, decision.Decision(
+                request=request, view=self._source.last()))
             return iter(hosts)
         try:
             view = self._source.refresh()
@@ -83,16 +87,19 @@ class GpuFilter(filters.BaseHostFilter):
                 request: request_mod.Request,
                 view: scheduler_view.SchedulerView,
                 ) -> Iterator[nova_types.HostState]:
+        topology = spec_obj.numa_topology
+        guest_nodes = None if topology is None else len(topology.cells)
+        decision.remember(spec_obj, decision.Decision(
+            request=request, view=view, guest_nodes=guest_nodes))
         if not request:
             return iter(hosts)
         passed = []
         reasons: collections.Counter[str] = collections.Counter()
         detail = ''
-        topology = spec_obj.numa_topology
-        guest_nodes = None if topology is None else len(topology.cells)
         for host in hosts:
             refusal = self._refusal(host, request, view, guest_nodes)
             if refusal is None:
+                decision.watch(host)
                 passed.append(host)
                 continue
             reasons[refusal.reason] += 1

@@ -92,6 +92,13 @@ class ViewSource:
         """
         return self._connected().refresh()
 
+    def last(self) -> scheduler_view.SchedulerView | None:
+        """Return the view that was read last, without a call.
+
+        :returns: None: nothing was read yet
+        """
+        return None if self._cache is None else self._cache.last
+
     def refused(self, decision: scheduling_obj.FilterRefusal) -> None:
         """Keep what a filter refused until a conductor has recorded it."""
         try:

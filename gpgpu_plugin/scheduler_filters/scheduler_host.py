@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Collection
 from collections.abc import Mapping
 
@@ -28,6 +29,17 @@ _NONE: frozenset[str] = frozenset()
 UNKNOWN = request_mod.Refusal(
     reason=request_mod.Reason.HOST_UNKNOWN,
     detail='the host never reported its devices')
+
+
+class Offer(typing.NamedTuple):
+    """A resource class of a group.
+
+    :ivar most: units of a GPU that has no other ones
+    """
+
+    resource_class: str
+    variant: str
+    most: int
 
 
 class SchedulerHost:
@@ -50,10 +62,12 @@ class SchedulerHost:
         self._masks: dict[frozenset[str], _MasksByClass] = {}
 
     @property
-    def resource_classes(self) -> frozenset[str]:
-        """Return the resource classes of its groups."""
-        return frozenset(offer.resource_class for group in self.sent.groups
-                         for offer in group.types)
+    def offers(self) -> frozenset[Offer]:
+        """Return what its groups offer."""
+        return frozenset(
+            Offer(resource_class=offer.resource_class, variant=group.variant,
+                  most=offer.most)
+            for group in self.sent.groups for offer in group.types)
 
     def own(self, providers: Collection[str]) -> frozenset[str]:
         """Return those of a candidate's providers that are of its groups."""

@@ -31,6 +31,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.scheduler_filters import pending
 from gpgpu_plugin.scheduler_filters import refused
 from gpgpu_plugin.scheduler_filters import scheduler_host
 
@@ -49,11 +50,18 @@ class SchedulerView:
     cost more than the decision, in a large cloud.
 
     :ivar hosts: by node UUID, which is the UUID of Nova's compute node
+    :ivar offers: in how many hosts there is each
+    :ivar pending: choices that the conductor has not told of
+    :ivar changed: hosts that changed; emptied by the one who weighs hosts
     """
 
     def __init__(self) -> None:
         self.hosts: dict[str, scheduler_host.SchedulerHost] = {}
-        # In how many hosts there is a group of each resource class.
+        self.offers: collections.Counter[scheduler_host.Offer] = (
+            collections.Counter())
+        self.pending = pending.PendingChoices()
+        self.changed: set[str] = set()
+        # In how many offers of hosts there is each resource class.
         self._classes: collections.Counter[str] = collections.Counter()
 
     def has_class(self, resource_class: str) -> bool:
@@ -69,21 +77,31 @@ class SchedulerView:
                 continue
             self._replace(sent.node_uuid, known, None if sent.deleted
                           else scheduler_host.SchedulerHost(sent))
+            self.pending.confirm(sent)
+            self.changed.add(sent.node_uuid)
 
     def _replace(self, node_uuid: str,
                  known: scheduler_host.SchedulerHost | None,
                  new: scheduler_host.SchedulerHost | None) -> None:
         # No decision must miss a class that the host has before and after.
         if new is not None:
-            self._classes.update(new.resource_classes)
+            for offer in new.offers:
+                self.offers[offer] += 1
+                self._classes[offer.resource_class] += 1
             self.hosts[node_uuid] = new
         else:
             self.hosts.pop(node_uuid, None)
         if known is not None:
-            for name in known.resource_classes:
-                self._classes[name] -= 1
-                if not self._classes[name]:
-                    del self._classes[name]
+            self._drop(known.offers)
+
+    def _drop(self, offers: Iterable[scheduler_host.Offer]) -> None:
+        for offer in offers:
+            self.offers[offer] -= 1
+            if not self.offers[offer]:
+                del self.offers[offer]
+            self._classes[offer.resource_class] -= 1
+            if not self._classes[offer.resource_class]:
+                del self._classes[offer.resource_class]
 
     def is_restored(self, changed: Iterable[scheduling_obj.HostMasks],
                     ) -> bool:
@@ -133,6 +151,11 @@ class SchedulerViewCache:
         self._marker_again = 0
         # Versions of the hosts that changed since then, deleted ones too.
         self._recent: dict[int, scheduling_obj.HostVersion] = {}
+
+    @property
+    def last(self) -> SchedulerView:
+        """The view as it was read last; it may be out of date."""
+        return self._view
 
     def refresh(self) -> SchedulerView:
         """Fetch the changes, usually in one call, and return the new view.

@@ -23,7 +23,8 @@ import pathlib
 import sys
 
 # Packages of which Nova is the only caller.
-NOVA_ONLY = ('compute', 'nova_api', 'scheduler_filters', 'virt')
+NOVA_ONLY = ('compute', 'nova_api', 'scheduler_filters', 'scheduler_weights',
+             'virt')
 # Nova itself and what comes with it: lxml, for the XML of libvirt.
 OF_NOVA = ('nova', 'lxml')
 # Alembic runs it, within "db sync"; nobody imports it.

@@ -48,6 +48,30 @@ def groups(node, free=0b1111, generation=1, available=(), alone=(),
     )
 
 
+class Host:
+    """A HostState of Nova, with what filters and weighers read."""
+
+    def __init__(self, node, candidates=None, vcpus_used=0,
+                 used_ram_mb=0):
+        self.host = self.nodename = self.uuid = node
+        self.allocation_candidates = (
+            candidates if candidates is not None else [
+                {'allocations': {node: {}, f'{node}-rp': {}},
+                 'mappings': {}}])
+        self.vcpus_total = 96
+        self.vcpus_used = vcpus_used
+        self.total_usable_ram_mb = 1 << 20
+        self.free_ram_mb = self.total_usable_ram_mb - used_ram_mb
+        self.cpu_allocation_ratio = self.ram_allocation_ratio = 1.0
+        self.aggregates = []
+
+    def consume_from_request(self, spec_obj):
+        self.vcpus_used += spec_obj.flavor.vcpus
+
+
+host = Host
+
+
 class FakeAPI:
     """A conductor that gives prepared answers.
 

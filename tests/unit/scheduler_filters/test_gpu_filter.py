@@ -12,7 +12,6 @@
 """Tests of GpuFilter: one call a decision, a reason per refusal."""
 
 import logging
-import types
 
 import fixtures
 from nova import objects
@@ -29,11 +28,7 @@ objects.register_all()
 groups, FakeAPI = make.groups, make.FakeAPI
 
 
-def host(node, candidates=None):
-    return types.SimpleNamespace(
-        host=node, nodename=node, uuid=node,
-        allocation_candidates=candidates if candidates is not None else [
-            {'allocations': {node: {}, f'{node}-rp': {}}, 'mappings': {}}])
+host = make.host
 
 
 class GpuFilterTest(base.BaseTestCase):

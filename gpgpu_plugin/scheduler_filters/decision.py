@@ -1,0 +1,81 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What GpuFilter worked out in one decision, for GpuWeigher.
+
+It is kept with Nova's request, so that a weigher sees what the filter saw,
+without another call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+import weakref
+
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.scheduler_filters import scheduler_view
+
+_ATTRIBUTE = 'gpgpu_decision'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A request, and the view against which it was checked.
+
+    :ivar request: what it demands of the plugin's classes; may be empty
+    :ivar view: None: it was never read, and the request has no GPUs
+    :ivar guest_nodes: number of NUMA nodes of the guest; None: it has no NUMA
+        topology
+    """
+
+    request: request_mod.Request
+    view: scheduler_view.SchedulerView | None
+    guest_nodes: int | None = None
+
+
+def remember(spec_obj: nova_types.RequestSpec, decision: Decision) -> None:
+    """Keep the decision about a request."""
+    setattr(spec_obj, _ATTRIBUTE, decision)
+
+
+def forget(spec_obj: nova_types.RequestSpec) -> None:
+    """Forget an earlier decision about a request, if there was one."""
+    spec_obj.__dict__.pop(_ATTRIBUTE, None)
+
+
+def of(spec_obj: nova_types.RequestSpec) -> Decision | None:
+    """Return the last decision about a request."""
+    found: Decision | None = getattr(spec_obj, _ATTRIBUTE, None)
+    return found
+
+
+def watch(host: nova_types.HostState) -> None:
+    """Have it noted if Nova chooses a host.
+
+    Nova tells neither filters nor weighers. It calls consume_from_request of
+    the one HostState that it chose and has an allocation for.
+    """
+    # Not the host itself: it would never be freed without the collector.
+    host.consume_from_request = functools.partial(  # type: ignore[method-assign]
+        _consume, weakref.ref(host))
+
+
+def _consume(reference: weakref.ref[nova_types.HostState],
+             spec_obj: nova_types.RequestSpec) -> None:
+    host = typing.cast(nova_types.HostState, reference())
+    type(host).consume_from_request(host, spec_obj)
+    decision = of(spec_obj)
+    if decision is not None and decision.view is not None:
+        decision.view.pending.add(
+            host.uuid, spec_obj.instance_uuid, decision.request)

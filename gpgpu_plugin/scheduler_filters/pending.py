@@ -1,0 +1,94 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Choices of this scheduler that the conductor's answer does not show yet.
+
+Between a decision and the claim on the host, another decision would see GPUs
+that are as good as taken. Placement knows how many, but not on which NUMA
+node or for which vGPU type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import scheduling as scheduling_obj
+
+LIFETIME = 60.0
+"""Seconds after which a choice that never became a claim is forgotten. It only
+lowers the rank of a host meanwhile."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A host that was chosen for an instance.
+
+    :ivar at: when, by the clock of the process
+    """
+
+    instance_uuid: str
+    request: request_mod.Request
+    at: float
+
+
+class PendingChoices:
+    """Choices of the last minute by node UUID. Thread-safe.
+
+    :ivar of: an unchanged host has the same tuple as before; empty ones are
+        left out
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._of: dict[str, tuple[Choice, ...]] = {}
+        self.of: Mapping[str, tuple[Choice, ...]] = self._of
+
+    def add(self, node_uuid: str, instance_uuid: str,
+            request: request_mod.Request) -> None:
+        """Remember a choice; an older one for the instance is void."""
+        choice = Choice(instance_uuid=instance_uuid, request=request,
+                        at=self._clock())
+        with self._lock:
+            for node in list(self._of):
+                self._keep(node, lambda known: (
+                    known.instance_uuid != instance_uuid))
+            self._of[node_uuid] = (*self._of.get(node_uuid, ()), choice)
+
+    def confirm(self, sent: scheduling_obj.HostMasks) -> None:
+        """Forget the choices that the conductor's answer shows."""
+        if sent.node_uuid in self._of:
+            with self._lock:
+                self._keep(sent.node_uuid, lambda known: (
+                    scheduling_obj.short_id(known.instance_uuid)
+                    not in sent.instances))
+
+    def expire(self) -> None:
+        """Forget choices that did not become claims."""
+        if self._of:
+            oldest = self._clock() - LIFETIME
+            with self._lock:
+                for node in list(self._of):
+                    self._keep(node, lambda known: known.at > oldest)
+
+    def _keep(self, node_uuid: str,
+              condition: Callable[[Choice], bool]) -> None:
+        known = self._of.get(node_uuid, ())
+        kept = tuple(filter(condition, known))
+        if not kept:
+            self._of.pop(node_uuid, None)
+        elif len(kept) < len(known):
+            self._of[node_uuid] = kept

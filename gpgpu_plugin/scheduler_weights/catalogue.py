@@ -1,0 +1,85 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Resource classes of a cloud, and requests for them as the policy sees them.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.weighing import host as weighing_host
+from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.scheduler_filters import scheduler_host
+
+_NUMBERS = (1, 2, 4, 8)
+"""Numbers of GPUs that requests are assumed to have, until some arrived."""
+
+
+class Catalogue:
+    """Resource classes that some hosts offer.
+
+    :ivar offers: of which it was made
+    """
+
+    def __init__(self, offers: Iterable[scheduler_host.Offer]) -> None:
+        self.offers = frozenset(offers)
+        self._variants: dict[str, set[str]] = collections.defaultdict(set)
+        self._most: dict[str, int] = {}
+        for offer in self.offers:
+            self._variants[offer.resource_class].add(offer.variant)
+            self._most[offer.resource_class] = max(
+                offer.most, self._most.get(offer.resource_class, 1))
+        self._every = frozenset(offer.variant for offer in self.offers)
+
+    def most(self, resource_class: str) -> int:
+        """Return how many units of a class one GPU has at most."""
+        return self._most.get(resource_class, 1)
+
+    def variants(self, resource_class: str) -> frozenset[str]:
+        """Return the variants that offer a class; empty: all of them."""
+        found = frozenset(self._variants.get(resource_class, ()))
+        return frozenset() if found == self._every else found
+
+    def request(self, vcpus: int, memory_mib: int,
+                demand: request_mod.Demand | None) -> weighing_host.Request:
+        """Return a request as the policy sees it."""
+        if demand is None:
+            return weighing_host.Request(
+                1000 * vcpus, memory_mib, 0, 0, frozenset())
+        most = self.most(demand.resource_class)
+        whole = weighing_host.WHOLE
+        variants = self.variants(demand.resource_class)
+        if most == 1:
+            return weighing_host.Request(
+                1000 * vcpus, memory_mib, demand.count, whole, variants)
+        # Several vGPUs as one large one: the policy knows no better.
+        return weighing_host.Request(
+            1000 * vcpus, memory_mib, 1,
+            max(1, min(whole, demand.count * whole // most)), variants)
+
+    def unknown_mix(self) -> mix_mod.Mix:
+        """Return the mix that is assumed until requests arrived.
+
+        All classes of whole GPUs alike, by one, two, four and eight GPUs.
+        """
+        return mix_mod.Mix.count({
+            self.request(0, 0, request_mod.Demand(
+                resource_class=name, count=count)): 1.0
+            for name in sorted(self._variants) for count in _NUMBERS
+            if self.most(name) == 1})
+
+
+def main_demand(request: request_mod.Request) -> request_mod.Demand:
+    """Return the demand by which a request is weighed: the largest one."""
+    return max(request.demands, key=lambda demand: demand.count)

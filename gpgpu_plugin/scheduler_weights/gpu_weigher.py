@@ -1,0 +1,84 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""GpuWeigher ranks the hosts that passed GpuFilter by the plugin's policy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import nova.conf
+from nova.scheduler import utils
+from nova.scheduler import weights
+
+from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.scheduler_filters import decision as decision_mod
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import ranking
+
+CONF = nova.conf.CONF
+
+
+class GpuWeigher(weights.BaseHostWeigher):
+    """Rank hosts by what they are worth to the requests to come.
+
+    Requests without GPUs prefer hosts without GPUs. Whatever GpuFilter did
+    not decide about, such as a rebuild or a forced host, is not weighed.
+    """
+
+    minval = 0.0
+    maxval = ranking.TOP
+
+    def __init__(self) -> None:
+        super().__init__()
+        conf_gpgpu.register_opts(CONF)
+        self._lock = threading.Lock()
+        self._ranking: ranking.Ranking | None = None
+
+    def weight_multiplier(self, host_state: nova_types.HostState) -> float:
+        """Return the multiplier, which a host's aggregate can change."""
+        multiplier: float = utils.get_weight_multiplier(
+            host_state, 'gpgpu_weight_multiplier',
+            CONF.gpgpu.weight_multiplier)
+        return multiplier
+
+    def _weigh_object(self, host_state: nova_types.HostState,
+                      weight_properties: nova_types.RequestSpec) -> float:
+        """Return the rank of a host that has no competitor."""
+        return 0.0
+
+    def weigh_objects(self,
+                      weighed_obj_list: Sequence[nova_types.WeighedHost],
+                      weight_properties: nova_types.RequestSpec,
+                      ) -> list[float]:
+        """Return the ranks of all hosts."""
+        hosts = [weighed.obj for weighed in weighed_obj_list]
+        decision = decision_mod.of(weight_properties)
+        if decision is None or decision.view is None:
+            return [0.0] * len(hosts)
+        if not decision.request:
+            known = decision.view.hosts
+            return [0.0 if host.uuid in known and known[host.uuid].providers
+                    else ranking.TOP for host in hosts]
+        flavor = weight_properties.flavor
+        kind = (decision.request, flavor.vcpus, flavor.memory_mb,
+                decision.guest_nodes)
+        with self._lock:
+            return ranking.ranks(
+                self._of(decision.view).scores(hosts, kind))
+
+    def _of(self, view: scheduler_view.SchedulerView) -> ranking.Ranking:
+        """Return the ranking of a view, which stays until it is read anew."""
+        if self._ranking is None or self._ranking.view is not view:
+            self._ranking = ranking.Ranking(view, CONF.gpgpu.weight_policy)
+        return self._ranking

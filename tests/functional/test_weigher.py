@@ -1,0 +1,113 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Hosts that GpuWeigher chooses, through Nova's REST API."""
+
+from __future__ import annotations
+
+import typing
+
+from tests.fixtures import cloud
+
+WEIGHERS = ['nova.scheduler.weights.all_weighers',
+            'gpgpu_plugin.scheduler_weights.all_weighers']
+
+
+class WeigherTest(cloud.GpuCloud):
+    """Two HGX servers, and one whose GPUs no variant matches.
+
+    Nova's RAM weigher would spread all servers over them.
+    """
+
+    machines = {'cpu1': 'pcie-l40s-4', 'gpu1': 'hgx-h100-8',
+                'gpu2': 'hgx-h100-8'}
+    weight_policy: typing.ClassVar[str] = 'pack'
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.flags(weight_policy=self.weight_policy, group='gpgpu')
+        self.flags(weight_classes=WEIGHERS, group='filter_scheduler')
+        self.restart_scheduler('ComputeFilter', 'GpuFilter')
+
+    def hosts_of(self, *servers: str) -> list[str]:
+        """Return the hosts of servers, as soon as all are active."""
+        return [self.wait_status(server, 'ACTIVE', 'ERROR')[
+            'OS-EXT-SRV-ATTR:host'] for server in servers]
+
+    def denials(self) -> list[dict[str, typing.Any]]:
+        """Return the claims that a host denied."""
+        return list(self.listing('event', 'list', '--kind', 'claim_denied'))
+
+    def multi_create(self, flavor: str, count: int) -> list[str]:
+        """Request several servers at once, and return their ids."""
+        reservation = self.api.api_post('/servers', {'server': {
+            'name': 'many', 'imageRef': cloud.IMAGE, 'flavorRef': flavor,
+            'networks': 'none', 'min_count': count, 'max_count': count,
+            'return_reservation_id': True}}).body['reservation_id']
+        return [server['id'] for server in self.api.get_servers(
+            detail=False, search_opts={'reservation_id': reservation})]
+
+
+class PackTest(WeigherTest):
+    """Servers under the default policy."""
+
+    def test_host_is_filled_and_the_other_keeps_eight_gpus(self) -> None:
+        small = self.flavor(H100=2)
+        first = [self.hosts_of(self.post_server(small))[0]
+                 for _ in range(4)]
+        self.assertEqual(1, len(set(first)), first)
+        [other] = {'gpu1', 'gpu2'} - set(first)
+        self.assertEqual(
+            other, self.boot(self.flavor(H100=8))['OS-EXT-SRV-ATTR:host'])
+
+    def test_servers_without_gpus_stay_away_from_gpu_hosts(self) -> None:
+        self.boot(self.flavor(H100=1))
+        plain = self.flavor_of({})
+        self.assertEqual(['cpu1'] * 4, self.hosts_of(
+            *[self.post_server(plain) for _ in range(4)]))
+
+    def test_multi_create_fills_one_host_without_denials(self) -> None:
+        servers = self.multi_create(self.flavor(H100=1), 8)
+        self.assertEqual(8, len(servers))
+        found = self.hosts_of(*servers)
+        self.assertEqual(1, len(set(found)), found)
+        self.assertEqual([], self.denials())
+
+    def test_boots_in_a_row_fill_one_host_without_denials(self) -> None:
+        flavor = self.flavor(H100=1)
+        found = self.hosts_of(
+            *[self.post_server(flavor) for _ in range(8)])
+        self.assertEqual(1, len(set(found)), found)
+        self.assertEqual([], self.denials())
+
+    def test_node_that_a_pending_server_takes_is_not_chosen(self) -> None:
+        three, two = (self.flavor_of({
+            'resources:CUSTOM_GPU_H100': count,
+            'gpgpu:topology': 'same_numa'}) for count in ('3', '2'))
+        # Each of gpu1's NUMA nodes has one GPU left then, so that Placement
+        # offers two, and neither claim has been made yet.
+        found = self.hosts_of(*[self.post_server(flavor) for flavor in (
+            three, three, two)])
+        self.assertEqual(found[0], found[1])
+        self.assertNotEqual(found[0], found[2])
+        self.assertEqual([], self.denials())
+
+
+class SpreadTest(WeigherTest):
+    """Servers under the policy ``spread``."""
+
+    weight_policy = 'spread'
+
+    def test_servers_alternate(self) -> None:
+        found = self.hosts_of(*self.multi_create(self.flavor(H100=2), 4))
+        self.assertEqual({'gpu1': 2, 'gpu2': 2}, {
+            host: found.count(host) for host in set(found)})
+        self.assertEqual([], self.denials())

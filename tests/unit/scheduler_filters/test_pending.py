@@ -1,0 +1,83 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the choices that the conductor's answer does not show yet."""
+
+import dataclasses
+
+from oslotest import base
+
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.scheduler_filters import pending
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from tests.unit.scheduler_filters import make
+
+ONE = request.Request(demands=(
+    request.Demand(resource_class=make.RC, count=1),))
+SERVER = '11111111-1111-1111-1111-111111111111'
+OTHER = '22222222-1111-1111-1111-111111111111'
+
+
+class PendingChoicesTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.now = 0.0
+        self.pending = pending.PendingChoices(lambda: self.now)
+
+    def instances(self):
+        return {node: [choice.instance_uuid for choice in choices]
+                for node, choices in self.pending.of.items()}
+
+    def test_choices_of_a_host_add_up(self):
+        self.pending.add('h1', SERVER, ONE)
+        self.pending.add('h1', OTHER, ONE)
+        self.assertEqual({'h1': [SERVER, OTHER]}, self.instances())
+
+    def test_later_choice_for_an_instance_voids_the_earlier(self):
+        self.pending.add('h1', SERVER, ONE)
+        self.pending.add('h2', SERVER, ONE)
+        self.assertEqual({'h2': [SERVER]}, self.instances())
+
+    def test_choice_goes_when_the_host_has_the_instance(self):
+        self.pending.add('h1', SERVER, ONE)
+        self.pending.add('h1', OTHER, ONE)
+        self.pending.confirm(make.groups('h1', generation=2))
+        self.assertEqual({'h1': [SERVER, OTHER]}, self.instances())
+        self.pending.confirm(make.groups('h1', instances=('11111111',)))
+        self.assertEqual({'h1': [OTHER]}, self.instances())
+        self.pending.confirm(make.groups('h1', instances=('22222222',)))
+        self.assertEqual({}, self.instances())
+
+    def test_choice_that_never_became_a_claim_expires(self):
+        self.pending.add('h1', SERVER, ONE)
+        self.now = pending.LIFETIME - 1
+        self.pending.expire()
+        self.assertEqual({'h1': [SERVER]}, self.instances())
+        self.now += 2
+        self.pending.expire()
+        self.assertEqual({}, self.instances())
+
+    def test_host_without_a_change_keeps_its_tuple(self):
+        self.pending.add('h1', SERVER, ONE)
+        before = self.pending.of['h1']
+        self.pending.expire()
+        self.pending.add('h2', OTHER, ONE)
+        self.pending.confirm(make.groups('h1'))
+        self.assertIs(before, self.pending.of['h1'])
+
+    def test_answer_of_the_conductor_confirms(self):
+        view = scheduler_view.SchedulerView()
+        view.update([make.groups('h1')])
+        view.pending.add('h1', SERVER, ONE)
+        view.update([dataclasses.replace(
+            make.groups('h1', generation=2), instances=('11111111',))])
+        self.assertEqual({}, dict(view.pending.of))

@@ -1,0 +1,92 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of what a pending choice is expected to take."""
+
+import dataclasses
+
+import hypothesis
+from hypothesis import strategies as st
+from oslotest import base
+
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
+from gpgpu_plugin.scheduler_filters import prediction
+from tests.unit.scheduler_filters import make
+
+_SWITCH = request.Topology.SAME_SWITCH
+
+
+def asked(count, topology=request.Topology.ANY, resource_class=make.RC):
+    return request.Request(topology=topology, demands=(request.Demand(
+        resource_class=resource_class, count=count),))
+
+
+class PredictionTest(base.BaseTestCase):
+
+    def free(self, sent, *requests):
+        for asked_for in requests:
+            sent = prediction.without(sent, asked_for)
+        [group] = sent.groups
+        return group.types[0].free
+
+    def test_gpus_come_from_the_node_that_they_fill_the_most(self):
+        # Node 0 has GPUs 0 and 1, node 1 has 2 and 3.
+        for free, count, expected in (
+                (0b1111, 2, 0b1100), (0b1101, 1, 0b1100),
+                (0b0111, 2, 0b0100), (0b1111, 3, 0b1000),
+                (0b1111, 4, 0), (0b0001, 2, 0)):
+            self.assertEqual(expected, self.free(
+                make.groups('h', free=free), asked(count)), bin(free))
+
+    def test_gpus_of_a_switch(self):
+        self.assertEqual(0b1101, self.free(
+            make.groups('h'), asked(1, _SWITCH)) ^ 0b0011)
+
+    def test_choices_add_up(self):
+        self.assertEqual(0b1000, self.free(
+            make.groups('h'), asked(2), asked(1)))
+
+    def test_units_come_from_the_gpu_in_use(self):
+        sent = prediction.without(make.groups(
+            'h', free=0b0011, available=(4, 2, 0, 0)), asked(3))
+        [offer] = sent.groups[0].types
+        self.assertEqual((0b0001, (3, 0, 0, 0)), (
+            offer.free, offer.available))
+
+    def test_other_types_lose_the_gpu(self):
+        sent = make.groups('h', free=0b0011, available=(4, 4, 0, 0))
+        [group] = sent.groups
+        whole = scheduling.TypeMasks(resource_class='CUSTOM_GPU_W', free=0b11)
+        sent = dataclasses.replace(sent, groups=(dataclasses.replace(
+            group, types=(*group.types, whole)),))
+        [group] = prediction.without(sent, asked(1)).groups
+        self.assertEqual([0b11, 0b10], [offer.free for offer in group.types])
+        [group] = prediction.without(
+            sent, asked(1, resource_class='CUSTOM_GPU_W')).groups
+        self.assertEqual([0b10, 0b10], [offer.free for offer in group.types])
+
+    def test_class_of_no_group_takes_nothing(self):
+        sent = make.groups('h')
+        self.assertEqual(sent, prediction.without(
+            sent, asked(1, resource_class='CUSTOM_FPGA')))
+
+    @hypothesis.given(
+        st.lists(st.integers(0, 4), min_size=4, max_size=4),
+        st.integers(1, 20), st.sampled_from(request.Topology))
+    def test_as_many_units_go_as_are_asked_for(self, units, count, topology):
+        free = sum(1 << gpu for gpu, number in enumerate(units) if number)
+        sent = prediction.without(make.groups(
+            'h', free=free, available=tuple(units)), asked(count, topology))
+        [offer] = sent.groups[0].types
+        self.assertEqual(max(0, sum(units) - count), sum(offer.available))
+        self.assertEqual(offer.free, sum(
+            1 << gpu for gpu, number in enumerate(offer.available) if number))

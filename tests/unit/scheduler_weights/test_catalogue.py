@@ -1,0 +1,70 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of requests as the policy sees them."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.weighing import host
+from gpgpu_plugin.scheduler_filters import scheduler_host
+from gpgpu_plugin.scheduler_weights import catalogue
+
+
+def offer(name, variant='A', most=1):
+    return scheduler_host.Offer(
+        resource_class=name, variant=variant, most=most)
+
+
+def demand(name, count=1):
+    return request.Demand(resource_class=name, count=count)
+
+
+class CatalogueTest(base.BaseTestCase):
+
+    def test_class_that_all_variants_offer_binds_to_none(self):
+        found = catalogue.Catalogue([
+            offer('PGPU', 'A'), offer('PGPU', 'B'), offer('CUSTOM_B', 'B')])
+        self.assertEqual(frozenset(), found.variants('PGPU'))
+        self.assertEqual(frozenset('B'), found.variants('CUSTOM_B'))
+
+    def test_whole_gpus(self):
+        found = catalogue.Catalogue([offer('A'), offer('B', 'B')])
+        self.assertEqual(
+            host.Request(2000, 512, 4, host.WHOLE, frozenset('A')),
+            found.request(2, 512, demand('A', 4)))
+
+    def test_vgpus_are_one_share_of_a_gpu(self):
+        found = catalogue.Catalogue([offer('Q', most=4)])
+        for count, units in ((1, 250), (3, 750), (9, 1000)):
+            self.assertEqual(
+                host.Request(1000, 1, 1, units, frozenset()),
+                found.request(1, 1, demand('Q', count)))
+
+    def test_request_without_gpus(self):
+        self.assertEqual(
+            host.Request(1000, 2, 0, 0, frozenset()),
+            catalogue.Catalogue([]).request(1, 2, None))
+
+    def test_most_units_of_all_hosts_count(self):
+        found = catalogue.Catalogue([
+            offer('Q', most=4), offer('Q', 'B', most=8)])
+        self.assertEqual(8, found.most('Q'))
+
+    def test_unknown_mix_has_equal_shares_of_whole_gpus(self):
+        shares = catalogue.Catalogue([
+            offer('A'), offer('Q', most=4)]).unknown_mix().shares
+        self.assertEqual({1: 0.25, 2: 0.25, 4: 0.25, 8: 0.25}, {
+            asked.gpus: share for asked, share in shares.items()})
+
+    def test_largest_demand_is_weighed(self):
+        self.assertEqual('B', catalogue.main_demand(request.Request(
+            demands=(demand('A', 1), demand('B', 2)))).resource_class)

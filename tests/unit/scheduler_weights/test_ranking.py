@@ -1,0 +1,132 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of ranks, and of scores that are kept."""
+
+from unittest import mock
+
+from oslotest import base
+
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.scheduler_filters import scheduler_host
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import ranking
+from tests.unit.scheduler_filters import make
+
+
+class RanksTest(base.BaseTestCase):
+
+    def test_best_scores_have_ranks_of_their_own(self):
+        self.assertEqual([14.0, 15.0, 13.0], ranking.ranks([1.0, 2.0, -3.0]))
+
+    def test_all_others_share_the_last_one(self):
+        found = ranking.ranks([float(-n) for n in range(100)])
+        self.assertEqual(list(range(15, 0, -1)), found[:15])
+        self.assertEqual({1.0}, set(found[15:]))
+
+    def test_hosts_that_do_not_fit_are_below_all(self):
+        self.assertEqual([0.0, 15.0, 0.0], ranking.ranks(
+            [policy.UNFIT, -1e9, policy.UNFIT]))
+
+    def test_what_arithmetic_alone_tells_apart_is_equal(self):
+        self.assertEqual([15.0, 15.0], ranking.ranks([0.3, 0.1 + 0.2]))
+
+    def test_no_host(self):
+        self.assertEqual([], ranking.ranks([]))
+
+
+class RankingTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.view = scheduler_view.SchedulerView()
+        self.names = [f'h{n}' for n in range(4)]
+        self.view.update(map(make.groups, self.names))
+        self.ranking = ranking.Ranking(self.view, 'pack')
+
+    def scores(self, count=1, hosts=None, vcpus=4):
+        return self.ranking.scores(
+            hosts or list(map(make.host, self.names)),
+            (request.Request(demands=(request.Demand(
+                resource_class=make.RC, count=count),)), vcpus, 1024, None))
+
+    def worked_out(self, **kwargs):
+        """Return for how many hosts a decision works out a score."""
+        with mock.patch.object(
+                ranking.Ranking, '_choose', autospec=True,
+                side_effect=ranking.Ranking._choose) as choose:
+            self.scores(**kwargs)
+        return choose.call_count
+
+    def test_score_is_worked_out_once(self):
+        self.assertEqual(4, self.worked_out())
+        self.assertEqual(0, self.worked_out())
+
+    def test_other_request_has_other_scores(self):
+        self.scores()
+        self.assertEqual(4, self.worked_out(count=2))
+        self.assertEqual(4, self.worked_out(vcpus=5))
+        self.assertEqual(0, self.worked_out())
+
+    def test_change_of_one_host_is_worked_out_alone(self):
+        self.scores()
+        self.view.update([make.groups('h1', generation=2, free=0b1)])
+        self.assertEqual(1, self.worked_out())
+
+    def test_change_of_vcpus_or_ram_is_worked_out(self):
+        hosts = list(map(make.host, self.names))
+        self.scores(hosts=hosts)
+        hosts[0].vcpus_used += 1
+        hosts[1].free_ram_mb -= 1
+        self.assertEqual(2, self.worked_out(hosts=hosts))
+
+    def test_pending_choice_is_worked_out_until_it_goes(self):
+        self.scores()
+        self.view.pending.add('h2', 'server', request.Request(demands=(
+            request.Demand(resource_class=make.RC, count=1),)))
+        self.assertEqual(1, self.worked_out())
+        self.assertEqual(0, self.worked_out())
+        self.view.pending.add('h3', 'server', request.Request())
+        self.assertEqual(2, self.worked_out())
+
+    def test_host_that_the_view_does_not_know_does_not_fit(self):
+        self.assertEqual([policy.UNFIT], self.scores(
+            hosts=[make.host('other')]))
+
+    def test_host_that_went_away_does_not_fit(self):
+        self.scores()
+        self.view.update([make.groups('h0', generation=2, deleted=True)])
+        self.assertEqual(policy.UNFIT, self.scores()[0])
+        self.assertGreater(self.scores()[1], policy.UNFIT)
+
+    def test_new_class_begins_anew_and_forgets_no_host(self):
+        self.scores()
+        before = self.ranking._policy._scarcity._units
+        self.view.offers[scheduler_host.Offer(
+            resource_class='PGPU', variant='B', most=1)] += 1
+        self.scores(hosts=[make.host('h0')])
+        self.assertEqual(before, self.ranking._policy._scarcity._units)
+
+    def test_slots_are_the_same_after_any_history(self):
+        self.scores()
+        for generation, free in ((2, 0b1), (3, 0b1111), (4, 0b11)):
+            self.view.update([make.groups(
+                'h1', generation=generation, free=free)])
+            self.view.pending.add('h2', f'server{generation}', request.Request(
+                demands=(request.Demand(resource_class=make.RC, count=1),)))
+            self.scores(count=generation)
+        fresh = ranking.Ranking(self.view, 'pack')
+        fresh.scores(map(make.host, self.names), (
+            request.Request(demands=(request.Demand(
+                resource_class=make.RC, count=1),)), 1, 1, None))
+        self.assertEqual(fresh._policy._scarcity._slots,
+                         self.ranking._policy._scarcity._slots)
