@@ -9,11 +9,13 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""GpuFilter beside Nova's PciPassthroughFilter, in microseconds a host.
+"""GpuFilter and GpuWeigher beside Nova's own, in microseconds a host.
 
 Nova models each GPU as a PCI device: eight pools a host, each with a resource
 provider of its own, so that Placement returns up to eight candidates a host.
 Ours has one provider for eight GPUs. The view does not change meanwhile.
+The weigher runs after the filter; its peers are Nova's weighers for RAM, CPU
+and PCI devices. Times are of the CPU, since the machine has other work.
 ``python -m bench filters`` measures clouds of 1,000 and 10,000 hosts.
 """
 
@@ -31,12 +33,17 @@ from nova import objects
 from nova.objects import fields
 from nova.pci import stats
 from nova.scheduler import host_manager
+from nova.scheduler import weights
 from nova.scheduler.filters import pci_passthrough_filter
+from nova.scheduler.weights import cpu
+from nova.scheduler.weights import pci
+from nova.scheduler.weights import ram
 
 from bench import report
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import gpu_weigher
 
 _CLASS = 'CUSTOM_GPGPU_BENCH'
 _GPUS = 8
@@ -92,10 +99,19 @@ def _hosts(count: int, candidates: Sequence[Sequence[int]],
         name = f'h{number}'
         host = host_manager.HostState(name, name, None)
         host.uuid = _uuid(name)
+        _resources(host, number)
         host.allocation_candidates = [
             _candidate(name, numbers) for numbers in candidates]
         hosts.append(host)
     return hosts
+
+
+def _resources(host: host_manager.HostState, number: int) -> None:
+    """Give a host vCPUs and RAM of which others use some."""
+    host.vcpus_total, host.total_usable_ram_mb = 128, 1 << 20
+    host.vcpus_used = number % 30
+    host.free_ram_mb = host.total_usable_ram_mb - 4096 * host.vcpus_used
+    host.cpu_allocation_ratio = host.ram_allocation_ratio = 1.0
 
 
 def _candidate(name: str, numbers: Sequence[int]) -> dict[str, typing.Any]:
@@ -118,14 +134,15 @@ def _spec(gpus: int, **extra: str) -> objects.RequestSpec:
         spec=[{'vendor_id': '10de', 'product_id': '2330'}])] if gpus else []
     return objects.RequestSpec(
         instance_uuid=_uuid('server'), project_id='bench',
-        flavor=objects.Flavor(extra_specs=specs), image=None,
+        flavor=objects.Flavor(vcpus=8 * gpus + 4, memory_mb=65536,
+                              extra_specs=specs), image=None,
         scheduler_hints={}, numa_topology=None,
         pci_requests=objects.InstancePCIRequests(requests=requests))
 
 
 def _microseconds(work: Callable[[Sequence[typing.Any]], object],
                   hosts: Sequence[host_manager.HostState]) -> float:
-    """Return the fastest round's microseconds a host."""
+    """Return the fastest round's microseconds of CPU a host."""
     candidates = [host.allocation_candidates for host in hosts]
     times = []
     gc.disable()
@@ -133,9 +150,9 @@ def _microseconds(work: Callable[[Sequence[typing.Any]], object],
         for _ in range(_ROUNDS):
             for host, own in zip(hosts, candidates, strict=True):
                 host.allocation_candidates = own
-            began = time.perf_counter()
+            began = time.thread_time()
             work(hosts)
-            times.append(time.perf_counter() - began)
+            times.append(time.thread_time() - began)
     finally:
         gc.enable()
     return 1e6 * min(times) / len(hosts)
@@ -152,16 +169,26 @@ class _Measure(typing.Protocol):
         """
 
 
-def _ours(count: int) -> _Measure:
-    """Return what measures requests in a cloud of some hosts."""
+def _ours(count: int, is_weighed: bool = False) -> _Measure:
+    """Return what measures requests in a cloud of some hosts.
+
+    :param is_weighed: whether the weigher runs after the filter
+    """
     cache = scheduler_view.SchedulerViewCache(
         typing.cast(typing.Any, _Conductor(count)))
     subject = gpu_filter.GpuFilter(cache)
+    weigher = gpu_weigher.GpuWeigher()
 
     def measure(gpus: int, candidates: int, /, **extra: str) -> float:
         spec = typing.cast(typing.Any, _spec(gpus, **extra))
+
+        def work(hosts: Sequence[typing.Any]) -> None:
+            passed = list(subject.filter_all(hosts, spec))
+            if is_weighed:
+                weigher.weigh_objects(
+                    [weights.WeighedHost(host, 0.0) for host in passed], spec)
         return _microseconds(
-            lambda hosts: list(subject.filter_all(hosts, spec)),
+            work,
             # Several differ in providers of others, such as that of a port.
             _hosts(count, [[0]] if candidates == 1 else [
                 [0, number + 1] for number in range(candidates)]))
@@ -194,6 +221,34 @@ def _peer(gpus: int, candidates: int) -> float:
     return _microseconds(work, hosts)
 
 
+def _peer_weighers(count: int) -> float:
+    """Measure three of Nova's weighers."""
+    hosts = _hosts(count, [[0]])
+    subjects = (ram.RAMWeigher(), cpu.CPUWeigher(), pci.PCIWeigher())
+    spec = _spec(1)
+
+    def work(every: Sequence[host_manager.HostState]) -> None:
+        weighed = [weights.WeighedHost(host, 0.0) for host in every]
+        for subject in subjects:
+            subject.weigh_objects(weighed, spec)
+    return _microseconds(work, hosts)
+
+
+def _weighed_rows(count: int) -> Iterator[report.Row]:
+    measure = _ours(count, is_weighed=True)
+    where = f'GpuFilter and GpuWeigher, {count} hosts'
+    yield report.Row(what=f'{where}, request without GPUs', unit='us/host',
+                     ours=measure(0, 1), goal=_GOAL_WITHOUT_GPU)
+    for gpus in (1, 2, 4, 8):
+        yield report.Row(
+            what=f'{where}, {gpus} GPUs', unit='us/host',
+            ours=measure(gpus, 1), peer=_peer_weighers(count), goal=_GOAL,
+            note="peer: Nova's weighers for RAM, CPU and PCI alone")
+    yield report.Row(
+        what=f'{where}, 1 GPU, 8 candidates a host', unit='us/host',
+        ours=measure(1, _GPUS), goal=_GOAL_OF_EIGHT)
+
+
 def _update(count: int) -> float:
     """Measure one change of a host, until a decision sees it."""
     view = scheduler_view.SchedulerView()
@@ -224,6 +279,7 @@ def _rows(count: int) -> Iterator[report.Row]:
         what=f'{where}, 1 GPU, 8 candidates a host', unit='us/host',
         ours=measure(1, _GPUS), peer=_peer(1, _GPUS), goal=_GOAL_OF_EIGHT,
         note='peer: PciPassthroughFilter')
+    yield from _weighed_rows(count)
     yield report.Row(
         what=f'change of a host in the view, {count} hosts', unit='us',
         ours=_update(count))

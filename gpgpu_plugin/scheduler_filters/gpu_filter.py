@@ -35,6 +35,40 @@ from gpgpu_plugin.scheduler_filters import scheduler_view
 LOG = logging.getLogger(__name__)
 
 
+class _Asked:
+    """A request, and what it is checked against."""
+
+    def __init__(self, request: request_mod.Request,
+                 view: scheduler_view.SchedulerView,
+                 guest_nodes: int | None) -> None:
+        self.view = view
+        self._request = request
+        self._guest_nodes = guest_nodes
+        self._kind = view.kind(request, guest_nodes)
+
+    def refusal(self, known: scheduler_host.SchedulerHost,
+                own: frozenset[str]) -> request_mod.Refusal | None:
+        """Return why some groups cannot meet the request."""
+        return known.known_refusal(
+            own, self._request, self._guest_nodes, self._kind)
+
+
+def _fitting(host: nova_types.HostState,
+             known: scheduler_host.SchedulerHost, asked: _Asked,
+             ) -> request_mod.Refusal | None:
+    """Drop candidates that differ in providers of the host's groups."""
+    refusal = None
+    fitting = []
+    for candidate in host.allocation_candidates:
+        found = asked.refusal(known, known.own(candidate['allocations']))
+        if found is None:
+            fitting.append(candidate)
+        else:
+            refusal = found
+    host.allocation_candidates = fitting
+    return None if fitting else refusal
+
+
 class GpuFilter(filters.BaseHostFilter):
     """Filter by vGPU type, topology and capacity, with the conductor's data.
 
@@ -94,10 +128,11 @@ class GpuFilter(filters.BaseHostFilter):
         if not request:
             return iter(hosts)
         passed = []
+        asked = _Asked(request, view, guest_nodes)
         reasons: collections.Counter[str] = collections.Counter()
         detail = ''
         for host in hosts:
-            refusal = self._refusal(host, request, view, guest_nodes)
+            refusal = self._refusal(host, asked)
             if refusal is None:
                 decision.watch(host)
                 passed.append(host)
@@ -110,33 +145,29 @@ class GpuFilter(filters.BaseHostFilter):
         self._record(spec_obj, reasons, len(passed), detail)
         return iter(passed)
 
-    def _refusal(self, host: nova_types.HostState,
-                 request: request_mod.Request,
-                 view: scheduler_view.SchedulerView, guest_nodes: int | None,
+    @staticmethod
+    def _refusal(host: nova_types.HostState, asked: _Asked,
                  ) -> request_mod.Refusal | None:
         """Drop the host's candidates that do not fit.
 
         :returns: None if some candidates fit, else why the last one does not
         """
+        candidates = host.allocation_candidates
         # A forced host or a move to the same host has no candidates: the
         # claim decides.
-        if not host.allocation_candidates:
+        if not candidates:
             return None
-        known = view.hosts.get(host.uuid)
+        known = asked.view.hosts.get(host.uuid)
         if known is None:
             host.allocation_candidates = []
             return scheduler_host.UNKNOWN
-        # Candidates often differ in providers of others only.
-        refusals: dict[frozenset[str], request_mod.Refusal | None] = {}
-        fitting = []
-        for candidate in host.allocation_candidates:
-            own = known.own(candidate['allocations'])
-            if own not in refusals:
-                refusals[own] = known.refusal(own, request, guest_nodes)
-            if refusals[own] is None:
-                fitting.append(candidate)
-        host.allocation_candidates = fitting
-        return None if fitting else refusals[own]
+        if known.offers_all(candidates):
+            # They differ in providers of others only.
+            refusal = asked.refusal(known, known.providers)
+            if refusal is not None:
+                host.allocation_candidates = []
+            return refusal
+        return _fitting(host, known, asked)
 
     def _refuse_all(self, spec_obj: nova_types.RequestSpec,
                     hosts: list[nova_types.HostState],

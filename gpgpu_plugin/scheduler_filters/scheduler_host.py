@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 
+from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import region
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -50,14 +52,20 @@ class SchedulerHost:
 
     :ivar sent: as the conductor sent them
     :ivar providers: UUIDs of the groups' resource providers
+    :ivar only: that of the only group; None: there are none or several
     """
 
-    __slots__ = ('_masks', 'providers', 'sent')
+    __slots__ = ('_masks', '_refusals', 'only', 'providers', 'sent')
 
     def __init__(self, sent: scheduling_obj.HostMasks) -> None:
         self.sent = sent
         self.providers = frozenset(
             group.provider_uuid for group in sent.groups)
+        self.only = (sent.groups[0].provider_uuid
+                     if len(sent.groups) == 1 else None)
+        # By kind of request and the providers of some groups.
+        self._refusals: dict[tuple[int, frozenset[str]],
+                             request_mod.Refusal | None] = {}
         # By the providers of some groups; made when a decision needs them.
         self._masks: dict[frozenset[str], _MasksByClass] = {}
 
@@ -71,10 +79,9 @@ class SchedulerHost:
 
     def own(self, providers: Collection[str]) -> frozenset[str]:
         """Return those of a candidate's providers that are of its groups."""
-        if len(self.providers) == 1:
+        if self.only is not None:
             # Most hosts have one group, and this is ten times as fast.
-            [provider] = self.providers
-            return self.providers if provider in providers else _NONE
+            return self.providers if self.only in providers else _NONE
         return self.providers.intersection(providers)
 
     def refusal(self, own: frozenset[str], request: request_mod.Request,
@@ -88,6 +95,35 @@ class SchedulerHost:
         """
         return feasibility.refusal(
             self._masks_of(own), request, guest_nodes)
+
+    def offers_all(self, candidates: Iterable[nova_types.AllocationCandidate],
+                   ) -> bool:
+        """Return whether all candidates have the host's only group."""
+        only = self.only
+        if only is None:
+            return False
+        # A loop is twice as fast as all() here.
+        for candidate in candidates:
+            if only not in candidate['allocations']:
+                return False
+        return True
+
+    def known_refusal(self, own: frozenset[str], request: request_mod.Request,
+                      guest_nodes: int | None, kind: int | None,
+                      ) -> request_mod.Refusal | None:
+        """Return what ``refusal`` does; it is worked out once.
+
+        :param kind: number that the view gave to the request and its nodes;
+            None: do not remember it
+        """
+        if kind is None:
+            return self.refusal(own, request, guest_nodes)
+        try:
+            return self._refusals[kind, own]
+        except KeyError:
+            found = self._refusals[kind, own] = self.refusal(
+                own, request, guest_nodes)
+            return found
 
     def refusal_on(self, own: frozenset[str], request: request_mod.Request,
                    guest_nodes: frozenset[int], sockets: region.Sockets,

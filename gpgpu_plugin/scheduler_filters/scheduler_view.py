@@ -20,6 +20,7 @@ after the other, each with some decision.
 from __future__ import annotations
 
 import collections
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.scheduler_filters import pending
@@ -40,6 +42,9 @@ LOG = logging.getLogger(__name__)
 READ_AGAIN = 10.0
 """Seconds after which a decision reads another page of hosts again: 10,000
 hosts are read again in four minutes."""
+
+MOST_KINDS = 1000
+"""Different requests whose outcome is remembered for each host."""
 
 
 class SchedulerView:
@@ -61,8 +66,23 @@ class SchedulerView:
             collections.Counter())
         self.pending = pending.PendingChoices()
         self.changed: set[str] = set()
+        self._kinds: dict[tuple[request_mod.Request, int | None], int] = {}
+        self._numbers = itertools.count()
         # In how many offers of hosts there is each resource class.
         self._classes: collections.Counter[str] = collections.Counter()
+
+    def kind(self, request: request_mod.Request,
+             guest_nodes: int | None) -> int | None:
+        """Return a number for a request and the guest's NUMA nodes.
+
+        :returns: None: there were too many different ones to remember more
+        """
+        number = self._kinds.get((request, guest_nodes))
+        if number is None and len(self._kinds) < MOST_KINDS:
+            # Of two threads with the same request one gets the other's.
+            number = self._kinds.setdefault(
+                (request, guest_nodes), next(self._numbers))
+        return number
 
     def has_class(self, resource_class: str) -> bool:
         """Return whether some group has a resource class."""

@@ -12,6 +12,7 @@
 """Tests of SchedulerHost: one host, as a decision asks it."""
 
 import dataclasses
+from unittest import mock
 
 from oslotest import base
 
@@ -68,6 +69,30 @@ class SchedulerHostTest(base.BaseTestCase):
             self.assertIsNotNone(self.reason(host, ['h1-b'], 1))
             self.assertIsNotNone(self.reason(host, ['h1-rp'], 1, OTHER))
             self.assertIsNone(self.reason(host, ['h1-b', 'h1-rp'], 4))
+
+    def test_known_refusal_is_worked_out_once_for_each_kind(self):
+        host = two_groups()
+        both = host.own(['h1-rp', 'h1-b'])
+        with mock.patch.object(
+                scheduler_host.feasibility, 'refusal',
+                side_effect=scheduler_host.feasibility.refusal) as worked_out:
+            for own, count, kind, expected in (
+                    (both, 4, 0, 1), (both, 4, 0, 1), (both, 5, 1, 2),
+                    (host.own(['h1-b']), 4, 0, 3), (both, 5, 1, 3),
+                    (both, 5, None, 4), (both, 5, None, 5)):
+                refusal = host.known_refusal(own, demand(count), None, kind)
+                self.assertEqual(
+                    host.refusal(own, demand(count)), refusal)
+                worked_out.call_count -= 1
+                self.assertEqual(expected, worked_out.call_count)
+
+    def test_candidates_of_the_only_group(self):
+        host = scheduler_host.SchedulerHost(make.groups('h1'))
+        ours, other = ({'allocations': {name: {}, 'x': {}}}
+                       for name in ('h1-rp', 'other'))
+        self.assertTrue(host.offers_all([ours, ours]))
+        self.assertFalse(host.offers_all([ours, other]))
+        self.assertFalse(two_groups().offers_all([ours]))
 
     def test_topology_is_decided(self):
         host = scheduler_host.SchedulerHost(make.groups('h1', free=0b0101))

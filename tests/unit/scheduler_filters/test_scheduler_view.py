@@ -15,9 +15,11 @@ import datetime
 import threading
 import time
 
+import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
@@ -91,6 +93,33 @@ class SchedulerViewTest(base.BaseTestCase):
                 (4, 6.0, True), (4, 4.0, False), (6, 6.0, False)):
             self.assertEqual(expected, known.is_restored([make.groups(
                 'h1', generation=generation, changed_at=changed_at)]))
+
+
+    def test_equal_requests_have_one_number(self):
+        def kind(count, guest_nodes=None):
+            return self.view.kind(request.Request(demands=(request.Demand(
+                resource_class=make.RC, count=count),)), guest_nodes)
+        self.assertEqual(kind(1), kind(1))
+        self.assertEqual(4, len({
+            kind(1), kind(2), kind(1, 1), kind(1, 2)}))
+        self.useFixture(fixtures.MonkeyPatch(
+            f'{scheduler_view.__name__}.MOST_KINDS', 5))
+        self.assertIsNotNone(kind(3))
+        self.assertIsNone(kind(4))
+        self.assertIsNotNone(kind(3))
+
+    def test_offers_are_those_of_all_hosts(self):
+        [offer] = self.view.offers
+        self.assertEqual((make.RC, 'A', 1), offer)
+        for generation, hosts in ((2, 1), (3, 0)):
+            self.view.update([make.groups(
+                f'h{generation - 1}', deleted=True, generation=generation)])
+            self.assertEqual(hosts, self.view.offers.total())
+        self.assertEqual({}, self.view.offers)
+
+    def test_last_view_is_known_without_a_call(self):
+        cache = scheduler_view.SchedulerViewCache(make.FakeAPI())
+        self.assertEqual({}, cache.last.hosts)
 
 
 class SchedulerViewCacheTest(base.BaseTestCase):
