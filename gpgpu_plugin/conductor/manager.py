@@ -45,6 +45,7 @@ from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import refusals
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import sessions
@@ -96,6 +97,7 @@ class ConductorManager(conductor_contract.Conductor):
     :param wake: has what a call left to do for a variant done at once
     :param observer: called with the end of each cleaning
     :param refused: records what is refused; default one of its own
+    :param requests: counts what schedulers are asked for; as ``refused``
     """
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
@@ -104,6 +106,7 @@ class ConductorManager(conductor_contract.Conductor):
                  compute_api: compute_api.ComputeAPI,
                  wake: Callable[[], None] = lambda: None,
                  refused: refusal_events.RefusalEvents | None = None,
+                 requests: request_mix.Requests | None = None,
                  observer: Callable[[cleaning.Ended], None] = (
                      lambda ended: None)) -> None:
         self._conf = conf
@@ -116,6 +119,7 @@ class ConductorManager(conductor_contract.Conductor):
         self._feed = scheduler_feed.SchedulerFeed(db)
         self._refusals = refusals.Refusals()
         self._refused = refused or refusal_events.RefusalEvents(db)
+        self._requests = requests or request_mix.Requests(db)
 
     def _by_host(self, ctxt: _Context, host: str) -> api.Database:
         return self._db.by(authors.of_host(ctxt, host))
@@ -284,11 +288,15 @@ class ConductorManager(conductor_contract.Conductor):
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
+        requests: Sequence[scheduling_obj.CountedRequests], mix: int,
     ) -> scheduling_obj.Changes:
+        changes = self._feed.changes_since(since, known, marker)
+        recorded = self._refused.filtered(
+            authors.of_scheduler(ctxt), refusals)
+        if recorded:
+            self._requests.add(requests)
         return dataclasses.replace(
-            self._feed.changes_since(since, known, marker),
-            recorded=self._refused.filtered(
-                authors.of_scheduler(ctxt), refusals))
+            changes, recorded=recorded, mix=self._requests.newer(mix))
 
     # -- operators ----------------------------------------------------------
 

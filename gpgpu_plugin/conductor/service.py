@@ -30,6 +30,7 @@ from gpgpu_plugin.conductor import no_candidate
 from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import periodic
 from gpgpu_plugin.conductor import refusal_events
+from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import variant_worker
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
@@ -90,9 +91,13 @@ class ConductorService:
         self._counts = periodic.Periodic(
             'gpgpu-refusals', refusal_events.INTERVAL,
             self._refused.run_once)
+        self._requests = request_mix.Requests(self.database)
+        self._mix = periodic.Periodic(
+            'gpgpu-requests', request_mix.INTERVAL, self._requests.run_once)
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
-                         self._refused, self._monitoring.counters.cleaned),
+                         self._refused, self._requests,
+                         self._monitoring.counters.cleaned),
                      ping.PingEndpoint(conf, self._transport)]
         verifier = guard.Verifier(
             key_files.masters(conf), caller_keys.CallerKeys(self.database),
@@ -148,6 +153,7 @@ class ConductorService:
         self._leases.start()
         self._variants.start()
         self._counts.start()
+        self._mix.start()
         if self._notifier is not None:
             self._notifier.start()
         self._no_candidate.start()
@@ -166,6 +172,7 @@ class ConductorService:
         for server in self._servers:
             server.wait()
         self._counts.stop()
+        self._mix.stop()
         self._refused.run_once()
         if self._notifier is not None:
             self._notifier.stop()

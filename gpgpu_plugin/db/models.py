@@ -39,10 +39,12 @@ from gpgpu_plugin.db import column
 from gpgpu_plugin.db import history_tables
 from gpgpu_plugin.db import ledger_tables
 from gpgpu_plugin.db import notification_tables
+from gpgpu_plugin.db import request_tables
 
 Base = column.Base
 Cleaning = ledger_tables.Cleaning
 CleaningChain = ledger_tables.CleaningChain
+RequestKind = request_tables.RequestKind
 CallerKey = caller_key_tables.CallerKey
 ExecutedCall = caller_key_tables.ExecutedCall
 HostAnswer = caller_key_tables.HostAnswer

@@ -93,6 +93,40 @@ class HostMasks:
     instances: tuple[str, ...] = ()
 
 
+class RequestKind(typing.NamedTuple):
+    """What many requests have in common. It is a list on the wire.
+
+    :ivar resource_class: of its GPUs or vGPUs, of which there are ``units``;
+        empty: it has none
+    """
+
+    vcpus: int
+    memory_mib: int
+    resource_class: str = ''
+    units: int = 0
+
+
+class CountedRequests(typing.NamedTuple):
+    """Requests of one kind. It is a list on the wire.
+
+    :ivar number: how many; in a mix the older ones count less
+    """
+
+    kind: RequestKind
+    number: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestMix:
+    """Requests of the cloud, the most frequent first.
+
+    :ivar version: rises when enough requests arrived since
+    """
+
+    version: int
+    requests: tuple[CountedRequests, ...]
+
+
 def short_id(instance_uuid: str) -> str:
     """Return the part of a UUID that tells the instances of a host apart."""
     return instance_uuid[:8]
@@ -108,7 +142,9 @@ class Changes:
     :ivar packed: see ``unpack``
     :ivar marker: to be sent for the next page; None: this is the last one
     :ivar anew: the pages will have all hosts; the caller drops what it knows
-    :ivar recorded: the conductor has the refusals that came with the call
+    :ivar recorded: the conductor has the refusals that came with the call,
+        and the requests
+    :ivar mix: None: no newer version than the caller's
     """
 
     since: float
@@ -116,6 +152,7 @@ class Changes:
     marker: int | None = None
     anew: bool = False
     recorded: bool = False
+    mix: RequestMix | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

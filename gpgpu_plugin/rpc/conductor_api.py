@@ -290,9 +290,12 @@ class ConductorAPI(_Conductor):
         self, ctxt: _Context, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal] = (),
+        requests: Sequence[scheduling_obj.CountedRequests] = (),
+        mix: int = 0,
     ) -> scheduling_obj.Changes:
         return self._call(_Conductor.changes_since, ctxt, since=since,
-                          known=known, marker=marker, refusals=refusals)
+                          known=known, marker=marker, refusals=refusals,
+                          requests=requests, mix=mix)
 
     # -- operators ----------------------------------------------------------
 

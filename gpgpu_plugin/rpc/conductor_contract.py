@@ -286,6 +286,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
+        requests: Sequence[scheduling_obj.CountedRequests], mix: int,
     ) -> scheduling_obj.Changes:
         """Return one page of the hosts that changed.
 
@@ -298,6 +299,8 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
             with the same ``since``
         :param refusals: of decisions of filters, to be recorded; they must be
             sent again if the answer does not say ``recorded``
+        :param requests: that arrived at the scheduler; the same holds
+        :param mix: version of the mix of requests that the caller has; 0: none
         """
 
     # -- operators ----------------------------------------------------------

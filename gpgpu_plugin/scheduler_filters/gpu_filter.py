@@ -99,6 +99,7 @@ class GpuFilter(filters.BaseHostFilter):
             return self._refuse_all(spec_obj, hosts, request_mod.Refusal(
                 reason=request_mod.Reason.EXTRA_SPEC_INVALID,
                 detail=str(exc)))
+        self._source.count(spec_obj, request)
         if not request:
             decision.remember(spec_obj, decision.Decision(
                 request=request, view=self._source.last()))

@@ -33,6 +33,7 @@ from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.scheduler_filters import requests
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
 CONF = nova.conf.CONF
@@ -106,6 +107,16 @@ class ViewSource:
         except exception.ConductorUnavailable as exc:
             # Without a key nothing is ever sent.
             LOG.debug('Cannot record what a filter refused: %s', exc)
+
+    def count(self, spec_obj: nova_types.RequestSpec,
+              request: request_mod.Request) -> None:
+        """Count a request for the mix of the cloud, once for an instance."""
+        try:
+            self._connected().requests.add(
+                spec_obj.instance_uuid, requests.kind(spec_obj, request))
+        except exception.ConductorUnavailable as exc:
+            # Without a key nothing is ever sent.
+            LOG.debug('Cannot count a request: %s', exc)
 
     def fill(self, wait: Callable[[float], object] = time.sleep) -> None:
         """Read the view, and try again until a conductor answers.

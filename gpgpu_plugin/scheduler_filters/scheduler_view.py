@@ -35,6 +35,7 @@ from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.scheduler_filters import pending
 from gpgpu_plugin.scheduler_filters import refused
+from gpgpu_plugin.scheduler_filters import requests
 from gpgpu_plugin.scheduler_filters import scheduler_host
 
 LOG = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class SchedulerView:
     :ivar hosts: by node UUID, which is the UUID of Nova's compute node
     :ivar offers: in how many hosts there is each
     :ivar pending: choices that the conductor has not told of
+    :ivar mix: requests of the cloud; None: too few are known
     :ivar changed: hosts that changed; emptied by the one who weighs hosts
     """
 
@@ -66,6 +68,7 @@ class SchedulerView:
             collections.Counter())
         self.pending = pending.PendingChoices()
         self.changed: set[str] = set()
+        self.mix: scheduling_obj.RequestMix | None = None
         self._kinds: dict[tuple[request_mod.Request, int | None], int] = {}
         self._numbers = itertools.count()
         # In how many offers of hosts there is each resource class.
@@ -142,6 +145,7 @@ class SchedulerViewCache:
     """Cache of the newest view. Thread-safe.
 
     :ivar refused: what is sent with the next call
+    :ivar requests: the same
 
     The view is read in pages. Pages that were read stay if a call fails, and
     the next call goes on from there.
@@ -152,6 +156,7 @@ class SchedulerViewCache:
         self._api = api
         self._clock = clock
         self.refused = refused.Refused()
+        self.requests = requests.Requests()
         self._lock = threading.Lock()
         self._failed_at = float('-inf')
         self._error: exception.ConductorUnavailable | None = None
@@ -232,13 +237,15 @@ class SchedulerViewCache:
                 complete = self._fetch()
 
     def _call(self) -> scheduling_obj.Changes:
-        sent = self.refused.oldest()
+        sent, counted = self.refused.oldest(), self.requests.counted()
+        mix = self._view.mix
         changes = self._api.changes_since(
             gpgpu_context.current(), self._since,
             tuple(self._recent.values()) if self._since else (),
-            self._marker, sent)
+            self._marker, sent, counted, 0 if mix is None else mix.version)
         if changes.recorded:
             self.refused.recorded(sent)
+            self.requests.recorded(counted)
         return changes
 
     def _fetch(self) -> bool:
@@ -250,10 +257,13 @@ class SchedulerViewCache:
         changes = self._call()
         hosts = scheduling_obj.unpack(changes.packed)
         if changes.anew:
+            # A database that was set up anew has another mix.
             self._forget()
         elif self._view.is_restored(hosts):
             self._forget()
             return False
+        if changes.mix is not None:
+            self._view.mix = changes.mix
         if hosts:
             self._view.update(hosts)
             self._recent |= {host.version.id: host.version for host in hosts}

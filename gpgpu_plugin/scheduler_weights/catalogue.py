@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.weighing import host as weighing_host
 from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import scheduler_host
 
 _NUMBERS = (1, 2, 4, 8)
@@ -68,6 +69,20 @@ class Catalogue:
             1000 * vcpus, memory_mib, 1,
             max(1, min(whole, demand.count * whole // most)), variants)
 
+    def mix(self, counted: Iterable[scheduling_obj.CountedRequests],
+            ) -> mix_mod.Mix:
+        """Return the mix of counted requests; of none the unknown mix."""
+        counts: dict[weighing_host.Request, float] = {}
+        for (vcpus, memory_mib, resource_class, units), number in counted:
+            # A class that no host offers may be another service's.
+            request = self.request(vcpus, memory_mib, request_mod.Demand(
+                resource_class=resource_class, count=units)
+                if resource_class in self._variants else None)
+            counts[request] = counts.get(request, 0.0) + number
+        if not any(request.gpus for request in counts):
+            return self.unknown_mix()
+        return mix_mod.Mix.count(counts)
+
     def unknown_mix(self) -> mix_mod.Mix:
         """Return the mix that is assumed until requests arrived.
 
@@ -78,8 +93,3 @@ class Catalogue:
                 resource_class=name, count=count)): 1.0
             for name in sorted(self._variants) for count in _NUMBERS
             if self.most(name) == 1})
-
-
-def main_demand(request: request_mod.Request) -> request_mod.Demand:
-    """Return the demand by which a request is weighed: the largest one."""
-    return max(request.demands, key=lambda demand: demand.count)

@@ -27,6 +27,7 @@ from gpgpu_plugin.domain.weighing import policies
 from gpgpu_plugin.domain.weighing import policy as policy_mod
 from gpgpu_plugin.domain.weighing import vgpus
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.scheduler_filters import requests
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import catalogue as catalogue_mod
 from gpgpu_plugin.scheduler_weights import weighed_host
@@ -79,7 +80,9 @@ class Ranking:
             raise ValueError(f'unknown policy {self._name}')
         self._policy = made
         self._catalogue = catalogue_mod.Catalogue(list(self.view.offers))
-        self._policy.start(self._catalogue.unknown_mix(), ())
+        self._mix = self.view.mix
+        self._policy.start(self._catalogue.mix(
+            () if self._mix is None else self._mix.requests), ())
         self._lost: dict[tuple[int, ...], int] = {(): 0}
         self._kinds: dict[Kind, int] = {}
         self._choices: dict[tuple[weighing_host.Host, weighing_host.Request],
@@ -102,6 +105,7 @@ class Ranking:
         """Take what changed since the last decision."""
         self.view.pending.expire()
         if (self.view.offers.keys() != self._catalogue.offers
+                or self.view.mix is not self._mix
                 or len(self._kinds) > _MOST_KINDS):
             self._start()
         changed, self.view.changed = self.view.changed, set()
@@ -159,8 +163,8 @@ class Ranking:
                   ) -> weighed_host.Score:
         """Return the score of a host, and remember it."""
         request, *_ = kind
-        groups = found.groups(catalogue_mod.main_demand(
-            request).resource_class)
+        groups = found.groups(
+            requests.main_demand(request).resource_class)
         if len(groups) > 1:
             # The candidate that Nova takes says which one it is.
             own = found.known.own(
@@ -181,7 +185,7 @@ class Ranking:
         if not groups or (found.pending and found.expected.refusal(
                 found.expected.providers, request, guest_nodes)):
             return _UNFIT
-        demand = catalogue_mod.main_demand(request)
+        demand = requests.main_demand(request)
         most = self._catalogue.most(demand.resource_class)
         if most > 1:
             return weighed_host.Score(vgpus.gain(

@@ -15,8 +15,12 @@ from __future__ import annotations
 
 import typing
 
+import sqlalchemy as sa
+
 from tests.fixtures import cloud
 
+_KINDS = sa.text(
+    'SELECT resource_class, units, arrivals FROM request_kinds')
 WEIGHERS = ['nova.scheduler.weights.all_weighers',
             'gpgpu_plugin.scheduler_weights.all_weighers']
 
@@ -87,6 +91,22 @@ class PackTest(WeigherTest):
             *[self.post_server(flavor) for _ in range(8)])
         self.assertEqual(1, len(set(found)), found)
         self.assertEqual([], self.denials())
+
+    def test_requests_of_all_servers_are_counted_once(self) -> None:
+        plain, gpu = self.flavor_of({}), self.flavor(H100=2)
+        self.hosts_of(*[self.post_server(flavor) for flavor in (
+            plain, plain, gpu, gpu)])
+        # More than any host has: Placement knows, so that no filter runs.
+        self.boot(self.flavor(H100=9), 'ERROR')
+        self.hosts_of(self.post_server(gpu))
+
+        def counts() -> dict[tuple[str, int], int]:
+            with self.conductor.database.engine.connect() as connection:
+                return {(resource_class, units): arrivals
+                        for resource_class, units, arrivals
+                        in connection.execute(_KINDS)}
+        expected = {('', 0): 2, ('CUSTOM_GPU_H100', 2): 3}
+        self.wait_for(lambda: counts() == expected, f'{expected} counted')
 
     def test_node_that_a_pending_server_takes_is_not_chosen(self) -> None:
         three, two = (self.flavor_of({

@@ -110,7 +110,7 @@ class LateCommit(base.ConductorTestCase):
         self.report_second_host()
         self.feed = scheduler_feed.SchedulerFeed(self.db)
         api = mock.Mock()
-        api.changes_since = lambda _, since, known, marker, *_refusals: (
+        api.changes_since = lambda _, since, known, marker, *_more: (
             self.feed.changes_since(since, known, marker))
         self.cache = scheduler_view.SchedulerViewCache(api)
 

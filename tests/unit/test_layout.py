@@ -75,6 +75,9 @@ ELSEWHERE = {
     'db/migrations/versions/v0025_withdrawn_devices.py': _MIGRATION,
     'db/migrations/versions/v0026_replaced_devices.py': _MIGRATION,
     'db/migrations/versions/v0027_disabled_services.py': _MIGRATION,
+    'db/migrations/versions/v0029_kinds_of_requests.py': _MIGRATION,
+    'db/request_tables.py': 'db/test_models.py and db/test_request_kind.py '
+                            'use it',
     'doctor/view.py': 'values, which the other tests of doctor make',
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '

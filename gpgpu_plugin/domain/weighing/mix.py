@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import math
 import random
 from collections.abc import Mapping
 
@@ -66,6 +67,23 @@ class Mix:
         """Units of GPUs that a request needs on average."""
         return sum(share * request.total_units
                    for request, share in self.shares.items())
+
+
+_FIRST = 50
+_FEW = 10_000
+_STEP = 1000
+
+
+def version(arrivals: int) -> int:
+    """Return the version of a mix of which so many requests are known.
+
+    It rises with every tenth more requests, later with every thousand, since
+    a policy begins anew with each version. 0: too few to know a mix.
+    """
+    if arrivals < _FIRST:
+        return 0
+    steps = int(math.log(min(arrivals, _FEW) / _FIRST) / math.log(1.1))
+    return 1 + steps + max(0, arrivals - _FEW) // _STEP
 
 
 def _key(request: host_mod.Request) -> tuple[object, ...]:

@@ -337,7 +337,7 @@ class LateCommitTest(testcase.BaseTestCase):
         table = Table()
         feed = scheduler_feed.SchedulerFeed(mock.MagicMock())
         api = mock.Mock()
-        api.changes_since = lambda _, since, known, marker, *_refusals: (
+        api.changes_since = lambda _, since, known, marker, *_more: (
             feed.changes_since(since, known, marker))
         cache = scheduler_view.SchedulerViewCache(api)
         with mock.patch.multiple(

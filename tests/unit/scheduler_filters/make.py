@@ -77,7 +77,7 @@ class FakeAPI:
 
     :ivar asked: ``since`` and marker of each call
     :ivar known: versions that the last call named
-    :ivar refusals: those of all calls
+    :ivar refusals: those of all calls, as are ``requests`` and ``mixes``
     """
 
     def __init__(self, *changes):
@@ -85,8 +85,13 @@ class FakeAPI:
         self.asked = []
         self.known = ()
         self.refusals = []
+        self.requests = []
+        self.mixes = []
 
-    def changes_since(self, context, since, known, marker, refusals=()):
+    def changes_since(self, context, since, known, marker, refusals=(),
+                      requests=(), mix=0):
+        self.requests.append(requests)
+        self.mixes.append(mix)
         self.asked.append((since, marker))
         self.known = known
         self.refusals.append(refusals)

@@ -43,7 +43,7 @@ class GpuFilterTest(base.BaseTestCase):
         return objects.RequestSpec(
             instance_uuid='11111111-1111-1111-1111-111111111111',
             project_id='p1',
-            flavor=objects.Flavor(extra_specs={
+            flavor=objects.Flavor(vcpus=1, memory_mb=64, extra_specs={
                 key.replace('__', ':'): value
                 for key, value in specs.items()}), scheduler_hints=hints,
             image=None, numa_topology=None)
@@ -86,6 +86,23 @@ class GpuFilterTest(base.BaseTestCase):
         list(gpu_filter.GpuFilter(cache).filter_all(
             [host('h1')], self.spec(resources__CUSTOM_GPU_A='1')))
         self.assertEqual((), cache.refused.oldest())
+
+    def test_requests_are_counted_once_for_each_instance(self):
+        cache = scheduler_view.SchedulerViewCache(FakeAPI(
+            *[make.changes(groups('h1'))] * 3))
+        subject = gpu_filter.GpuFilter(cache)
+        # The same instance again, as for an alternate, and one that no host
+        # has enough GPUs for.
+        for spec, number in (
+                (self.spec(resources__CUSTOM_GPU_A='2'), 1),
+                (self.spec(resources__CUSTOM_GPU_A='2'), 1),
+                (self.spec(resources__CUSTOM_GPU_A='8'), 2),
+                (self.spec(), 3), (self.spec(rebuild=True), 4)):
+            spec.instance_uuid = spec.instance_uuid.replace('1', str(number))
+            list(subject.filter_all([host('h1')], spec))
+        self.assertEqual({
+            (1, 64, 'CUSTOM_GPU_A', 2): 1, (1, 64, 'CUSTOM_GPU_A', 8): 1,
+            (1, 64, '', 0): 1}, dict(cache.requests.counted()))
 
     def test_refusal_without_a_conductor_is_recorded_later(self):
         cache = scheduler_view.SchedulerViewCache(FakeAPI(

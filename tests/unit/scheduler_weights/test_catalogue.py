@@ -15,6 +15,7 @@ from oslotest import base
 
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.weighing import host
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_host
 from gpgpu_plugin.scheduler_weights import catalogue
 
@@ -59,12 +60,25 @@ class CatalogueTest(base.BaseTestCase):
             offer('Q', most=4), offer('Q', 'B', most=8)])
         self.assertEqual(8, found.most('Q'))
 
+    def test_mix_of_counted_requests(self):
+        found = catalogue.Catalogue([offer('A'), offer('B', 'B')])
+        shares = found.mix([
+            scheduling.CountedRequests(scheduling.RequestKind(*kind), number)
+            for number, kind in (
+                (6, (8, 1, 'A', 2)), (2, (1, 1)), (2, (1, 1, 'FPGA', 1)))
+        ]).shares
+        self.assertEqual({
+            host.Request(8000, 1, 2, host.WHOLE, frozenset('A')): 0.6,
+            host.Request(1000, 1, 0, 0, frozenset()): 0.4}, shares)
+
+    def test_mix_without_gpus_is_unknown(self):
+        found = catalogue.Catalogue([offer('A')])
+        plain = scheduling.CountedRequests(scheduling.RequestKind(1, 1), 9.0)
+        for counted in ((), (plain,)):
+            self.assertEqual(found.unknown_mix(), found.mix(counted))
+
     def test_unknown_mix_has_equal_shares_of_whole_gpus(self):
         shares = catalogue.Catalogue([
             offer('A'), offer('Q', most=4)]).unknown_mix().shares
         self.assertEqual({1: 0.25, 2: 0.25, 4: 0.25, 8: 0.25}, {
             asked.gpus: share for asked, share in shares.items()})
-
-    def test_largest_demand_is_weighed(self):
-        self.assertEqual('B', catalogue.main_demand(request.Request(
-            demands=(demand('A', 1), demand('B', 2)))).resource_class)

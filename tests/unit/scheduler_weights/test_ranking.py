@@ -17,6 +17,7 @@ from oslotest import base
 
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_host
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import ranking
@@ -115,6 +116,29 @@ class RankingTest(base.BaseTestCase):
             resource_class='PGPU', variant='B', most=1)] += 1
         self.scores(hosts=[make.host('h0')])
         self.assertEqual(before, self.ranking._policy._scarcity._units)
+
+    def test_new_mix_is_used_and_forgets_no_host(self):
+        self.scores()
+        before = self.ranking._policy._scarcity._units
+        # Nobody asks for more than two GPUs: what is left for one is worth
+        # more than what is left for eight.
+        self.view.mix = scheduling.RequestMix(version=1, requests=(
+            scheduling.CountedRequests(scheduling.RequestKind(
+                48, 1024, make.RC, 2), 1.0),))
+        self.assertEqual(1, self.worked_out(hosts=[make.host('h0')]))
+        self.assertEqual(before, self.ranking._policy._scarcity._units)
+        self.assertEqual([2], [
+            slot.gpus for slot in self.ranking._policy._scarcity.classes])
+        self.assertEqual(0, self.worked_out(hosts=[make.host('h0')]))
+
+    def test_vcpus_that_the_mix_needs_make_gpus_worth_something(self):
+        self.view.mix = scheduling.RequestMix(version=1, requests=(
+            scheduling.CountedRequests(scheduling.RequestKind(
+                12, 1024, make.RC, 1), 1.0),))
+        # No such request finds vCPUs on h1, where all GPUs are left over.
+        full = make.host('h1', vcpus_used=90)
+        first, second = self.scores(hosts=[make.host('h0'), full])
+        self.assertLess(first, second)
 
     def test_slots_are_the_same_after_any_history(self):
         self.scores()

@@ -59,3 +59,20 @@ class MixTest(base.BaseTestCase):
     def test_empty_mix_has_no_sequences(self) -> None:
         self.assertEqual([], mix_mod.Mix.count({}).draw(
             sequences=2, length=5))
+
+
+class VersionTest(base.BaseTestCase):
+
+    def test_few_requests_have_no_version(self) -> None:
+        self.assertEqual([0, 0, 1], list(map(mix_mod.version, (0, 49, 50))))
+
+    def test_version_never_falls_and_rises_by_steps(self) -> None:
+        versions = [mix_mod.version(number) for number in range(50, 15_000)]
+        self.assertEqual(sorted(versions), versions)
+        self.assertEqual(
+            set(range(1, versions[-1] + 1)), set(versions))
+
+    def test_each_thousand_of_many_requests_is_a_version(self) -> None:
+        first = mix_mod.version(10_000)
+        self.assertEqual([first, first + 1, first + 9], [
+            mix_mod.version(number) for number in (10_999, 11_000, 19_000)])

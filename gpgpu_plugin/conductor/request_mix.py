@@ -1,0 +1,124 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The cloud's mix of requests, as all schedulers count it.
+
+A thread adds what schedulers sent to the database, so that neither they nor
+their requests wait for it. What is not stored yet, for a few seconds or while
+the database does not answer, is lost if the conductor dies: a mix of thousands
+of requests does not miss them.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import request_kind
+from gpgpu_plugin.domain.weighing import mix
+from gpgpu_plugin.objects import scheduling
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL = 5
+"""Seconds between two transactions."""
+
+_KINDS = 200
+"""Kinds of requests that a mix has, and that wait at most."""
+
+_MOST = 1_000_000
+"""Requests of one kind in one call; more are not counted."""
+
+_READ_AGAIN = 60.0
+"""Seconds after which requests that other conductors counted are read."""
+
+
+class Requests:
+    """Requests that wait for the database, and the mix. Thread-safe.
+
+    :param clock: seconds since the epoch
+    """
+
+    def __init__(self, db: api.Database,
+                 clock: Callable[[], float] = time.time) -> None:
+        self._db = db
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: dict[scheduling.RequestKind, float] = {}
+        self._read_at = float('-inf')
+        self._mix: scheduling.RequestMix | None = None
+
+    def add(self, counted: Iterable[scheduling.CountedRequests]) -> None:
+        """Have requests counted."""
+        with self._lock:
+            for kind, number in counted:
+                if not 0 < number <= _MOST:
+                    continue
+                if kind in self._waiting or len(self._waiting) < _KINDS:
+                    self._waiting[kind] = self._waiting.get(kind, 0) + number
+
+    def newer(self, version: int) -> scheduling.RequestMix | None:
+        """Return the mix if it has a higher version."""
+        found = self._mix
+        return found if found is not None and found.version > version else None
+
+    def run_once(self) -> None:
+        """Store what waits, and read the mix; never raises."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        counted = list(map(
+            scheduling.CountedRequests, waiting, waiting.values()))
+        if not counted and self._clock() - self._read_at < _READ_AGAIN:
+            return
+        try:
+            arrivals, requests = self._db.write(
+                functools.partial(_exchange, counted, self._clock()))
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('Cannot count requests, trying again in %(seconds)s '
+                        's: %(reason)s',
+                        {'seconds': INTERVAL, 'reason': exc})
+            self.add(counted)
+        except Exception:
+            # The database would refuse them again.
+            LOG.exception('Cannot count requests; dropping them')
+        else:
+            self._read_at = self._clock()
+            self._use(arrivals, requests)
+
+    def _use(self, arrivals: int,
+             requests: tuple[scheduling.CountedRequests, ...]) -> None:
+        version = mix.version(arrivals)
+        if not version:
+            self._mix = None
+        elif self._mix is None or self._mix.version != version:
+            self._mix = scheduling.RequestMix(
+                version=version, requests=requests)
+
+
+def _exchange(counted: Sequence[scheduling.CountedRequests], now: float,
+              session: orm.Session,
+              ) -> tuple[int, tuple[scheduling.CountedRequests, ...]]:
+    """Add requests.
+
+    :returns: how many there were ever, and the most frequent ones
+    """
+    request_kind.add(session, counted, now)
+    return (request_kind.arrivals(session),
+            request_kind.most_frequent(session, _KINDS, now))

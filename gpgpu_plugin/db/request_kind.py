@@ -1,0 +1,77 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of ``request_kinds``: the cloud's mix of requests.
+
+A request counts half as much after HALF_LIFE. Instead of writing all rows ever
+again, what is added is multiplied by a number that doubles in this time; only
+the shares matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import scheduling
+
+HALF_LIFE = 14 * 86400.0
+"""Seconds after which a request counts half as much."""
+
+_Kind = models.RequestKind
+# 2026-01-01. A double can count for 39 years.
+_START = 1_767_225_600.0
+
+
+def add(session: orm.Session,
+        counted: Sequence[scheduling.CountedRequests], now: float) -> None:
+    """Add requests.
+
+    :param now: seconds since the epoch
+    """
+    factor = 2.0 ** ((now - _START) / HALF_LIFE)
+    # In one order for all: conductors wait for each other's rows.
+    for kind, number in sorted(counted):
+        added = {'weight': _Kind.weight + factor * number,
+                 'arrivals': _Kind.arrivals + int(number)}
+        if not session.execute(
+                sa.update(_Kind).where(*_is(kind)).values(added)
+                ).rowcount:  # type: ignore[attr-defined]
+            session.add(_Kind(
+                **kind._asdict(), weight=factor * number,
+                arrivals=int(number)))
+            session.flush()
+
+
+def _is(kind: scheduling.RequestKind) -> list[sa.ColumnElement[bool]]:
+    return [getattr(_Kind, name) == value
+            for name, value in kind._asdict().items()]
+
+
+def arrivals(session: orm.Session) -> int:
+    """Return how many requests there were."""
+    return int(session.scalar(sa.select(sa.func.sum(_Kind.arrivals))) or 0)
+
+
+def most_frequent(session: orm.Session, limit: int, now: float,
+                  ) -> tuple[scheduling.CountedRequests, ...]:
+    """Return the kinds with the most requests, as these count now."""
+    factor = 2.0 ** ((now - _START) / HALF_LIFE)
+    return tuple(
+        scheduling.CountedRequests(scheduling.RequestKind(
+            row.vcpus, row.memory_mib, row.resource_class, row.units),
+            row.weight / factor)
+        for row in session.scalars(
+            sa.select(_Kind).order_by(_Kind.weight.desc(), _Kind.id)
+            .limit(limit)))

@@ -1,0 +1,118 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the mix of requests that all schedulers are asked for."""
+
+from unittest import mock
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import request_mix
+from gpgpu_plugin.objects import scheduling
+from tests.unit.conductor import base
+
+GPU = scheduling.RequestKind(8, 1024, 'CUSTOM_GPU_A', 2)
+PLAIN = scheduling.RequestKind(1, 64)
+
+
+def counted(kind, number):
+    return scheduling.CountedRequests(kind, number)
+
+
+class RequestsTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.now = 1_800_000_000.0
+        self.requests = self.conductor()
+
+    def conductor(self):
+        return request_mix.Requests(self.db, lambda: self.now)
+
+    def store(self, *requests):
+        self.requests.add(requests)
+        self.requests.run_once()
+
+    def shares(self, requests=None):
+        found = (requests or self.requests).newer(0)
+        total = sum(number for _, number in found.requests)
+        return {kind: round(number / total, 3)
+                for kind, number in found.requests}
+
+    def test_few_requests_are_no_mix(self):
+        self.store(counted(GPU, 49))
+        self.assertIsNone(self.requests.newer(0))
+        self.store(counted(GPU, 1))
+        self.assertEqual({GPU: 1.0}, self.shares())
+
+    def test_requests_of_all_calls_add_up(self):
+        self.requests.add([counted(GPU, 30), counted(PLAIN, 10)])
+        self.store(counted(GPU, 45))
+        self.store(counted(PLAIN, 15))
+        self.assertEqual({GPU: 0.75, PLAIN: 0.25}, self.shares())
+
+    def test_requests_of_another_conductor_are_read(self):
+        other = self.conductor()
+        other.run_once()
+        self.store(counted(GPU, 60))
+        other.run_once()
+        self.assertIsNone(other.newer(0))
+        self.now += 61
+        other.run_once()
+        self.assertEqual({GPU: 1.0}, self.shares(other))
+
+    def test_two_conductors_add_to_one_kind(self):
+        other = self.conductor()
+        for requests in (self.requests, other):
+            requests.add([counted(GPU, 40)])
+            requests.run_once()
+        self.assertEqual(
+            80, round(other.newer(0).requests[0].number))
+
+    def test_request_counts_half_after_two_weeks(self):
+        self.store(counted(GPU, 100))
+        self.now += 14 * 86400
+        self.store(counted(PLAIN, 50))
+        self.assertEqual({GPU: 0.5, PLAIN: 0.5}, self.shares())
+        self.assertEqual([50.0, 50.0], [
+            round(number, 6) for _, number
+            in self.requests.newer(0).requests])
+
+    def test_version_is_newer_only_with_enough_requests(self):
+        self.store(counted(GPU, 100))
+        version = self.requests.newer(0).version
+        self.assertIsNone(self.requests.newer(version))
+        self.store(counted(PLAIN, 1))
+        self.assertIsNone(self.requests.newer(version))
+        self.store(counted(PLAIN, 20))
+        self.assertIn(PLAIN, self.shares())
+        self.assertIsNotNone(self.requests.newer(version))
+
+    def test_requests_wait_while_the_database_does_not_answer(self):
+        self.requests.add([counted(GPU, 60)])
+        with mock.patch.object(
+                self.db, 'write', side_effect=exception.DatabaseUnavailable(
+                    reason='away')):
+            self.requests.run_once()
+        self.assertIsNone(self.requests.newer(0))
+        self.requests.run_once()
+        self.assertEqual({GPU: 1.0}, self.shares())
+
+    def test_requests_that_the_database_refuses_are_dropped(self):
+        self.requests.add([counted(GPU, 60)])
+        with mock.patch.object(self.db, 'write', side_effect=ValueError):
+            self.requests.run_once()
+        self.requests.run_once()
+        self.assertIsNone(self.requests.newer(0))
+
+    def test_impossible_numbers_are_not_counted(self):
+        self.store(*(counted(GPU, number) for number in (
+            float('nan'), float('inf'), -5.0, 0.0)), counted(PLAIN, 60))
+        self.assertEqual({PLAIN: 1.0}, self.shares())

@@ -1,0 +1,116 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of requests that wait for a conductor to count them."""
+
+import types
+
+import fixtures
+from oslotest import base
+
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
+from gpgpu_plugin.scheduler_filters import requests
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from tests.unit.scheduler_filters import make
+
+KIND = scheduling.RequestKind(8, 1024, make.RC, 2)
+PLAIN = scheduling.RequestKind(1, 64)
+
+
+class RequestsTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.requests = requests.Requests()
+
+    def add(self, *kinds):
+        for kind in kinds:
+            self.requests.add(self.getUniqueString(), kind)
+
+    def test_requests_are_counted_by_kind(self):
+        self.add(KIND, PLAIN, KIND)
+        self.assertEqual(((KIND, 2), (PLAIN, 1)), self.requests.counted())
+
+    def test_instance_is_counted_once(self):
+        for _ in range(3):
+            self.requests.add('i1', KIND)
+        self.assertEqual(((KIND, 1),), self.requests.counted())
+
+    def test_oldest_instance_is_forgotten_if_there_are_many(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            f'{requests.__name__}.KNOWN', 2))
+        for instance in ('i1', 'i2', 'i2', 'i3', 'i3', 'i1'):
+            self.requests.add(instance, KIND)
+        self.assertEqual(((KIND, 4),), self.requests.counted())
+
+    def test_recorded_requests_go_and_later_ones_stay(self):
+        self.add(KIND, PLAIN)
+        sent = self.requests.counted()
+        self.add(KIND)
+        self.requests.recorded(sent)
+        self.assertEqual(((KIND, 1),), self.requests.counted())
+        self.requests.recorded(self.requests.counted())
+        self.assertEqual((), self.requests.counted())
+
+    def test_no_more_kinds_wait_than_the_limit(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            f'{requests.__name__}.KINDS', 1))
+        self.add(KIND, PLAIN, KIND)
+        self.assertEqual(((KIND, 2),), self.requests.counted())
+
+    def test_kind_is_of_the_flavor_and_the_largest_demand(self):
+        spec = types.SimpleNamespace(flavor=types.SimpleNamespace(
+            vcpus=8, memory_mb=1024))
+        demands = tuple(request.Demand(resource_class=name, count=count)
+                        for name, count in (('CUSTOM_B', 1), (make.RC, 2)))
+        self.assertEqual(KIND, requests.kind(
+            spec, request.Request(demands=demands)))
+        self.assertEqual(
+            scheduling.RequestKind(8, 1024),
+            requests.kind(spec, request.Request()))
+
+
+class CacheTest(base.BaseTestCase):
+
+    def mix(self, version):
+        return scheduling.RequestMix(version=version, requests=(
+            scheduling.CountedRequests(KIND, 1.0),))
+
+    def test_requests_are_sent_until_they_are_recorded(self):
+        api = make.FakeAPI(make.changes(), make.changes(recorded=True),
+                           make.changes())
+        cache = scheduler_view.SchedulerViewCache(api)
+        cache.requests.add('i1', KIND)
+        for _ in range(3):
+            cache.refresh()
+        self.assertEqual(
+            [((KIND, 1),), ((KIND, 1),), ()], api.requests)
+
+    def test_mix_is_kept_and_its_version_is_named(self):
+        api = make.FakeAPI(
+            make.changes(), make.changes(mix=self.mix(3)), make.changes(),
+            make.changes(mix=self.mix(4)), make.changes())
+        cache = scheduler_view.SchedulerViewCache(api)
+        versions = [getattr(cache.refresh().mix, 'version', None)
+                    for _ in range(5)]
+        self.assertEqual([None, 3, 3, 4, 4], versions)
+        self.assertEqual([0, 0, 3, 3, 4], api.mixes)
+
+    def test_mix_of_another_database_is_forgotten(self):
+        api = make.FakeAPI(
+            make.changes(mix=self.mix(9)), make.changes(anew=True),
+            make.changes())
+        cache = scheduler_view.SchedulerViewCache(api)
+        for _ in range(3):
+            view = cache.refresh()
+        self.assertIsNone(view.mix)
+        self.assertEqual([0, 9, 0], api.mixes)
