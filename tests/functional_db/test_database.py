@@ -60,6 +60,7 @@ from tests.unit.conductor import test_refusal_events
 from tests.unit.conductor import test_releases
 from tests.unit.conductor import test_repeated_reports
 from tests.unit.conductor import test_reports
+from tests.unit.conductor import test_request_mix
 from tests.unit.conductor import test_retirement
 from tests.unit.conductor import test_scheduler_feed
 from tests.unit.conductor import test_sessions
@@ -78,6 +79,7 @@ from tests.unit.db import test_device_list
 from tests.unit.db import test_gauges
 from tests.unit.db import test_ledger as rows
 from tests.unit.db import test_purge
+from tests.unit.db import test_request_kind
 from tests.unit.db import test_usage
 from tests.unit.db import test_usage_list
 
@@ -546,6 +548,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_device_list.PageTest, test_pages.PagesTest,
         test_gauges.CountTest,
         test_event.EventListTest, test_refusal_events.RowsTest,
+        test_request_mix.RequestsTest, test_request_kind.RequestKindTest,
         test_purge.PurgeTest, test_usage.UsageTest,
         test_usage.VGPUUsageTest, test_usage_list.SumTest,
         test_usage_list.ExportTest, test_usage_list.PartitionTest,
