@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import typing
-import weakref
 
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -66,16 +64,27 @@ def watch(host: nova_types.HostState) -> None:
     Nova tells neither filters nor weighers. It calls consume_from_request of
     the one HostState that it chose and has an allocation for.
     """
-    # Not the host itself: it would never be freed without the collector.
-    host.consume_from_request = functools.partial(  # type: ignore[method-assign]
-        _consume, weakref.ref(host))
+    # An attribute would be one more object for each host of each decision.
+    kind = type(host)
+    if not issubclass(kind, _Watched):
+        host.__class__ = _watched(kind)
 
 
-def _consume(reference: weakref.ref[nova_types.HostState],
-             spec_obj: nova_types.RequestSpec) -> None:
-    host = typing.cast(nova_types.HostState, reference())
-    type(host).consume_from_request(host, spec_obj)
-    decision = of(spec_obj)
-    if decision is not None and decision.view is not None:
-        decision.view.pending.add(
-            host.uuid, spec_obj.instance_uuid, decision.request)
+class _Watched:
+    """Mixin of a HostState that notes that it was chosen."""
+
+    uuid: str
+
+    def consume_from_request(self, spec_obj: nova_types.RequestSpec) -> None:
+        """Do what Nova does, and note the choice."""
+        super().consume_from_request(spec_obj)  # type: ignore[misc]
+        decision = of(spec_obj)
+        if decision is not None and decision.view is not None:
+            decision.view.pending.add(
+                self.uuid, spec_obj.instance_uuid, decision.request)
+
+
+@functools.cache
+def _watched(kind: type) -> type:
+    """Return the class of hosts of a class of Nova that are watched."""
+    return type(kind.__name__, (_Watched, kind), {})

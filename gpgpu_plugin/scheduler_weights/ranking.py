@@ -38,10 +38,15 @@ Nova's weighers with multipliers of 1.0 can together."""
 
 _NONE: tuple[()] = ()
 _UNFIT = weighed_host.Score(policy_mod.UNFIT, 0)
+_LATER = weighed_host.Score(-1e9, 0)
+"""Score of a host for which a decision had no time: the last choice."""
 _TIE = 1e-4
 _DIGITS = 6
 _MOST_KINDS = 1000
 _MOST_CHOICES = 200_000
+NEW = 2000
+"""States that one decision works out, in about a tenth of a second. Other
+hosts whose state is new are the last choice until the next decision."""
 
 Kind = tuple[request_mod.Request, int, int, int | None]
 
@@ -95,6 +100,7 @@ class Ranking:
                ) -> list[float]:
         """Return how good each host is for a request; more is better."""
         self._refresh()
+        self._left = NEW
         number = self._kinds.setdefault(kind, len(self._kinds))
         found = [self._score(host, kind, number) for host in hosts]
         prices = [self._policy.price(lost) if lost else 0.0
@@ -159,8 +165,8 @@ class Ranking:
         return renewed
 
     def _work_out(self, found: weighed_host.WeighedHost,
-                  host: nova_types.HostState, kind: Kind, number: int,
-                  ) -> weighed_host.Score:
+                  host: nova_types.HostState, kind: Kind,
+                  number: weighed_host.Key) -> weighed_host.Score:
         """Return the score of a host, and remember it."""
         request, *_ = kind
         groups = found.groups(
@@ -171,11 +177,12 @@ class Ranking:
                 host.allocation_candidates[0]['allocations'])
             groups = [group for group in groups
                       if group.provider_uuid in own]
-            key = number, ','.join(sorted(own))
-            if key not in found.scores:
-                found.scores[key] = self._choose(found, groups, kind)
-            return found.scores[key]
-        score = found.scores[number] = self._choose(found, groups, kind)
+            number = (number, ','.join(sorted(own)))
+            if number in found.scores:
+                return found.scores[number]
+        score = self._choose(found, groups, kind)
+        if score is not _LATER:
+            found.scores[number] = score
         return score
 
     def _choose(self, found: weighed_host.WeighedHost,
@@ -206,6 +213,9 @@ class Ranking:
             memory_mib=max(state.memory_mib, request.memory_mib))
         score = self._choices.get((state, request))
         if score is None:
+            if not self._left:
+                return _LATER
+            self._left -= 1
             if len(self._choices) >= _MOST_CHOICES:
                 self._choices.clear()
             score = self._choices[state, request] = self._best(

@@ -26,6 +26,10 @@ from gpgpu_plugin.scheduler_filters import scheduler_host
 States = Mapping[str, weighing_host.Host]
 """State of each group of a host, by the UUID of its provider."""
 
+Key = int | tuple[object, str]
+"""Number of a kind of request; with providers, where several groups offer its
+class."""
+
 _NO_STATES: States = {}
 
 
@@ -64,7 +68,7 @@ class WeighedHost:
         self.vcpus_used = host.vcpus_used
         self.free_ram_mb = host.free_ram_mb
         self._subtract()
-        self.scores: dict[int | tuple[int, str], Score] = {}
+        self.scores: dict[Key, Score] = {}
         self.states = _states(
             self.expected.sent, _free_milli_vcpus(host), _free_memory(host))
 

@@ -11,10 +11,8 @@
 #    under the License.
 """Tests of what the filter leaves for the weigher."""
 
-import gc
-import weakref
-
 from nova import objects
+from nova.scheduler import host_manager
 from oslotest import base
 
 from gpgpu_plugin import exception
@@ -99,14 +97,15 @@ class DecisionTest(base.BaseTestCase):
         self.assertEqual(8, host.vcpus_used)
         self.assertEqual(2, len(decision.of(asked).view.pending.of['h1']))
 
-    def test_watched_host_is_freed_at_once(self):
-        gc.disable()
-        self.addCleanup(gc.enable)
-        host = make.host('h1')
-        decision.watch(host)
-        reference = weakref.ref(host)
-        del host
-        self.assertIsNone(reference())
+    def test_host_of_nova_is_watched_and_stays_what_it_is(self):
+        host = host_manager.HostState('h1', 'h1', None)
+        for _ in range(2):
+            decision.watch(host)
+        self.assertIsInstance(host, host_manager.HostState)
+        self.assertEqual('HostState', type(host).__name__)
+        self.assertEqual(
+            'HostState', type(host).__mro__[-2].__name__)
+        self.assertEqual(4, len(type(host).__mro__))
 
     def test_request_that_travels_on_is_as_nova_made_it(self):
         asked = spec(CUSTOM_GPU_A='1')

@@ -13,6 +13,7 @@
 
 from unittest import mock
 
+import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain.allocation import request
@@ -139,6 +140,19 @@ class RankingTest(base.BaseTestCase):
         full = make.host('h1', vcpus_used=90)
         first, second = self.scores(hosts=[make.host('h0'), full])
         self.assertLess(first, second)
+
+    def test_decision_works_out_no_more_than_the_limit(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            f'{ranking.__name__}.NEW', 3))
+        # Each has a state of its own.
+        hosts = [make.host(name, vcpus_used=number)
+                 for number, name in enumerate(self.names)]
+        first = self.scores(hosts=hosts)
+        self.assertEqual(
+            [True] * 3 + [False], [score > -1e8 for score in first])
+        self.assertGreater(first[3], policy.UNFIT)
+        self.assertEqual(1, self.worked_out(hosts=hosts))
+        self.assertEqual(0, self.worked_out(hosts=hosts))
 
     def test_slots_are_the_same_after_any_history(self):
         self.scores()
