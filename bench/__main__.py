@@ -18,6 +18,7 @@ import pathlib
 import sys
 
 from bench import claims
+from bench import denials
 from bench import feed
 from bench import filters
 from bench import lists
@@ -26,8 +27,8 @@ from bench import reports
 from bench import scan
 from bench import variants
 
-BENCHMARKS = {'claims': claims.run, 'feed': feed.run,
-              'filters': filters.run, 'lists': lists.run,
+BENCHMARKS = {'claims': claims.run, 'denials': denials.run,
+              'feed': feed.run, 'filters': filters.run, 'lists': lists.run,
               'reports': reports.run, 'scan': scan.run,
               'variants': variants.run}
 # Those of a benchmark that are quick enough for each change.
