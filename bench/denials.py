@@ -106,6 +106,8 @@ class _Scheduler:
                      self._weighers, passed, spec)]
         if found and self._pending:
             found[0].consume_from_request(spec)
+        else:
+            self.cache.last.pending.withdraw(spec.instance_uuid)
         return [host.host for host in found]
 
 

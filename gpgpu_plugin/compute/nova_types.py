@@ -383,6 +383,7 @@ class WeighedHost(typing.Protocol):
     """A host with its weight so far, as Nova passes it to weighers."""
 
     obj: HostState
+    weight: float
 
 
 class RequestSpec(typing.Protocol):

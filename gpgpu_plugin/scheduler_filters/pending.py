@@ -37,11 +37,13 @@ class Choice:
     """A host that was chosen for an instance.
 
     :ivar at: when, by the clock of the process
+    :ivar is_expected: it is the best one, and Nova has not chosen yet
     """
 
     instance_uuid: str
     request: request_mod.Request
     at: float
+    is_expected: bool = False
 
 
 class PendingChoices:
@@ -60,13 +62,38 @@ class PendingChoices:
     def add(self, node_uuid: str, instance_uuid: str,
             request: request_mod.Request) -> None:
         """Remember a choice; an older one for the instance is void."""
-        choice = Choice(instance_uuid=instance_uuid, request=request,
-                        at=self._clock())
         with self._lock:
-            for node in list(self._of):
-                self._keep(node, lambda known: (
-                    known.instance_uuid != instance_uuid))
-            self._of[node_uuid] = (*self._of.get(node_uuid, ()), choice)
+            self._keep_all(lambda known: (
+                known.instance_uuid != instance_uuid))
+            self._add(node_uuid, Choice(
+                instance_uuid=instance_uuid, request=request,
+                at=self._clock()))
+
+    def expect(self, node_uuid: str, instance_uuid: str,
+               request: request_mod.Request) -> None:
+        """Remember the choice that Nova is about to make.
+
+        Another thread may decide before Placement has answered this one. A
+        choice that was made already stands: Nova looks for alternates.
+        """
+        with self._lock:
+            if not any(known.instance_uuid == instance_uuid
+                       for choices in self._of.values()
+                       for known in choices):
+                self._add(node_uuid, Choice(
+                    instance_uuid=instance_uuid, request=request,
+                    at=self._clock(), is_expected=True))
+
+    def withdraw(self, instance_uuid: str) -> None:
+        """Forget what was expected for an instance that is decided anew."""
+        if self._of:
+            with self._lock:
+                self._keep_all(lambda known: not (
+                    known.is_expected
+                    and known.instance_uuid == instance_uuid))
+
+    def _add(self, node_uuid: str, choice: Choice) -> None:
+        self._of[node_uuid] = (*self._of.get(node_uuid, ()), choice)
 
     def confirm(self, sent: scheduling_obj.HostMasks) -> None:
         """Forget the choices that the conductor's answer shows."""
@@ -81,8 +108,11 @@ class PendingChoices:
         if self._of:
             oldest = self._clock() - LIFETIME
             with self._lock:
-                for node in list(self._of):
-                    self._keep(node, lambda known: known.at > oldest)
+                self._keep_all(lambda known: known.at > oldest)
+
+    def _keep_all(self, condition: Callable[[Choice], bool]) -> None:
+        for node in list(self._of):
+            self._keep(node, condition)
 
     def _keep(self, node_uuid: str,
               condition: Callable[[Choice], bool]) -> None:

@@ -62,20 +62,42 @@ class GpuWeigher(weights.BaseHostWeigher):
                       weight_properties: nova_types.RequestSpec,
                       ) -> list[float]:
         """Return the ranks of all hosts."""
-        hosts = [weighed.obj for weighed in weighed_obj_list]
         decision = decision_mod.of(weight_properties)
-        if decision is None or decision.view is None:
-            return [0.0] * len(hosts)
+        if decision is None or decision.view is None or not weighed_obj_list:
+            return [0.0] * len(weighed_obj_list)
         if not decision.request:
             known = decision.view.hosts
-            return [0.0 if host.uuid in known and known[host.uuid].providers
-                    else ranking.TOP for host in hosts]
-        flavor = weight_properties.flavor
-        kind = (decision.request, flavor.vcpus, flavor.memory_mb,
-                decision.guest_nodes)
+            return [0.0 if weighed.obj.uuid in known
+                    and known[weighed.obj.uuid].providers
+                    else ranking.TOP for weighed in weighed_obj_list]
         with self._lock:
-            return ranking.ranks(
-                self._of(decision.view).scores(hosts, kind))
+            return self._ranks(
+                self._of(decision.view), weighed_obj_list, weight_properties,
+                decision)
+
+    @staticmethod
+    def _ranks(hosts: ranking.Ranking,
+               weighed: Sequence[nova_types.WeighedHost],
+               spec_obj: nova_types.RequestSpec,
+               decision: decision_mod.Decision) -> list[float]:
+        """Return the ranks of all hosts, and expect Nova to choose the best.
+        """
+        flavor, instance = spec_obj.flavor, spec_obj.instance_uuid
+        pending = hosts.view.pending
+        pending.withdraw(instance)
+        ranks = ranking.ranks(hosts.scores(
+            [host.obj for host in weighed],
+            (decision.request, flavor.vcpus, flavor.memory_mb,
+             decision.guest_nodes)))
+        # Weighers that came before this one decide among equal ranks.
+        rank, _, best = max(
+            (rank, host.weight, -number)
+            for number, (rank, host) in enumerate(
+                zip(ranks, weighed, strict=True)))
+        if rank:
+            pending.expect(weighed[-best].obj.uuid, instance,
+                           decision.request)
+        return ranks
 
     def _of(self, view: scheduler_view.SchedulerView) -> ranking.Ranking:
         """Return the ranking of a view, which stays until it is read anew."""

@@ -47,6 +47,24 @@ class PendingChoicesTest(base.BaseTestCase):
         self.pending.add('h2', SERVER, ONE)
         self.assertEqual({'h2': [SERVER]}, self.instances())
 
+    def test_expected_choice_is_replaced_by_the_one_that_is_made(self):
+        self.pending.expect('h1', SERVER, ONE)
+        self.assertEqual({'h1': [SERVER]}, self.instances())
+        self.pending.add('h2', SERVER, ONE)
+        self.assertEqual({'h2': [SERVER]}, self.instances())
+
+    def test_choice_that_was_made_stands_while_alternates_are_found(self):
+        self.pending.add('h1', SERVER, ONE)
+        self.pending.withdraw(SERVER)
+        self.pending.expect('h2', SERVER, ONE)
+        self.assertEqual({'h1': [SERVER]}, self.instances())
+
+    def test_expected_choice_of_an_instance_is_withdrawn(self):
+        self.pending.expect('h1', SERVER, ONE)
+        self.pending.expect('h1', OTHER, ONE)
+        self.pending.withdraw(SERVER)
+        self.assertEqual({'h1': [OTHER]}, self.instances())
+
     def test_choice_goes_when_the_host_has_the_instance(self):
         self.pending.add('h1', SERVER, ONE)
         self.pending.add('h1', OTHER, ONE)

@@ -213,6 +213,23 @@ class GpuWeigherTest(base.BaseTestCase):
             chosen.append(best.host)
         self.assertEqual(['h2'] * 2 + ['h1'] * 4, chosen)
 
+    def test_decision_sees_the_one_that_nova_has_not_finished(self):
+        self.cloud(make.groups('h1'), make.groups('h2', free=0b0001))
+        found = [self.best(spec(number, CUSTOM_GPU_A='1'), 'h1', 'h2')
+                 for number in (1, 2)]
+        self.assertEqual(['h2', 'h1'], found)
+        # Nova tries the first one again, since Placement was busy.
+        self.assertEqual(
+            'h2', self.best(spec(1, CUSTOM_GPU_A='1'), 'h1', 'h2'))
+
+    def test_other_weighers_decide_which_of_equal_hosts_is_expected(self):
+        self.cloud(make.groups('h1'), make.groups('h2'))
+        hosts = make.host('h1', used_ram_mb=1000), make.host('h2')
+        best = self.order(spec(1, CUSTOM_GPU_A='1'), *hosts,
+                          more=(ram.RAMWeigher(),))[0]
+        [expected] = self.weigher._ranking.view.pending.of
+        self.assertEqual(('h2', 'h2'), (best.host, expected))
+
     def test_choice_that_became_a_claim_counts_once(self):
         self.cloud(make.groups('h1'), make.groups('h2', free=0b0011))
         asked = spec(1, CUSTOM_GPU_A='1')
