@@ -196,7 +196,8 @@ class _Adoption:
             resource_class=assignment.resource_class,
             request=assignment_db.UNKNOWN_REQUEST, allocated=False,
             claimed_at=event_db.now(),
-            host_generation=assignment.host_generation)
+            host_generation=assignment.host_generation,
+            exact=assignment.exact)
 
     def _log(self, assignment: objects.Assignment, reason: str) -> None:
         LOG.error('Assignment %s of instance %s on %s (device %s) is in the '

@@ -24,6 +24,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import driver_capacity
+from gpgpu_plugin.conductor import exact_devices
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import refusals as refusals_mod
 from gpgpu_plugin.conductor import releases
@@ -50,7 +52,9 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import guest_nodes
+from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
@@ -65,12 +69,14 @@ _Reason = request_mod.Reason
 def claim(db: api.Database, request: objects.ClaimRequest,
           lease: float, origin: session_obj.Origin | None = None,
           is_wanted: Callable[[], None] = lambda: None,
-          refusals: refusals_mod.Refusals | None = None) -> objects.Claim:
+          refusals: refusals_mod.Refusals | None = None,
+          exact_projects: Collection[str] = ()) -> objects.Claim:
     """Assign devices to an instance, all or none (ConductorAPI.claim).
 
     :param lease: seconds until a claim that nobody activated may be aborted
     :param is_wanted: raises if the caller has given up
     :param refusals: those of the process
+    :param exact_projects: projects whose instances may name devices
     :raises ClaimDenied: with the reason's name
     :raises Invalid: another host asks
     """
@@ -83,13 +89,17 @@ def claim(db: api.Database, request: objects.ClaimRequest,
         assigned = _assigned_before(request, loaded.rows.assignments)
         if not assigned:
             offers = _offers(loaded.groups)
-            demands = _own_demands(session, request, offers)
-            _check_allocation(request, loaded.groups)
-            try:
-                selected = _choose(request, demands, offers)
-            except exception.ClaimDenied as exc:
-                known.remember(request, host.generation, exc)
-                raise
+            if request.exact_devices:
+                selected = _choose_exact(
+                    session, host, request, loaded.groups, exact_projects)
+            else:
+                demands = _own_demands(session, request, offers)
+                _check_allocation(request, request.request, loaded.groups)
+                try:
+                    selected = _choose(request, demands, offers)
+                except exception.ClaimDenied as exc:
+                    known.remember(request, host.generation, exc)
+                    raise
             assigned = _assign(
                 session, host, request, selected, offers, lease)
             if assigned:
@@ -137,6 +147,8 @@ def _denied(request: objects.ClaimRequest, reason: request_mod.Reason,
 
 
 def _fingerprint(request: objects.ClaimRequest) -> str:
+    if request.exact_devices:
+        return json.dumps({'exact_devices': request.exact_devices})
     return json.dumps(codec.to_primitive(request.request), sort_keys=True)
 
 
@@ -184,15 +196,16 @@ def _assigned_before(request: objects.ClaimRequest,
 
 
 def _check_allocation(request: objects.ClaimRequest,
+                      demanded: request_mod.Request,
                       groups: Iterable[capacity.LoadedGroup]) -> None:
     """Refuse an instance that would have units without devices.
 
+    :param demanded: what the claim is for
     :raises ClaimDenied: Placement allocated more than the request is for
     """
     for group in groups:
         refusal = request_mod.unrequested(
-            request.request,
-            request.allocated.get(group.value.provider_uuid, {}))
+            demanded, request.allocated.get(group.value.provider_uuid, {}))
         if refusal is not None:
             raise _denied(request, refusal.reason, refusal.detail)
 
@@ -245,10 +258,43 @@ def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
         return {}
     asked = {demand.resource_class: offers[demand.resource_class]
              for demand in ours.demands}
-    offered = {name: offer.group.value.offer(offer.type)
-               for name, offer in asked.items()}
-    policies = {name: offer.group.value.allocation_policy
-                for name, offer in asked.items()}
+    return _allocate(
+        request, ours,
+        {name: offer.group.value.offer(offer.type)
+         for name, offer in asked.items()},
+        {name: offer.group.value.allocation_policy
+         for name, offer in asked.items()})
+
+
+def _choose_exact(session: orm.Session, host: models.Host,
+                  request: objects.ClaimRequest,
+                  groups: Collection[capacity.LoadedGroup],
+                  projects: Collection[str]) -> allocate.Selections:
+    """Select the devices that the instance names.
+
+    :raises ClaimDenied: its project may not, or one of them is not available
+    """
+    try:
+        exact_devices.check_project(request.project_id, projects)
+        names = exact_devices.parse(request.exact_devices)
+        exact_devices.check_flavor(session, (
+            demand.resource_class for demand in request.request.demands))
+        where, found = exact_devices.locate(session, names)
+        if where.id != host.id:
+            raise exact.refusal(names, _Reason.EXACT_DEVICE_ELSEWHERE,
+                                f'on {where.name}')
+        selected = exact_devices.select(groups, found)
+    except request_mod.Unsatisfiable as exc:
+        raise _denied(request, exc.reason, exc.detail) from None
+    named = dataclasses.replace(request.request, demands=selected.demands)
+    _check_allocation(request, named, groups)
+    return _allocate(request, named, selected.offers, {})
+
+
+def _allocate(request: objects.ClaimRequest, ours: request_mod.Request,
+              offered: Mapping[str, offer_mod.TypeOffer],
+              policies: Mapping[str, request_mod.AllocationPolicy],
+              ) -> allocate.Selections:
     try:
         if request.numa_nodes is None:
             return allocate.allocate(offered, ours, policies)
@@ -296,6 +342,7 @@ def _assign(session: orm.Session, host: models.Host,
         resource_class: request.allocated.get(
             offers[resource_class].group.value.provider_uuid, {}).get(
                 resource_class, 0) for resource_class in selected})
+    is_exact = bool(request.exact_devices)
     assigned: list[assignment_db.AssignmentRow] = []
     for (resource_class, _), (_, device) in zip(units, changes, strict=True):
         assigned.append(assignment_db.AssignmentRow(
@@ -305,11 +352,12 @@ def _assign(session: orm.Session, host: models.Host,
             ordinal=len(assigned),
             vgpu_type=offers[resource_class].type.vgpu_type,
             resource_class=resource_class, request=_fingerprint(request),
-            allocated=allocated[resource_class] > 0,
+            # The host adds named devices to the allocation next.
+            allocated=is_exact or allocated[resource_class] > 0,
             lease_expires_at=time.time() + lease,
             host_generation=host.generation,
             source_host=request.source_host,
-            project_id=request.project_id))
+            project_id=request.project_id, exact=is_exact))
         allocated[resource_class] -= 1
     if assigned:
         device_db.swap(session, changes)
@@ -340,7 +388,7 @@ def _view(row: assignment_db.AnyAssignment, host: models.Host,
         vgpu_type=row.vgpu_type,
         placement_id=device.placement_id, state=device.state,
         lease_expires_at=row.lease_expires_at,
-        host_generation=row.host_generation)
+        host_generation=row.host_generation, exact=row.exact)
 
 
 def activate(db: api.Database, uuids: Sequence[str],

@@ -38,6 +38,7 @@ from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
+from gpgpu_plugin.conductor import exact_devices
 from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import questions
@@ -168,7 +169,7 @@ class ConductorManager(conductor_contract.Conductor):
                 functools.partial(
                     arrival.check_wanted, 'claim',
                     f'instance {request.instance_uuid}', ctxt.wanted),
-                self._refusals)
+                self._refusals, self._conf.gpgpu.exact_device_projects)
         except exception.RequestExpired as exc:
             LOG.info('%s', exc)
             raise
@@ -297,6 +298,12 @@ class ConductorManager(conductor_contract.Conductor):
             self._requests.add(requests)
         return dataclasses.replace(
             changes, recorded=recorded, mix=self._requests.newer(mix))
+
+    def exact_host(self, ctxt: _Context, *,
+                   request: scheduling_obj.ExactRequest,
+                   ) -> scheduling_obj.ExactHost:
+        return exact_devices.find(
+            self._db, request, self._conf.gpgpu.exact_device_projects)
 
     # -- operators ----------------------------------------------------------
 

@@ -82,6 +82,12 @@ OPTS = [
              'hosts. A value between 0 and 1 makes it one weigher among them, '
              '0 turns it off. The metadata gpgpu_weight_multiplier of a host '
              'aggregate changes it for the hosts of the aggregate.'),
+    cfg.ListOpt(
+        'exact_device_projects', default=[],
+        help='IDs of the projects whose servers may name their GPUs in the '
+             'scheduler hint gpgpu_device instead of requesting them by a '
+             'flavor. Only gpgpu-conductor reads it. By default no project '
+             'may, and a server with the hint is refused.'),
     cfg.IntOpt(
         'claim_lease', default=600, min=10,
         help='Seconds for which a claim that was not activated is presumed '

@@ -59,6 +59,7 @@ class AssignmentRow:
     host_generation: int
     source_host: str | None = None
     project_id: str | None = None
+    exact: bool = False
 
 
 AnyAssignment = models.Assignment | AssignmentRow

@@ -255,6 +255,23 @@ def by_stable_id(session: orm.Session, host_id: int,
         .order_by(models.Device.stable_id)))
 
 
+def at_address(session: orm.Session, host_id: int,
+               address: str) -> models.Device | None:
+    """Return the PCI function at an address of a host.
+
+    It is the one that is there now, else the last one that was; a retired one
+    is none.
+    """
+    return session.scalars(
+        sa.select(models.Device)
+        .where(models.Device.host_id == host_id,
+               models.Device.address == address,
+               models.Device.kind == str(device_rules.DeviceKind.PCI),
+               models.Device.state != str(device_rules.DeviceState.RETIRED))
+        .order_by(models.Device.present.desc(), models.Device.id.desc())
+        .limit(1)).first()
+
+
 def in_use(session: orm.Session, host_id: int) -> dict[str, str | None]:
     """Return the types of a host's devices that are not available.
 

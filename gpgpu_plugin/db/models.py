@@ -419,6 +419,8 @@ class Assignment(Base):
     nobody activated lasts. ``host_generation``: the generation of the host
     before the claim, which orders the claims on it; 0: unknown.
     ``source_host``: from which the migration is, which may end the claim.
+    ``exact``: the instance named the device instead of requesting one by its
+    flavor.
 
     Unique keys: an assignment is found by UUID; a device is assigned once; a
     claim is granted once. Indexes: a host's active assignments are read with
@@ -463,4 +465,6 @@ class Assignment(Base):
     host_generation: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
     source_host: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    exact: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')
     device: orm.Mapped[Device] = orm.relationship(lazy='joined')

@@ -57,6 +57,9 @@ class ClaimRequest:
         unknown
     :ivar orphans: UUIDs of assignments of the instance on the host that nobody
         uses any more, as the host found; they end before devices are selected
+    :ivar exact_devices: names of devices, as domain.allocation.exact reads
+        them, which the instance gets instead of what a flavor requests. The
+        caller adds them to the instance's Placement allocation
     """
 
     instance_uuid: str
@@ -74,6 +77,7 @@ class ClaimRequest:
     numa_choices: tuple[tuple[int, ...], ...] = ()
     sockets: tuple[tuple[int, ...], ...] = ()
     orphans: tuple[str, ...] = ()
+    exact_devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.role is ClaimRole.DESTINATION) != bool(self.migration_uuid):
@@ -114,6 +118,8 @@ class Assignment:
     :ivar host_generation: generation of the host before the claim. A later
         claim on the host has a higher one, also after the database was
         restored; 0: unknown
+    :ivar exact: whether the instance named the device instead of requesting
+        one by its flavor. It keeps the device in a resize on one host
     """
 
     uuid: str
@@ -132,6 +138,7 @@ class Assignment:
     state: str
     lease_expires_at: float | None = None
     host_generation: int = 0
+    exact: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

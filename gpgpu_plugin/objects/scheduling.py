@@ -19,6 +19,7 @@ import typing
 import zlib
 from collections.abc import Iterable
 
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import codec
 
 
@@ -153,6 +154,34 @@ class Changes:
     anew: bool = False
     recorded: bool = False
     mix: RequestMix | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExactRequest:
+    """Instance that names its devices in a scheduler hint.
+
+    :ivar devices: names, as domain.allocation.exact reads them
+    :ivar flavor_classes: resource classes of its flavor that may be the
+        plugin's
+    """
+
+    instance_uuid: str
+    project_id: str | None
+    devices: tuple[str, ...]
+    flavor_classes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExactHost:
+    """The only host that has the devices that an instance names.
+
+    :ivar node_uuid: UUID of its compute node
+    :ivar refusal: why no host can have the instance; None: this one can
+    """
+
+    host: str = ''
+    node_uuid: str = ''
+    refusal: request_mod.Refusal | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -297,6 +297,11 @@ class ConductorAPI(_Conductor):
                           known=known, marker=marker, refusals=refusals,
                           requests=requests, mix=mix)
 
+    def exact_host(self, ctxt: _Context,
+                   request: scheduling_obj.ExactRequest,
+                   ) -> scheduling_obj.ExactHost:
+        return self._call(_Conductor.exact_host, ctxt, request=request)
+
     # -- operators ----------------------------------------------------------
 
     def variant_create(self, ctxt: _Context, variant: admin.VariantInfo,

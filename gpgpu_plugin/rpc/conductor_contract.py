@@ -303,6 +303,16 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         :param mix: version of the mix of requests that the caller has; 0: none
         """
 
+    @caller.schedulers()
+    def exact_host(self, ctxt: _Context, *,
+                   request: scheduling_obj.ExactRequest,
+                   ) -> scheduling_obj.ExactHost:
+        """Return the host of the devices that an instance names.
+
+        The answer has the refusal if the project may not name devices, or one
+        of them is not available.
+        """
+
     # -- operators ----------------------------------------------------------
 
     @caller.operators(once=True)

@@ -38,6 +38,12 @@ class Reason(enum.StrEnum):
     EXTRA_SPEC_INVALID = 'extra_spec_invalid'
     REQUEST_CHANGED = 'request_changed'
     ALLOCATION_NOT_REQUESTED = 'allocation_not_requested'
+    EXACT_DEVICES_INVALID = 'exact_devices_invalid'
+    EXACT_DEVICES_NOT_ALLOWED = 'exact_devices_not_allowed'
+    EXACT_DEVICES_AND_FLAVOR = 'exact_devices_and_flavor'
+    EXACT_DEVICE_UNKNOWN = 'exact_device_unknown'
+    EXACT_DEVICE_ELSEWHERE = 'exact_device_elsewhere'
+    EXACT_DEVICE_UNAVAILABLE = 'exact_device_unavailable'
     CONDUCTOR_UNAVAILABLE = 'conductor_unavailable'
 
 
