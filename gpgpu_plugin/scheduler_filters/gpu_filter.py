@@ -25,7 +25,9 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import decision
 from gpgpu_plugin.scheduler_filters import refused
 from gpgpu_plugin.scheduler_filters import request_view
@@ -99,6 +101,8 @@ class GpuFilter(filters.BaseHostFilter):
             return self._refuse_all(spec_obj, hosts, request_mod.Refusal(
                 reason=request_mod.Reason.EXTRA_SPEC_INVALID,
                 detail=str(exc)))
+        if request_view.names_devices(spec_obj):
+            return self._filter_exact(hosts, spec_obj, request)
         self._source.count(spec_obj, request)
         if not request:
             decision.remember(spec_obj, decision.Decision(
@@ -116,6 +120,38 @@ class GpuFilter(filters.BaseHostFilter):
                 detail=str(exc)))
         return self._filter(
             hosts, spec_obj, request_view.own_demands(request, view), view)
+
+    def _filter_exact(self, hosts: list[nova_types.HostState],
+                      spec_obj: nova_types.RequestSpec,
+                      request: request_mod.Request,
+                      ) -> Iterator[nova_types.HostState]:
+        """Return the host that has the devices that the instance names."""
+        found = self._exact_host(spec_obj, request)
+        passed = [host for host in hosts if host.uuid == found.node_uuid]
+        if passed:
+            return iter(passed)
+        refused = self._refuse_all(
+            spec_obj, hosts, found.refusal or request_mod.Refusal(
+                reason=request_mod.Reason.EXACT_DEVICE_ELSEWHERE,
+                detail=f'only {found.host} has the devices that scheduler '
+                       f'hint {exact.HINT} names, and it is not among the '
+                       f'hosts that Nova considers'))
+        self._source.send_refused()
+        return refused
+
+    def _exact_host(self, spec_obj: nova_types.RequestSpec,
+                    request: request_mod.Request,
+                    ) -> scheduling_obj.ExactHost:
+        """Return the host of the named devices, or why there is none."""
+        try:
+            return self._source.exact_host(
+                request_view.read_exact(spec_obj, request))
+        except exception.Invalid as exc:
+            reason, detail = request_mod.Reason.EXACT_DEVICES_INVALID, str(exc)
+        except exception.ConductorUnavailable as exc:
+            reason, detail = request_mod.Reason.CONDUCTOR_UNAVAILABLE, str(exc)
+        return scheduling_obj.ExactHost(refusal=request_mod.Refusal(
+            reason=reason, detail=detail))
 
     def _filter(self, hosts: list[nova_types.HostState],
                 spec_obj: nova_types.RequestSpec,

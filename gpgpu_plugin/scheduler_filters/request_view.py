@@ -29,6 +29,7 @@ from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
@@ -100,6 +101,24 @@ class ViewSource:
         """
         return None if self._cache is None else self._cache.last
 
+    def exact_host(self, request: scheduling_obj.ExactRequest,
+                   ) -> scheduling_obj.ExactHost:
+        """Return the host of the devices that an instance names.
+
+        :raises ConductorUnavailable: no conductor answered
+        """
+        return self._connected().exact_host(request)
+
+    def send_refused(self) -> None:
+        """Have a conductor record what was refused, if one answers.
+
+        Decisions without a view send nothing else.
+        """
+        try:
+            self._connected().refresh()
+        except exception.ConductorUnavailable as exc:
+            LOG.debug('What was refused is recorded later: %s', exc)
+
     def refused(self, decision: scheduling_obj.FilterRefusal) -> None:
         """Keep what a filter refused until a conductor has recorded it."""
         try:
@@ -156,6 +175,26 @@ def read_request(spec_obj: nova_types.RequestSpec) -> request_mod.Request:
     """
     return request_mod.from_extra_specs(
         spec_obj.flavor.extra_specs, host_numa.image_policy(spec_obj.image))
+
+
+def names_devices(spec_obj: nova_types.RequestSpec) -> bool:
+    """Return whether the instance has the scheduler hint for exact devices."""
+    return spec_obj.get_scheduler_hint(exact.HINT) is not None
+
+
+def read_exact(spec_obj: nova_types.RequestSpec,
+               request: request_mod.Request) -> scheduling_obj.ExactRequest:
+    """Return the request for devices that the scheduler hint names.
+
+    :param request: of the instance's flavor
+    :raises Invalid: as ``exact.parse``
+    """
+    return scheduling_obj.ExactRequest(
+        instance_uuid=spec_obj.instance_uuid, project_id=spec_obj.project_id,
+        devices=tuple(map(str, exact.of_hint(
+            spec_obj.get_scheduler_hint(exact.HINT)))),
+        flavor_classes=tuple(
+            demand.resource_class for demand in request.demands))
 
 
 def own_demands(request: request_mod.Request,

@@ -226,6 +226,14 @@ class SchedulerViewCache:
         self._view.update(scheduling_obj.unpack(changes.packed))
         self._marker_again = changes.marker or 0
 
+    def exact_host(self, request: scheduling_obj.ExactRequest,
+                   ) -> scheduling_obj.ExactHost:
+        """Ask for the host of named devices, which the view does not have.
+
+        :raises ConductorUnavailable: no conductor answered
+        """
+        return self._api.exact_host(gpgpu_context.current(), request)
+
     def fill(self) -> None:
         """Read the view; decisions go on between its pages.
 

@@ -78,7 +78,11 @@ class FakeAPI:
     :ivar asked: ``since`` and marker of each call
     :ivar known: versions that the last call named
     :ivar refusals: those of all calls, as are ``requests`` and ``mixes``
+    :ivar exact: answer about named devices, or the error
+    :ivar named: requests for such an answer
     """
+
+    exact = scheduling.ExactHost()
 
     def __init__(self, *changes):
         self.changes = list(changes)
@@ -87,6 +91,13 @@ class FakeAPI:
         self.refusals = []
         self.requests = []
         self.mixes = []
+        self.named = []
+
+    def exact_host(self, context, request):
+        self.named.append(request)
+        if isinstance(self.exact, Exception):
+            raise self.exact
+        return self.exact
 
     def changes_since(self, context, since, known, marker, refusals=(),
                       requests=(), mix=0):

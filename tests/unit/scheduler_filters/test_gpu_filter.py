@@ -19,6 +19,8 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import scheduler_filters
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
@@ -111,6 +113,47 @@ class GpuFilterTest(base.BaseTestCase):
             [host('h1')], self.spec(resources__PGPU='1')))
         [found] = cache.refused.oldest()
         self.assertEqual({'conductor_unavailable': 1}, found.reasons)
+
+    def exact(self, answer, hint=('gpu1 0000:3b:00.0',), **specs):
+        """Return the hosts that pass, and the only refusal that was sent."""
+        api = self.view()
+        api.exact = answer
+        spec = self.spec(**specs)
+        spec.scheduler_hints = {'gpgpu_device': list(hint)}
+        passed = self.passed(api, spec, host('h1'), host('h2'))
+        sent = [refusal for call in api.refusals for refusal in call]
+        return passed, sent, api.named
+
+    def test_host_of_named_devices_passes(self):
+        passed, sent, [named] = self.exact(
+            scheduling.ExactHost(host='gpu1', node_uuid='h2'),
+            resources__CUSTOM_FPGA='1')
+        self.assertEqual((['h2'], []), (passed, sent))
+        self.assertEqual(
+            ('p1', ('gpu1 0000:3b:00.0',), ('CUSTOM_FPGA',)),
+            (named.project_id, named.devices, named.flavor_classes))
+
+    def test_refused_names_are_recorded_at_once(self):
+        for answer, hint, reason in (
+                (scheduling.ExactHost(refusal=request.Refusal(
+                    reason=request.Reason.EXACT_DEVICE_UNKNOWN,
+                    detail='x')), ('h 3b:00.0',), 'exact_device_unknown'),
+                (scheduling.ExactHost(host='gpu3', node_uuid='h3'),
+                 ('h 3b:00.0',), 'exact_device_elsewhere'),
+                (None, ('x',), 'exact_devices_invalid'),
+                (None, (), 'exact_devices_invalid'),
+                (exception.ConductorUnavailable(method='x', timeout=1),
+                 ('h 3b:00.0',), 'conductor_unavailable')):
+            with self.subTest(reason):
+                passed, [sent], _ = self.exact(answer, hint)
+                self.assertEqual(([], {reason: 2}), (passed, sent.reasons))
+
+    def test_rebuild_does_not_ask_for_named_devices(self):
+        api, spec = self.view(), self.spec(rebuild=True)
+        spec.scheduler_hints = {
+            **spec.scheduler_hints, 'gpgpu_device': ['x']}
+        self.assertEqual(['h1'], self.passed(api, spec, host('h1')))
+        self.assertEqual([], api.named)
 
     def test_gpu_may_be_available_for_several(self):
         self.assertEqual(['h1'], self.passed(
