@@ -130,6 +130,14 @@ class ReportClient(typing.Protocol):
             consumer_type: str = 'instance', force: bool = False) -> object:
         ...
 
+    def add_resources_to_instance_allocation(
+            self, context: Context, consumer_uuid: str,
+            resources: Allocations) -> None: ...
+
+    def remove_resources_from_instance_allocation(
+            self, context: Context, consumer_uuid: str,
+            resources: Allocations) -> None: ...
+
 
 class VirtAPI(typing.Protocol):
     """The interface that nova-compute gives its virt driver."""
@@ -394,3 +402,7 @@ class RequestSpec(typing.Protocol):
     flavor: Flavor
     image: ImageMeta | None
     numa_topology: NUMATopology | None
+
+    def get_scheduler_hint(
+            self, hint_name: str, default: None = None,
+            ) -> str | Sequence[str] | None: ...

@@ -34,6 +34,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import builds as builds_mod
 from gpgpu_plugin.compute import cleanings as cleanings_mod
+from gpgpu_plugin.compute import exact_allocation
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.domain import device as device_rules
@@ -348,6 +349,7 @@ def compare_allocations(
         ) -> inventory_obj.HostInventory | None:
     """Send the conductor the allocations that Placement has for the host.
 
+    Devices that their instances named are added to allocations that lack them.
     Only groups with assigned devices matter; without any no call is made.
 
     :param listed: assignments known before Placement is asked
@@ -361,10 +363,12 @@ def compare_allocations(
         nova_context.get_admin_context(), host.client, [
             group.provider_uuid for group in inventory.groups
             if group.variant in variants])
+    used_uuids = [assignment.uuid for assignment in used]
+    exact_allocation.cover(host.client, host.name, inventory.groups, listed,
+                           used_uuids, allocated)
     return host.session.call(
         host.api.compare_allocations, number, allocated,
-        [assignment.uuid for assignment in listed],
-        [assignment.uuid for assignment in used])
+        [assignment.uuid for assignment in listed], used_uuids)
 
 
 def restore(host: host_mod.Host,

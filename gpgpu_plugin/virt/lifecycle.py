@@ -33,6 +33,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import instance_lock
+from gpgpu_plugin.virt import named_devices
 from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import rebuild_failure
@@ -68,12 +69,17 @@ class LifecycleMixin(service.ServiceMixin):
         super().__init__(virtapi, *args, **kwargs)
         self._gpu_locks = instance_lock.InstanceLocks()
         self._gpu_at_work = _AtWork()
+        self._gpu_named = named_devices.NamedDevices(CONF.host)
 
     def init_host(self, host: str) -> None:
-        """Wrap the method with which Nova ends a rebuild that failed.
+        """Wrap the methods of Nova that the driver must know of.
 
-        :raises ConfigInvalid: this Nova removes it in another way
+        They end a rebuild that failed, or have the scheduler hints.
+
+        :raises ConfigInvalid: this Nova has others
         """
+        self._gpu_named = named_devices.NamedDevices(host)
+        named_devices.listen(self.virtapi, self._gpu_named)
         rebuild_failure.notify(
             nova_tracker.of(self.virtapi), self._gpu_rebuild_failed)
         super().init_host(host)
@@ -155,11 +161,13 @@ class LifecycleMixin(service.ServiceMixin):
             self.gpu_tracker.assignments.of_instance(instance.uuid))
         build = self._gpu_build(instance)
         with self._gpu_denial(context, instance, build):
+            named = self._gpu_named.of(instance.uuid)
             request = request_mod.from_extra_specs(
                 instance.flavor.extra_specs,
                 host_numa.image_policy(image_meta))
-        if not request and (build is virt_exception.Build.REBUILD
-                            or not self._gpu_is_allocated(allocations)):
+        if not request and not named and (
+                build is virt_exception.Build.REBUILD
+                or not self._gpu_is_allocated(allocations)):
             nova_spawn()
             return
         fit = numa.fit_of(build, self.virtapi, instance, image_meta)
@@ -167,8 +175,8 @@ class LifecycleMixin(service.ServiceMixin):
             tracker=self.gpu_tracker, claimed=fit.follow,
             request=fit.extend(self._gpu_claim_request(
                 instance, instance.flavor, request, allocations,
-                instance.numa_topology)),
-            spawn=nova_spawn,
+                instance.numa_topology, named=named)),
+            spawn=nova_spawn, client=self._gpu_client,
             destroy=functools.partial(
                 super().destroy, context, instance,
                 kwargs.get('network_info'), kwargs.get('block_device_info')),
@@ -251,10 +259,12 @@ class LifecycleMixin(service.ServiceMixin):
             allocations: nova_types.Allocations | None,
             topology: nova_types.NUMATopology | None,
             migration: nova_types.Migration | None = None,
+            named: tuple[str, ...] = (),
             ) -> claim_obj.ClaimRequest:
         """Return the claim to send.
 
         :param migration: claim for its destination, which is this host
+        :param named: devices that the instance names
         """
         role, migration_uuid = (
             (claim_obj.ClaimRole.INSTANCE, None) if migration is None else
@@ -268,7 +278,7 @@ class LifecycleMixin(service.ServiceMixin):
             flavor=flavor.name,
             numa_nodes=None if topology is None else tuple(
                 sorted({cell.id for cell in topology.cells})),
-            request=request, allocated={
+            request=request, exact_devices=named, allocated={
                 provider: dict(allocation['resources'])
                 for provider, allocation in (allocations or {}).items()})
 

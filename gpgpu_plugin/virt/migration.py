@@ -25,6 +25,7 @@ import functools
 import typing
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from nova import exception as nova_exception
 from nova import objects
@@ -35,6 +36,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
@@ -144,10 +146,13 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
     def _gpu_confirm(self, migration: nova_types.Migration,
                      instance: nova_types.Instance) -> None:
+        assigned = self.gpu_tracker.assignments.of_instance(instance.uuid)
         source = tuple(
             assignment.uuid for assignment in filter(
-                roles.source_of(migration),
-                self.gpu_tracker.assignments.of_instance(instance.uuid)))
+                roles.left_by(migration), assigned))
+        if any(assignment.exact for assignment in assigned):
+            # The migration's allocation has them, and Nova removes it next.
+            self.gpu_tracker.allocation_removed(migration.uuid)
         # Across cells this cell's record still has the old flavor.
         if source or any(
                 requested_devices.asks_for_gpus(flavor) for flavor in (
@@ -206,6 +211,9 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         try:
             request = request_mod.from_extra_specs(
                 flavor.extra_specs, host_numa.image_policy(image_meta))
+            if named := self._gpu_named.of(instance.uuid):
+                self._gpu_keep_named(instance, request, named)
+                return _nothing
             if not request and not request_mod.has_suffixed_groups(
                     flavor.extra_specs):
                 return _nothing
@@ -222,6 +230,29 @@ class MigrationMixin(lifecycle.LifecycleMixin):
                                 virt_exception.reason(exc))
             raise
 
+    def _gpu_keep_named(self, instance: nova_types.Instance,
+                        request: request_mod.Request,
+                        named: Sequence[str]) -> None:
+        """Check that an instance keeps the devices that it names here.
+
+        They are claimed already: source and destination share them.
+
+        :raises ClaimDenied: its flavor requests other GPUs, or it has them on
+            another host
+        """
+        tracker = self.gpu_tracker
+        refusal = None
+        if request:
+            refusal = exact.mixed(
+                demand.resource_class for demand in request.demands)
+        elif not any(assignment.exact for assignment in
+                     tracker.assignments.of_instance(instance.uuid)):
+            refusal = exact.elsewhere(named)
+        if refusal is not None:
+            raise exception.ClaimDenied(
+                instance=instance.uuid, host=tracker.host,
+                reason=str(refusal.reason), detail=refusal.detail)
+
     def finish_migration(
             self, context: nova_types.Context,
             migration: nova_types.Migration, instance: nova_types.Instance,
@@ -235,7 +266,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             disk_info, network_info, image_meta, resize_instance,
             allocations, *args, **kwargs)
         with self._gpu_working(
-                instance, lambda: roles.destination_of(migration)):
+                instance, lambda: roles.arriving_with(migration)):
             if requested_devices.asks_for_gpus(instance.flavor):
                 finish(self.gpu_tracker, instance.uuid, migration,
                        allocations or {}, nova_finish)

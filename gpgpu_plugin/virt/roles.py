@@ -61,6 +61,30 @@ def source_of(migration: nova_types.Migration) -> Selector:
     return lambda assignment: not is_destination(assignment)
 
 
+def _stays(migration: nova_types.Migration,
+           assignment: claim.Assignment) -> bool:
+    """Return whether a device is the instance's before and after a resize.
+
+    An instance that named its device keeps it in a resize on one host.
+    """
+    return (assignment.exact
+            and migration.source_compute == migration.dest_compute)
+
+
+def arriving_with(migration: nova_types.Migration) -> Selector:
+    """Select the assignments of the guest that a migration brings."""
+    is_destination = destination_of(migration)
+    return lambda assignment: (is_destination(assignment)
+                               or _stays(migration, assignment))
+
+
+def left_by(migration: nova_types.Migration) -> Selector:
+    """Select the assignments that end when a migration is confirmed."""
+    is_source = source_of(migration)
+    return lambda assignment: (is_source(assignment)
+                               and not _stays(migration, assignment))
+
+
 def of_build(assignment: claim.Assignment) -> bool:
     """Select the assignments that a build, not a migration, claimed."""
     return assignment.role is claim.ClaimRole.INSTANCE

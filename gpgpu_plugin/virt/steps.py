@@ -24,6 +24,8 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import exact_allocation
+from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.host import base
@@ -50,6 +52,8 @@ class Spawn:
     :ivar faults: faults of the hardware, by assignment UUID
     :ivar driver_capacities: reports of drivers that had no capacity left, read
         before anything was undone
+    :ivar client: Nova's report client
+    :ivar added: what was added to the instance's allocation in Placement
     """
 
     tracker: resource_tracker.ResourceTracker
@@ -65,6 +69,8 @@ class Spawn:
     touched: set[str] = dataclasses.field(default_factory=set)
     faults: dict[str, str] = dataclasses.field(default_factory=dict)
     driver_capacities: report_obj.DriverCapacities | None = None
+    client: nova_types.ReportClient | None = None
+    added: nova_types.Allocations = dataclasses.field(default_factory=dict)
 
     @property
     def uuids(self) -> list[str]:
@@ -139,6 +145,28 @@ def _driver_capacities(run: Spawn) -> report_obj.DriverCapacities:
         map(base.HostDevice.of, run.assignments))
 
 
+def _allocate(run: Spawn) -> None:
+    """Add devices that the instance named to its allocation.
+
+    :raises ClaimDenied: Placement refuses
+    """
+    if (not run.request.exact_devices or run.was_assigned
+            or run.client is None):
+        return
+    lacking = exact_allocation.missing(
+        run.tracker.inventory.groups, run.assignments, run.request.allocated)
+    if lacking:
+        exact_allocation.add(run.client, run.request.instance_uuid,
+                             run.tracker.host, lacking)
+        run.added = lacking
+
+
+def _deallocate(run: Spawn) -> None:
+    if run.added and run.client is not None:
+        exact_allocation.remove(
+            run.client, run.request.instance_uuid, run.added)
+
+
 def _prepare(run: Spawn) -> None:
     for assignment in run.assignments:
         try:
@@ -200,6 +228,7 @@ def _push(run: Spawn) -> None:
 
 STEPS = (
     Step('claim', _claim, _unclaim),
+    Step('allocate', _allocate, _deallocate),
     Step('prepare', _prepare, _unprepare),
     Step('spawn', _spawn, _unspawn),
     Step('activate', _activate, _nothing),

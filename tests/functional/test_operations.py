@@ -47,12 +47,16 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
 
     def setUp(self) -> None:
         super().setUp()
-        self.server = self.boot(self.flavor(L40S=self.count))
+        self.server = self.boot_first()
         self.gpus = self.hostdevs(self.server)
         self.assertEqual(self.count, len(self.gpus))
         self.gpus_assigned = self.expected({'gpu1': self.gpus})
         self.nothing_assigned = self.expected({})
         self.wait_facts(self.server, self.gpus_assigned)
+
+    def boot_first(self) -> dict[str, typing.Any]:
+        """Boot the server."""
+        return self.boot(self.flavor(L40S=self.count))
 
     def act(self, action: str, body: object = None) -> None:
         self.api.post_server_action(self.server['id'], {action: body})

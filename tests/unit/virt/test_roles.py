@@ -45,6 +45,18 @@ class SelectorTest(base.BaseTestCase):
             self.assertIs(not is_destination,
                           roles.source_of(migration)(assignment))
 
+    def test_named_device_stays_in_a_resize_on_one_host(self):
+        named, flavors = (types.SimpleNamespace(
+            role=claim.ClaimRole.INSTANCE, migration_uuid=None, exact=exact)
+            for exact in (True, False))
+        for dest, assignment, arrives, ends in (
+                ('h1', named, True, False), ('h1', flavors, False, True),
+                ('h2', named, False, True), ('h2', flavors, False, True)):
+            migration = types.SimpleNamespace(
+                uuid='m1', source_compute='h1', dest_compute=dest)
+            self.assertIs(arrives, roles.arriving_with(migration)(assignment))
+            self.assertIs(ends, roles.left_by(migration)(assignment))
+
     def test_every_role_is_any_role(self):
         self.assertTrue(roles.any_role(INSTANCE))
         self.assertTrue(roles.any_role(DESTINATION))

@@ -63,6 +63,9 @@ class StepsTest(base.ComputeTestCase):
         self.tracker.request_reconcile()
         self.assertEqual(self.before, self.settled())
 
+    def fail_allocate(self):
+        self._fail_after('allocate')
+
     def fail_prepare(self):
         second = sorted(device.address for device in self.api.device_list(
             context.admin(), variant='H100'))[1]
