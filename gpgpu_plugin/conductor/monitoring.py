@@ -20,6 +20,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from gpgpu_plugin.conductor import cached_reading
+from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import metrics
 from gpgpu_plugin.conductor import metrics_server
 from gpgpu_plugin.db import api
@@ -46,9 +47,11 @@ class Monitoring:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         value = conf.gpgpu.metrics_bind
-        self._address = metrics_server.parse(value) if value else None
+        self._address = http_server.parse(
+            value, metrics_server.OPTION) if value else None
         if self._address is not None:
-            metrics_server.check_local(self._address)
+            http_server.check_local(
+                self._address, metrics_server.OPTION)
         self._per_host: bool = conf.gpgpu.metrics_per_host
         self._silent_after: float = conf.gpgpu.session_timeout
         self._registry = prometheus_client.CollectorRegistry()
@@ -57,7 +60,7 @@ class Monitoring:
             *contract.methods(ping.Pinged)})
         self._reading: cached_reading.CachedReading[metrics.Reading] | None = (
             None)
-        self._server: metrics_server.MetricsServer | None = None
+        self._server: http_server.Listener | None = None
 
     def start(self, database: api.Database) -> None:
         """Serve the counters, and the gauges of a database.
@@ -74,7 +77,7 @@ class Monitoring:
         self._registry.register(metrics.Gauges(
             self._reading.get, per_host=self._per_host,
             silent_after=self._silent_after))
-        self._server = metrics_server.MetricsServer(
+        self._server = metrics_server.listener(
             self._address, functools.partial(metrics.text, self._registry))
         LOG.info('Metrics are served at http://%(address)s%(path)s',
                  {'address': self._server.start(),

@@ -32,6 +32,7 @@ from gpgpu_plugin.conductor import periodic
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import variant_worker
+from gpgpu_plugin.conductor import vendordata
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
@@ -66,13 +67,15 @@ class ConductorService:
     :param database: its errors are not counted in the metrics
     :raises ConfigInvalid: the database does not have the newest schema, calls
         are signed and there is no master key, this machine does not have the
-        address of the metrics, or notifications have no such driver
+        address of the metrics or of vendordata, or notifications have no such
+        driver
     """
 
     def __init__(self, conf: cfg.ConfigOpts,
                  transport: rpc_transport.Transport | None = None,
                  database: api.Database | None = None) -> None:
         self._monitoring = monitoring.Monitoring(conf)
+        self._vendordata = vendordata.Vendordata(conf)
         self._transport = transport or rpc_transport.get_transport(conf)
         self._owns_transport = transport is None
         self.database = database or api.Database(
@@ -144,10 +147,11 @@ class ConductorService:
         """Begin to serve calls, and the work that no call waits for.
 
         :raises ConfigInvalid: another process serves with the SQLite file, or
-            listens on the port of the metrics
+            listens on the port of the metrics or of vendordata
         """
         self._sqlite_lock.acquire()
         self._monitoring.start(self.database)
+        self._vendordata.start(self.database)
         for server in self._servers:
             server.start()
         self._leases.start()
@@ -176,6 +180,7 @@ class ConductorService:
         self._refused.run_once()
         if self._notifier is not None:
             self._notifier.stop()
+        self._vendordata.stop()
         self._monitoring.stop()
         self.database.engine.dispose()
         self._sqlite_lock.release()

@@ -142,6 +142,24 @@ OPTS = [
              '"host", and a metric shows when each host last called. '
              'If not, gpgpu-conductor shows the sums over all hosts: a few '
              'series for each variant, whatever the number of hosts.'),
+    cfg.StrOpt(
+        'vendordata_bind',
+        help='IP address and TCP port on which gpgpu-conductor answers '
+             'requests of Nova for dynamic vendordata with the GPUs of a '
+             'server, such as 127.0.0.1:9465 or [::1]:9465. By default it '
+             'answers none. '
+             'Name it in [api] vendordata_dynamic_targets of Nova\'s metadata '
+             'service and nova-compute: gpgpu@http://127.0.0.1:9465/. There '
+             'is no TLS: bind to an address of the management network, or put '
+             'a proxy in front of it.'),
+    cfg.StrOpt(
+        'vendordata_username', default='nova',
+        help='User with which Nova authenticates its requests for '
+             'vendordata (HTTP Basic): [vendordata_dynamic_auth] auth_type = '
+             'http_basic, username and password in Nova.'),
+    cfg.StrOpt(
+        'vendordata_password', secret=True,
+        help='Password of that user, which vendordata_bind needs.'),
     cfg.IntOpt(
         'notifications_limit', default=1000000, min=1000,
         help='Maximum number of unsent notifications in the database of '

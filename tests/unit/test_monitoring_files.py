@@ -16,6 +16,7 @@ import re
 
 from oslotest import base
 
+from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import metrics
 from gpgpu_plugin.conductor import metrics_server
 from gpgpu_plugin.conductor import monitoring
@@ -77,8 +78,8 @@ class DocumentationTest(base.BaseTestCase):
                 f'not again for {monitoring.LIFETIME:.0f} seconds',
                 f'within {monitoring.PATIENCE:.0f} seconds',
                 'for 15 minutes',
-                f'disconnected after {metrics_server.SILENCE:.0f} seconds',
-                f'ends after {metrics_server.LONGEST:.0f} seconds',
+                f'disconnected after {http_server.SILENCE:.0f} seconds',
+                f'ends after {http_server.LONGEST:.0f} seconds',
                 'Eight connections'):
             self.assertIn(words, page)
 

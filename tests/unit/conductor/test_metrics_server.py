@@ -19,45 +19,11 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import metrics_server
 from tests.fixtures import patience
 
-LOCAL = metrics_server.Address(host='127.0.0.1', port=0)
-
-
-class AddressTest(base.BaseTestCase):
-
-    def test_address_of_each_family_is_read_and_written(self):
-        for value, family in (('127.0.0.1:9464', socket.AF_INET),
-                              ('0.0.0.0:1', socket.AF_INET),
-                              ('[::1]:9464', socket.AF_INET6),
-                              ('[::]:65535', socket.AF_INET6)):
-            found = metrics_server.parse(value)
-            self.assertEqual((value, family), (str(found), found.family))
-
-    def test_anything_else_is_refused_with_an_example(self):
-        for value in ('9464', ':9464', '127.0.0.1', '127.0.0.1:',
-                      '127.0.0.1:0', '127.0.0.1:65536', '127.0.0.1:x',
-                      '127.0.0.1:+1', '127.0.0.1: 1', '127.0.0.1:\u0661',
-                      '::1:9464', '[127.0.0.1]:9464', 'localhost:9464',
-                      '[::1:9464', 'http://127.0.0.1:9464'):
-            exc = self.assertRaises(
-                exception.ConfigInvalid, metrics_server.parse, value)
-            self.assertIn('[gpgpu] metrics_bind', str(exc))
-            self.assertIn('such as 127.0.0.1:9464 or [::1]:9464', str(exc))
-
-    def test_address_of_another_machine_is_refused(self):
-        metrics_server.check_local(LOCAL)
-        # Reserved for documentation.
-        exc = self.assertRaises(
-            exception.ConfigInvalid, metrics_server.check_local,
-            metrics_server.parse('192.0.2.1:9464'))
-        self.assertIn('cannot listen on 192.0.2.1: ', str(exc))
-
-    def test_port_in_use_is_no_reason_to_refuse_a_reload(self):
-        with socket.create_server(('127.0.0.1', 0)) as other:
-            metrics_server.check_local(metrics_server.Address(
-                host='127.0.0.1', port=other.getsockname()[1]))
+LOCAL = http_server.Address(host='127.0.0.1', port=0)
 
 
 class ServerTest(base.BaseTestCase):
@@ -65,9 +31,9 @@ class ServerTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.metrics_server.STOP_DELAY', 0.01))
+            'gpgpu_plugin.conductor.http_server.STOP_DELAY', 0.01))
         self.text = lambda: b'gpgpu_hosts 2.0\n'
-        self.server = metrics_server.MetricsServer(
+        self.server = metrics_server.listener(
             LOCAL, lambda: self.text())
         self.address = self.server.start()
         self.addCleanup(self.server.stop)
@@ -146,7 +112,7 @@ class ServerTest(base.BaseTestCase):
 
     def test_connection_that_takes_too_long_is_ended(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.metrics_server.LONGEST', 0.1))
+            'gpgpu_plugin.conductor.http_server.LONGEST', 0.1))
         made = self.connect()
         # It never is silent, and never comes to an end.
         with contextlib.suppress(OSError):
@@ -164,7 +130,7 @@ class ServerTest(base.BaseTestCase):
     def test_port_of_another_is_refused(self):
         exc = self.assertRaises(
             exception.ConfigInvalid,
-            metrics_server.MetricsServer(self.address, self.text).start)
+            metrics_server.listener(self.address, self.text).start)
         self.assertIn(f'cannot listen on {self.address}: ', str(exc))
 
     def test_stop_frees_the_port_and_ends_all_threads(self):
@@ -177,17 +143,19 @@ class ServerTest(base.BaseTestCase):
             thread.name for thread in threading.enumerate()
             if 'metrics' in thread.name
             or 'process_request' in thread.name])
-        again = metrics_server.MetricsServer(self.address, self.text)
+        again = metrics_server.listener(self.address, self.text)
         self.assertEqual(self.address, again.start())
         again.stop()
 
     def test_server_of_ipv6(self):
         try:
-            metrics_server.check_local(metrics_server.parse('[::1]:1'))
+            http_server.check_local(
+                http_server.parse('[::1]:1', metrics_server.OPTION),
+                metrics_server.OPTION)
         except exception.ConfigInvalid as exc:
             self.skipTest(str(exc))
-        server = metrics_server.MetricsServer(
-            metrics_server.Address(host='::1', port=0), self.text)
+        server = metrics_server.listener(
+            http_server.Address(host='::1', port=0), self.text)
         port = server.start().port
         self.addCleanup(server.stop)
         connection = http.client.HTTPConnection('::1', port)

@@ -16,7 +16,7 @@ import urllib.request
 import fixtures
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import metrics_server
+from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import monitoring
 from gpgpu_plugin.db import api
 from tests.fixtures import metric_families
@@ -32,8 +32,8 @@ class MonitoringTest(base.ConductorTestCase):
             'gpgpu_plugin.conductor'))
         # The option names no port that is free for sure.
         self.useFixture(fixtures.MockPatchObject(
-            metrics_server, 'parse',
-            lambda value: metrics_server.Address(host=value, port=0)))
+            http_server, 'parse',
+            lambda value, option: http_server.Address(host=value, port=0)))
 
     def start(self, **options):
         for name, value in {'metrics_bind': '127.0.0.1', **options}.items():

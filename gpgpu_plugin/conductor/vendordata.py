@@ -1,0 +1,243 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""What a tenant is told of the GPUs of a server (dynamic vendordata of Nova).
+
+Nova asks while it builds a config drive, and with each request of a guest to
+the metadata service. A slow answer delays both, so an answer that takes long
+is an error, after which Nova goes on without.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import collections
+import hmac
+import json
+import uuid
+from collections.abc import Callable
+from collections.abc import Iterable
+from concurrent import futures
+
+from oslo_config import cfg
+from oslo_log import log as logging
+from sqlalchemy import orm
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import http_server
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.objects import claim as claim_obj
+
+LOG = logging.getLogger(__name__)
+
+OPTION = '[gpgpu] vendordata_bind'
+
+PATIENCE = 2.0
+"""Seconds for which a request waits for the database. Nova waits for 5."""
+
+CONNECTIONS = 64
+"""Connections at once; more are closed without an answer."""
+
+LARGEST = 1 << 20
+"""Bytes of a request. Nova sends the user data, which has up to 64 KiB."""
+
+_THREADS = 8
+
+Ask = Callable[[str, str], object]
+"""Returns the answer for the UUID and the project of an instance."""
+
+
+class Unanswered(Exception):
+    """The database did not answer in time."""
+
+
+def gpus(db: api.Database, instance_uuid: str,
+         project_id: str) -> list[dict[str, object]]:
+    """Return the GPUs that the guest of an instance has, in groups.
+
+    :param project_id: of the instance; those of another one are left out
+    """
+    with db.reader() as session:
+        rows = _of_guest(
+            row for row in assignment_db.of_instance(session, instance_uuid)
+            if row.project_id == project_id)
+        counts = collections.Counter(_kind(session, row) for row in rows)
+    return [dict(kind) | {'count': count}
+            for kind, count in sorted(counts.items(), key=str)]
+
+
+def _of_guest(found: Iterable[models.Assignment]) -> list[models.Assignment]:
+    """Return the assignments of an instance's guest, which are of one claim.
+
+    An instance has two sets of devices while it moves. Those of a resize's
+    destination are the guest's from the moment they are activated, right
+    before the guest is created there; those of a build or evacuation from the
+    claim on. The newest of such claims counts.
+    """
+    rows = [row for row in found if row.lease_expires_at is None
+            or row.role == claim_obj.ClaimRole.INSTANCE]
+    newest = max(rows, key=lambda row: row.id, default=None)
+    return [row for row in rows if newest is not None
+            and (row.host_id, row.migration_uuid) == (
+                newest.host_id, newest.migration_uuid)]
+
+
+def _kind(session: orm.Session, row: models.Assignment,
+          ) -> tuple[tuple[str, str | None], ...]:
+    gpu = session.get(models.Device, row.device.parent_id or row.device_id)
+    function = device_db.pci_function(gpu or row.device)
+    return (
+        ('variant', row.device.group.variant.name
+         if row.device.group else None),
+        ('vendor_id', function.vendor), ('device_id', function.device),
+        ('vgpu_type', None if row.vgpu_type == naming.PASSTHROUGH
+         else row.vgpu_type))
+
+
+class _Handler(http_server.Handler):
+    """Handler of one request of Nova; a subclass has user and answers.
+
+    :cvar authorization: value of the header that Nova must send
+    :cvar ask: returns the answer
+    """
+
+    purpose = 'Vendordata'
+    authorization: bytes
+    ask: Ask
+
+    def do_POST(self) -> None:
+        """Answer with the GPUs of the instance that the request names."""
+        if not self._is_authorized():
+            self.send_response(401)
+            self.send_header('WWW-Authenticate', 'Basic realm="gpgpu"')
+            self.end_headers()
+            return
+        instance = self._instance()
+        if instance is None:
+            self.send_error(400)
+            return
+        try:
+            answer = type(self).ask(*instance)
+        except Unanswered:
+            self.send_error(503)
+            return
+        self.send(json.dumps({'gpus': answer}).encode(), 'application/json')
+
+    def _is_authorized(self) -> bool:
+        scheme, _, credentials = self.headers.get(
+            'Authorization', '').partition(' ')
+        try:
+            given = base64.b64decode(credentials, validate=True)
+        except (binascii.Error, ValueError):
+            return False
+        return scheme.lower() == 'basic' and hmac.compare_digest(
+            given, self.authorization)
+
+    def _instance(self) -> tuple[str, str] | None:
+        """Return UUID and project of the instance; None: it is malformed."""
+        try:
+            length = int(self.headers.get('Content-Length', ''))
+            if not 0 < length <= LARGEST:
+                return None
+            asked = json.loads(self.rfile.read(length))
+            return (str(uuid.UUID(asked['instance-id'])),
+                    str(asked['project-id']))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
+
+class _Answers:
+    """Answers from the database, in threads of its own."""
+
+    def __init__(self, db: api.Database) -> None:
+        self._db = db
+        self._executor = futures.ThreadPoolExecutor(
+            _THREADS, thread_name_prefix='gpgpu-vendordata')
+
+    def ask(self, instance_uuid: str, project_id: str) -> object:
+        """Return the GPUs of an instance.
+
+        :raises Unanswered: the database does not answer in time
+        """
+        reading = self._executor.submit(
+            gpus, self._db, instance_uuid, project_id)
+        try:
+            return reading.result(PATIENCE)
+        except futures.TimeoutError:
+            reading.cancel()
+            raise Unanswered from None
+        except Exception as exc:
+            LOG.warning('Cannot tell Nova the GPUs of instance %(uuid)s: '
+                        '%(error)s', {'uuid': instance_uuid, 'error':
+                                      str(exc).partition('\n')[0]})
+            raise Unanswered from exc
+
+    def stop(self) -> None:
+        """Wait until the readings under way have ended."""
+        self._executor.shutdown(cancel_futures=True)
+
+
+class Vendordata:
+    """The endpoint, if ``[gpgpu] vendordata_bind`` is set.
+
+    :raises ConfigInvalid: nothing can listen there, or user or password are
+        missing
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._answers: _Answers | None = None
+        self._listener: http_server.Listener | None = None
+        value = conf.gpgpu.vendordata_bind
+        self._address = http_server.parse(value, OPTION) if value else None
+        if self._address is None:
+            return
+        http_server.check_local(self._address, OPTION)
+        user, password = (conf.gpgpu.vendordata_username,
+                          conf.gpgpu.vendordata_password)
+        if not user or not password or ':' in user:
+            raise exception.ConfigInvalid(
+                option='[gpgpu] vendordata_password',
+                reason='vendordata_bind needs vendordata_username, without a '
+                       'colon, and vendordata_password. Set the same in '
+                       '[vendordata_dynamic_auth] of Nova, with auth_type = '
+                       'http_basic')
+        self._authorization = f'{user}:{password}'.encode()
+
+    def start(self, db: api.Database) -> http_server.Address | None:
+        """Answer from a database; return the address, None: it is off.
+
+        :raises ConfigInvalid: another process listens on the port
+        """
+        if self._address is None:
+            return None
+        self._answers = _Answers(db)
+        handler = type('Handler', (_Handler,), {
+            'authorization': self._authorization,
+            'ask': staticmethod(self._answers.ask)})
+        self._listener = http_server.Listener(
+            self._address, 'gpgpu-vendordata-server', OPTION, handler,
+            CONNECTIONS)
+        address = self._listener.start()
+        LOG.info('Dynamic vendordata for Nova is served at http://%s/',
+                 address)
+        return address
+
+    def stop(self) -> None:
+        """Answer no more; all its threads have ended then."""
+        if self._listener is not None:
+            self._listener.stop()
+        if self._answers is not None:
+            self._answers.stop()
