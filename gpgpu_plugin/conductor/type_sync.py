@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -25,6 +26,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.vgpu import vgpu_type
 
 PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',
               'max_resolution_y')
@@ -59,6 +61,18 @@ def _sync(row: models.Group, group: group_rules.GroupCapacity,
     for name, listed in found.items():
         for field in PROPERTIES:
             setattr(rows[name], field, getattr(listed, field))
+    if naming.PASSTHROUGH in rows:
+        rows[naming.PASSTHROUGH].video_ram = _whole_ram(found.values())
     for name in rows.keys() - found.keys() - {naming.PASSTHROUGH}:
         if not rows[name].listed:
             row.types.remove(rows[name])
+
+
+def _whole_ram(types: Iterable[vgpu_type.VGPUType]) -> int | None:
+    """Return the MiB of memory of a whole GPU; None: unknown.
+
+    The largest vGPU type has all of it. The size of a BAR proves nothing: it
+    is a power of two, as 128 GiB for 80, or a window of 256 MiB.
+    """
+    return max((known.video_ram for known in types if known.video_ram),
+               default=None)

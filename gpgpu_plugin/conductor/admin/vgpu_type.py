@@ -35,6 +35,7 @@ from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
 
 
@@ -84,7 +85,18 @@ def _info(host: str, group: models.Group, row: models.VGPUType,
         enabled=row.enabled, max_vgpu_per_pgpu=row.max_vgpu_per_pgpu,
         max_capacity=row.max_capacity,
         remaining_capacity=row.remaining_capacity, assigned=assigned,
-        **{name: getattr(row, name) for name in type_sync.PROPERTIES})
+        **{name: getattr(row, name) for name in type_sync.PROPERTIES}
+        | {'video_ram': _video_ram(variant, row)})
+
+
+def _video_ram(variant: rules.Variant, row: models.VGPUType) -> int | None:
+    """Return the MiB of memory of a type; None: unknown.
+
+    The variant's count of a whole GPU is exact.
+    """
+    if row.vgpu_type == naming.PASSTHROUGH and variant.memory_mib:
+        return variant.memory_mib
+    return row.video_ram
 
 
 def set_enabled(db: api.Database, variant: str, vgpu_type: str,

@@ -14,6 +14,8 @@
 import dataclasses
 
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from tests.fixtures import hosts
@@ -50,6 +52,19 @@ class SyncTest(vgpu_base.VGPUTestCase):
     def test_properties_follow_the_driver(self):
         self.report(dataclasses.replace(vgpu_base.TYPES[0], video_ram=1000))
         self.assertEqual((True, 1000), self.types()['T4-1Q'])
+
+    def test_whole_gpu_has_the_memory_of_its_variant_or_largest_type(self):
+        self.assertEqual((True, 16384), self.types()['passthrough'])
+        self.report(*vgpu_base.TYPES[:1])
+        self.assertEqual((True, 1024), self.types()['passthrough'])
+        self.report()
+        self.assertEqual((True, None), self.types()['passthrough'])
+        [known] = variant_admin.list_all(self.db)
+        variant_admin.set_(self.db, dataclasses.replace(
+            known, memory_mib=15360), caller=variant_changes.PATIENT)
+        self.assertEqual((True, 15360), self.types()['passthrough'])
+        self.report(*vgpu_base.TYPES)
+        self.assertEqual((True, 15360), self.types()['passthrough'])
 
     def test_claimed_type_that_no_gpu_has_any_more_keeps_its_inventory(self):
         claim = self.ask(Q1=1)
