@@ -13,6 +13,9 @@
 
 from __future__ import annotations
 
+import typing
+
+from gpgpu_plugin.domain import naming
 from tests.fixtures import cloud
 
 
@@ -101,6 +104,39 @@ class BootTest(cloud.GpuCloud):
             self.flavor(H100=1), 'ERROR', imageRef=image['id'])
         self.assertIn('No valid host', server['fault']['message'])
         self.wait_states(available=8)
+
+
+class ImageOfWholeGPUTest(cloud.GpuCloud):
+    """A variant of whole GPUs and one of vGPUs, told apart by traits."""
+
+    machines: typing.ClassVar[dict[str, str]] = {
+        'gpu1': 'nvidia-t4-2', 'gpu2': 'hgx-h100-8'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('H100', *cloud.HGX_H100, '--trait', 'CUSTOM_GPU_WHOLE'),
+        ('T4', '--vendor', '10de', '--device', '1eb8',
+         '--trait', 'CUSTOM_GPU_SHARED'))
+
+    def image(self, trait: str) -> str:
+        return str(self.glance.create(None, {
+            'name': trait, 'disk_format': 'raw', 'container_format': 'bare',
+            'status': 'active', 'min_ram': 0, 'min_disk': 0, 'size': 1,
+            'visibility': 'public',
+            'properties': {f'trait:{trait}': 'required'}})['id'])
+
+    def test_image_boots_with_its_kind_of_gpu_alone(self) -> None:
+        self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
+        self.manage('vgpu-type', 'disable', 'T4', 'passthrough')
+        vgpu = naming.resource_class('T4', 'T4-4Q')
+        self.wait_for(lambda: self.unallocated('gpu1').get('4Q') == 8,
+                      'vGPUs in Placement')
+        flavors = {'CUSTOM_GPU_WHOLE': self.flavor(H100=1),
+                   'CUSTOM_GPU_SHARED': self.flavor_of(
+                       {f'resources:{vgpu}': '1'})}
+        for trait in flavors:
+            image = self.image(trait)
+            for kind, flavor in flavors.items():
+                self.boot(flavor, 'ACTIVE' if kind == trait else 'ERROR',
+                          imageRef=image)
 
 
 class TwoHostsTest(cloud.GpuCloud):
