@@ -143,6 +143,14 @@ OPTS = [
              'If not, gpgpu-conductor shows the sums over all hosts: a few '
              'series for each variant, whatever the number of hosts.'),
     cfg.StrOpt(
+        'config_drive_file', regex='^/',
+        help='Path of a file about the GPUs of a server that '
+             'gpgpu.GpuLibvirtDriver adds to the files of its config drive, '
+             'such as /etc/gpgpu.json. cloud-init writes it at this path into '
+             'the guest. It is JSON with the variant, the vGPU type and the '
+             'PCI addresses in the guest of each GPU. Nova does not write a '
+             'config drive again after a resize. By default there is none.'),
+    cfg.StrOpt(
         'vendordata_bind',
         help='IP address and TCP port on which gpgpu-conductor answers '
              'requests of Nova for dynamic vendordata with the GPUs of a '

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import nova.conf
 from lxml import etree
+from nova.virt import configdrive
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver
 from nova.virt.libvirt import utils as nova_utils
@@ -32,6 +33,7 @@ from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import guest as guest_mod
 from gpgpu_plugin.virt import exception as virt_exception
+from gpgpu_plugin.virt import guest_file
 from gpgpu_plugin.virt import libvirt_domains
 from gpgpu_plugin.virt import mixin
 from gpgpu_plugin.virt import scrub_guest
@@ -95,6 +97,26 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
         if attachments and _wants_display(instance.flavor):
             show(guest.devices)
         return guest
+
+    def _create_configdrive(
+            self, context: nova_types.Context, instance: nova_types.Instance,
+            injection_info: driver.InjectionInfo, rescue: bool = False,
+            ) -> None:
+        """Create the config drive, with a file about the guest's GPUs.
+
+        Nova calls it when libvirt has the domain and the guest is not started.
+        It writes no config drive again that is there.
+        """
+        path = CONF.gpgpu.config_drive_file
+        attachments = (self.gpu_attachments(instance)
+                       if path and configdrive.required_by(instance) else [])
+        if attachments:
+            domain = self._host.get_guest(instance).get_xml_desc()
+            injection_info = injection_info._replace(files=[
+                *(injection_info.files or ()), (path, guest_file.content(
+                    domain, zip(self._gpu_of_guest(instance), attachments,
+                                strict=True)))])
+        super()._create_configdrive(context, instance, injection_info, rescue)
 
     def unrescue(self, context: nova_types.Context,
                  instance: nova_types.Instance) -> None:

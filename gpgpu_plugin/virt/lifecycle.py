@@ -355,17 +355,20 @@ class LifecycleMixin(service.ServiceMixin):
 
         :raises HostError: a device is missing
         """
+        return [self.gpu_tracker.backend.attachment(
+                    base.HostDevice.of(assignment))
+                for assignment in self._gpu_of_guest(instance)]
+
+    def _gpu_of_guest(self, instance: nova_types.Instance,
+                      ) -> list[claim_obj.Assignment]:
+        """Return the assignments of the guest, in the same order."""
         assigned = self.gpu_tracker.assignments.of_instance(instance.uuid)
         if not assigned:
             return []
         selector = self._gpu_at_work.selectors.get(
             instance.uuid) or roles.current(instance, self.gpu_tracker)
-        return [
-            self.gpu_tracker.backend.attachment(
-                base.HostDevice.of(assignment))
-            for assignment in sorted(
-                assigned, key=lambda assignment: assignment.stable_id)
-            if selector(assignment)]
+        return sorted(filter(selector, assigned),
+                      key=lambda assignment: assignment.stable_id)
 
     # -- destroy ------------------------------------------------------------
 

@@ -18,13 +18,17 @@ import typing
 
 import fixtures
 from keystoneauth1 import loading
+from lxml import etree
 from nova import context as nova_context
 from nova import service_auth
 from nova.api.metadata import base as metadata
+from nova.virt import configdrive
 
 from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import vendordata
+from gpgpu_plugin.domain import pci
 from tests.fixtures import cloud
+from tests.fixtures import libvirt_cloud
 from tests.functional import test_moves
 
 PASSWORD = 'secret'
@@ -133,3 +137,50 @@ def _create_config_drive(
     metadata.InstanceMetadata(instance).lookup(
         '/openstack/latest/vendor_data2.json')
     return False, False
+
+
+class ConfigDriveFileTest(libvirt_cloud.GpuLibvirtCloud):
+    """GPUs with an audio function, whose place in the guest is chosen."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'nvidia-rtx5090-2'}
+    # Nova does not write a config drive that exists.
+    missing_disks = ('disk.config',)
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('RTX', '--vendor', '10de', '--device', '2b85', '--unsupported-ok'),)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(config_drive_file='/etc/gpgpu.json', group='gpgpu')
+        self.files: list[typing.Any] = []
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.configdrive.ConfigDriveBuilder.make_drive',
+            lambda *args: None))
+        original = configdrive.ConfigDriveBuilder.__init__
+
+        def init(builder: typing.Any, instance_md: typing.Any) -> None:
+            self.files.append({
+                file['path']: instance_md.lookup(
+                    f'/openstack{file["content_path"]}')
+                for file in instance_md.files})
+            original(builder, instance_md)
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.configdrive.ConfigDriveBuilder.__init__', init))
+
+    def test_config_drive_has_places_of_gpus(self) -> None:
+        server = self.boot(self.flavor(RTX=2), config_drive=True)
+        places = [element.get('bus') for element in etree.fromstring(
+            self.domain_xml(server['id'], 'gpu1')).findall(
+                "./devices/hostdev/address[@type='pci']")]
+        self.assertEqual(4, len(places))
+        [files] = self.files
+        gpus = json.loads(files['/etc/gpgpu.json'])['gpus']
+        self.assertEqual([('RTX', None)] * 2, [
+            (gpu['variant'], gpu['vgpu_type']) for gpu in gpus])
+        self.assertEqual(
+            [int(place, 16) for place in places],
+            [pci.PCIAddress.parse(address).bus
+             for gpu in gpus for address in gpu['addresses']])
+
+    def test_server_without_gpus_has_no_file(self) -> None:
+        self.boot(self.flavor_of({}), config_drive=True)
+        self.assertEqual([{}], self.files)
