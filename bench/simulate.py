@@ -82,7 +82,7 @@ class Size:
     slack: float
 
 
-FULL = Size(part=1, seeds=SEEDS, lifetimes=60.0, slack=0.0,
+FULL = Size(part=1, seeds=SEEDS, lifetimes=30.0, slack=0.0,
             workloads=tuple(workloads.WORKLOADS))
 REDUCED = Size(part=8, seeds=(42, 43), lifetimes=20.0, slack=.5, workloads=(
     'smaller-shares', 'several-gpus', 'bound-to-models', 'more-without-gpu'))

@@ -38,7 +38,7 @@ def write(folder: pathlib.Path, figures: simulate.Figures) -> None:
 def _save(figure: typing.Any, path: pathlib.Path) -> None:
     figure.tight_layout()
     # Without a date the same figures make the same file.
-    figure.savefig(path, metadata={'Date': None})
+    figure.savefig(path, metadata={'Date': None, 'Creator': None})
 
 
 def _curves(pyplot: typing.Any, figures: simulate.Figures) -> typing.Any:
@@ -69,5 +69,5 @@ def _workloads(pyplot: typing.Any, figures: simulate.Figures) -> typing.Any:
     axes.set(xlim=(70, 100),
              xlabel='GPUs allocated when 130 % were requested, % of all')
     axes.grid(axis='x', alpha=.3)
-    axes.legend(loc='lower left')
+    axes.legend(loc='lower center', bbox_to_anchor=(.5, 1), ncols=2)
     return figure
