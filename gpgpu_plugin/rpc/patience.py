@@ -1,0 +1,61 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Connections to RabbitMQ that wake up only when something arrives.
+
+After each message, oslo.messaging 18 waits for the next one for 1 ms, then for
+2 ms, 4 ms and so on, and each wait that ends without a message costs as much
+as a small message. It does so for consumers whose messages another thread
+acknowledges, as for notifications. Calls and answers are acknowledged when
+they are read (RpcAMQPListener, ReplyWaiter), so nothing is late if each wait
+is longer: a message that arrives ends it.
+"""
+
+from __future__ import annotations
+
+import typing
+
+SHORTEST = 0.25
+"""Seconds for which a connection waits for a message at least.
+
+The stop of a server waits for it.
+"""
+
+
+class _Connection(typing.Protocol):
+    """oslo_messaging._drivers.impl_rabbit.Connection, as far as used here."""
+
+    def consume(self, timeout: float | None = ...) -> None:
+        """Handle the messages that arrive first."""
+
+
+def apply(transport: object) -> None:
+    """Let connections that a transport of RPC will open wait for longer.
+
+    Other transports of the process stay as they are, and so does one whose
+    driver has no such connections.
+    """
+    pool = getattr(getattr(transport, '_driver', None),
+                   '_connection_pool', None)
+    made = getattr(pool, 'connection_cls', None)
+    if isinstance(made, type) and hasattr(made, 'consume'):
+        setattr(pool, 'connection_cls', _patient(made))  # noqa: B010
+
+
+def _patient(made: type[_Connection]) -> type[_Connection]:
+    class PatientConnection(made):  # type: ignore[valid-type,misc]
+        """Connection whose waits are not too short."""
+
+        def consume(self, timeout: float | None = None) -> None:
+            """Handle the messages that arrive first."""
+            super().consume(timeout=timeout if timeout is None
+                            else max(timeout, SHORTEST))
+    return PatientConnection

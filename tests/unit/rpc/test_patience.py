@@ -1,0 +1,57 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of times in which the process was stopped."""
+
+import types
+
+from oslotest import base
+
+from gpgpu_plugin.rpc import patience
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import conductor as conductor_fixture
+
+
+class Connection:
+
+    waits: list[float | None] = []
+
+    def consume(self, timeout=None):
+        self.waits.append(timeout)
+
+
+class PatienceTest(base.BaseTestCase):
+
+    def test_waits_are_not_too_short(self):
+        pool = types.SimpleNamespace(connection_cls=Connection)
+        patience.apply(types.SimpleNamespace(
+            _driver=types.SimpleNamespace(_connection_pool=pool)))
+        connection = pool.connection_cls()
+        for timeout in (0.001, 5.0, None):
+            connection.consume(timeout=timeout)
+        self.assertEqual([patience.SHORTEST, 5.0, None], Connection.waits)
+
+    def test_transport_to_rabbitmq_is_patient(self):
+        conf = self.useFixture(conductor_fixture.Conf()).conf
+        conf.set_override(
+            'transport_url', 'rabbit://nobody@127.0.0.1:1/', 'gpgpu')
+        transport = rpc_transport.get_transport(conf)
+        self.addCleanup(transport.cleanup)
+        # What oslo.messaging itself calls, or nothing would be gained.
+        made = transport._driver._connection_pool.connection_cls
+        self.assertEqual('PatientConnection', made.__name__)
+        self.assertEqual('Connection', made.__mro__[1].__name__)
+
+    def test_other_transports_stay_as_they_are(self):
+        conf = self.useFixture(conductor_fixture.Conf()).conf
+        transport = rpc_transport.get_transport(conf)
+        self.addCleanup(transport.cleanup)
+        self.assertFalse(hasattr(transport._driver, '_connection_pool'))
