@@ -32,6 +32,17 @@ the UPDATE, which would need a statement for each host."""
 # Made once: SQLAlchemy takes longer to make them than to run them.
 _LIVE = (models.Host.name == sa.bindparam('name'), models.Host.deleted == 0)
 _FIND = sa.select(models.Host).where(*_LIVE)
+_NOW = sa.select(clock.now())
+_VERSIONS = sa.select(models.Host.id, models.Host.generation,
+                      models.Host.changed_at).order_by(models.Host.id)
+_CHANGED_SINCE = _VERSIONS.where(
+    models.Host.changed_at >= sa.bindparam('since'))
+_LIVE_AFTER = _VERSIONS.where(
+    models.Host.deleted == 0, models.Host.id > sa.bindparam('after'),
+).limit(sa.bindparam('limit', type_=sa.Integer))
+_BY_IDS = (sa.select(models.Host)
+           .where(models.Host.id.in_(sa.bindparam('ids', expanding=True)))
+           .order_by(models.Host.id))
 
 
 def find(session: orm.Session, name: str) -> models.Host | None:
@@ -145,7 +156,7 @@ def listed(session: orm.Session, limit: int,
 
 def now(session: orm.Session) -> float:
     """Return the database's time in seconds since the epoch."""
-    return session.scalars(sa.select(clock.now())).one()
+    return session.scalars(_NOW).one()
 
 
 def changed_since(session: orm.Session,
@@ -154,29 +165,24 @@ def changed_since(session: orm.Session,
 
     No row is locked. They are sorted by id.
     """
-    return _versions(session, models.Host.changed_at >= at)
+    return _versions(session, _CHANGED_SINCE, {'since': at})
 
 
 def live_after(session: orm.Session, host_id: int,
                limit: int) -> list[scheduling.HostVersion]:
     """Return some live hosts with a higher id, sorted by id."""
-    return _versions(session, models.Host.deleted == 0,
-                     models.Host.id > host_id, limit=limit)
+    return _versions(session, _LIVE_AFTER, {'after': host_id, 'limit': limit})
 
 
-def _versions(session: orm.Session, *conditions: sa.ColumnElement[bool],
-              limit: int | None = None) -> list[scheduling.HostVersion]:
-    return [scheduling.HostVersion(*row) for row in session.execute(
-        sa.select(models.Host.id, models.Host.generation,
-                  models.Host.changed_at)
-        .where(*conditions).order_by(models.Host.id).limit(limit))]
+def _versions(session: orm.Session, statement: sa.Select[int, int, float],
+              values: Mapping[str, object]) -> list[scheduling.HostVersion]:
+    return [scheduling.HostVersion(*row)
+            for row in session.execute(statement, values)]
 
 
 def by_ids(session: orm.Session, ids: list[int]) -> list[models.Host]:
     """Return hosts, also deleted ones, by id, not locked."""
-    return list(session.scalars(
-        sa.select(models.Host).where(models.Host.id.in_(ids))
-        .order_by(models.Host.id)))
+    return list(session.scalars(_BY_IDS, {'ids': ids}))
 
 
 def changed(host: models.Host) -> None:
