@@ -14,15 +14,18 @@
 Order of preferences:
 
 1. the request's demands: all on one NUMA node, all below one switch, all near
-   the guest's memory;
+   the guest's memory; whole GPUs that must be linked, or are on a board with a
+   fabric, are exactly one link partition (``links``);
 2. all near the guest's memory, if that is preferred and possible;
 3. one NUMA node, if vGPUs are requested;
 4. vGPUs by policy: depth_first takes GPUs that have vGPUs already and leaves
    GPUs empty, breadth_first takes the emptiest (``packing``);
-5. whole GPUs on the fewest NUMA nodes over the whole request, then below the
-   fewest PCIe switches, then by policy: depth_first leaves the fewest free
-   GPUs on the nodes and switches that are used, so that the largest island
-   stays whole, breadth_first the most (``whole_gpus``);
+5. whole GPUs: the link partition that breaks the least of the other ones;
+   then the fewest NUMA nodes over the whole request, then the fewest PCIe
+   switches, then the GPUs whose links others need the least, then by policy:
+   depth_first leaves the fewest free GPUs on the nodes and switches that are
+   used, so that the largest island stays whole, breadth_first the most
+   (``whole_gpus``);
 6. ids.
 
 A whole GPU is a unit of the type ``passthrough``: each GPU has one, which
@@ -45,6 +48,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import packing
 from gpgpu_plugin.domain.allocation import region as region_mod
@@ -84,9 +88,10 @@ def allocate(offers: _Offers, request: request_mod.Request,
     offers = {demand.resource_class: offers.get(
         demand.resource_class, _NOTHING) for demand in request.demands}
     _check_counts(offers, request, guest_nodes)
+    _check_links(offers, request)
     policy = request.allocation_policy or policies.get(
         request.demands[0].resource_class, _Policy.DEPTH_FIRST)
-    search = _search(offers, request.demands, policy)
+    search = _search(offers, request, policy)
     for tier in region_mod.preference_tiers(
             _gpus(offers), request, guest_nodes, sockets,
             one_node_first=bool(search.vgpu_demands)):
@@ -121,12 +126,15 @@ class _Search:
     :ivar demands: all demands
     :ivar vgpu_demands: demands for vGPUs
     :ivar gpu_counts: number of whole GPUs demanded, by resource class
+    :ivar confined: resource classes of which exactly one link partition must
+        be selected
     """
 
     offers: _Offers
     demands: _Demands
     vgpu_demands: _Demands
     gpu_counts: Mapping[str, int]
+    confined: frozenset[str]
     policy: request_mod.AllocationPolicy
 
     def offers_within(self, region: region_mod.Region) -> _Offers | None:
@@ -136,8 +144,11 @@ class _Search:
         for demand in self.demands:
             offer = self.offers[demand.resource_class]
             offers[demand.resource_class] = part = offer.within(region)
-            available = offer.available_by_gpu
-            if sum(available[gpu.id] for gpu in part.gpus) < demand.count:
+            if demand.resource_class in self.confined:
+                if not part.partitions_of(demand.count):
+                    return None
+            elif sum(offer.available_by_gpu[gpu.id]
+                     for gpu in part.gpus) < demand.count:
                 return None
         return offers
 
@@ -173,11 +184,21 @@ class _Search:
         for reserved in packing.reserved_gpus(
                 [offers[demand.resource_class]
                  for demand in self.vgpu_demands],
-                [(offers[name], count)
+                [(offers[name], count, self._by_cost(name, offers[name])
+                  if name in self.confined else None)
                  for name, count in self.gpu_counts.items()]):
             yield self.policy, self.vgpu_demands, reserved
             for policy, demands in closest:
                 yield policy, demands, reserved
+
+    def _by_cost(self, name: str, part: offer_mod.TypeOffer,
+                   ) -> list[links_mod.Partition]:
+        """Return the link partitions in a region, the best to take first."""
+        free = self.offers[name].free_partitions
+        return sorted(part.partitions_of(self.gpu_counts[name]),
+                      key=lambda taken: (
+                          links_mod.fragmentation_cost(free, taken),
+                          sorted(taken)))
 
     def _attempt(self, offers: _Offers, policy: request_mod.AllocationPolicy,
                  demands: _Demands,
@@ -192,7 +213,9 @@ class _Search:
         whole = whole_gpus.choose({
             name: [gpu for gpu in offers[name].gpus if gpus.get(
                 gpu.id, gpu).available(naming.PASSTHROUGH)]
-            for name in self.gpu_counts}, self.gpu_counts, self.policy)
+            for name in self.gpu_counts}, self.gpu_counts, self.policy,
+            {name: self.offers[name].free_partitions
+             for name in self.gpu_counts}, self.confined)
         if whole is None:
             return None
         cost = (self._packing_cost(offers, selections), whole.cost)
@@ -221,9 +244,13 @@ class _Search:
         return (sign * len(used & empty), sign * len(empty), sorted(used))
 
 
-def _search(offers: _Offers, demands: _Demands,
+def _search(offers: _Offers, request: request_mod.Request,
             policy: request_mod.AllocationPolicy) -> _Search:
+    demands = request.demands
     return _Search(
+        confined=frozenset(
+            name for name, offer in offers.items()
+            if offer.is_confined(request)),
         offers=offers, demands=demands, policy=policy,
         vgpu_demands=tuple(
             demand for demand in demands
@@ -245,6 +272,20 @@ def _check_counts(offers: _Offers, request: request_mod.Request,
         offer = offers[demand.resource_class]
         if offer.available() < demand.count:
             raise request_mod.Unsatisfiable(_shortage(demand, offer))
+
+
+def _check_links(offers: _Offers, request: request_mod.Request) -> None:
+    """Refuse demands for which the host has no free link partition."""
+    refusal = links_mod.kinds_refusal(request)
+    if refusal is not None:
+        raise request_mod.Unsatisfiable(refusal)
+    for demand in request.demands:
+        offer = offers[demand.resource_class]
+        if offer.is_confined(request) and not offer.partitions_of(
+                demand.count):
+            known = offer.links or links_mod.NOTHING_KNOWN
+            raise request_mod.Unsatisfiable(links_mod.refusal(
+                demand, request, map(len, known.partitions), known.problem))
 
 
 def _shortage(demand: request_mod.Demand,

@@ -31,10 +31,12 @@ import dataclasses
 import functools
 import itertools
 import operator
+import typing
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import region as region_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -59,6 +61,9 @@ class Masks:
     :ivar alone: each GPU that can take several units and whose node or switch
         is unknown: its units share one node and switch anyway. Entry i is the
         same GPU in every Masks of a host
+    :ivar partitions: GPUs of each link partition; only of whole GPUs
+    :ivar fabric: as of ``links.Links``
+    :ivar problem: as of ``links.Links``
     """
 
     free: int
@@ -67,6 +72,19 @@ class Masks:
     switches: tuple[int, ...] = ()
     available: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = ()
+    fabric: bool = False
+    problem: str = links_mod.NOTHING_KNOWN.problem
+
+    def has_partition(self, count: int, part: int = -1) -> bool:
+        """Return whether a link partition with so many GPUs can be taken.
+
+        :param part: mask of the GPUs that it must be among
+        """
+        free = self.free & part
+        return any(partition & free == partition
+                   for partition in self.partitions
+                   if partition.bit_count() == count)
 
     def units(self, part: int = -1) -> int:
         """Return how many units some of the GPUs can take.
@@ -121,7 +139,19 @@ def _masks(offer: offer_mod.TypeOffer, nodes: Sequence[int],
         numa_nodes=tuple(nodes),
         switches=tuple(switch.get(name, 0) for name in switches),
         available=available if max(available, default=0) > 1 else (),
-        alone=tuple(gpu_id.get(name, 0) for name in alone))
+        alone=tuple(gpu_id.get(name, 0) for name in alone),
+        **_links(offer))
+
+
+def _links(offer: offer_mod.TypeOffer) -> dict[str, typing.Any]:
+    """Return the fields of masks about the links of whole GPUs."""
+    if offer.links is None:
+        return {}
+    bits = {gpu.id: 1 << index for index, gpu in enumerate(offer.gpus)}
+    return {
+        'partitions': tuple(sum(bits[gpu_id] for gpu_id in part)
+                            for part in offer.links.partitions),
+        'fabric': offer.links.fabric, 'problem': offer.links.problem}
 
 
 def refusal(groups: Mapping[str, Masks], request: request_mod.Request,
@@ -166,10 +196,15 @@ def _refusal(groups: Mapping[str, Masks], request: request_mod.Request,
         available = groups.get(demand.resource_class, _NONE).units()
         if available < demand.count:
             return request_mod.count_refusal(demand, available)
-    if regions is _ANYWHERE and not request.restricts_topology:
-        return None
     masks = [groups[demand.resource_class] for demand in request.demands]
-    counts = [demand.count for demand in request.demands]
+    if request.is_linked or any(mask.fabric for mask in masks):
+        refused = _links_refusal(masks, request)
+        if refused is not None:
+            return refused
+    elif regions is _ANYWHERE and not request.restricts_topology:
+        return None
+    counts = [_Count(demand.count, request.is_linked or mask.fabric)
+              for demand, mask in zip(request.demands, masks, strict=True)]
     topology = request.topology if request.restricts_topology else (
         _Topology.ANY)
     parts = [[_within(mask, region) for mask in masks] for region in regions]
@@ -178,6 +213,37 @@ def _refusal(groups: Mapping[str, Masks], request: request_mod.Request,
     if any(_fits(part, counts, _Topology.ANY) for part in parts):
         return request_mod.topology_refusal(request)
     return request_mod.far_refusal(request)
+
+
+def _links_refusal(masks: Iterable[Masks], request: request_mod.Request,
+                   ) -> request_mod.Refusal | None:
+    """Return the refusal if the host has no link partition for a demand."""
+    refused = links_mod.kinds_refusal(request)
+    if refused is not None:
+        return refused
+    for mask, demand in zip(masks, request.demands, strict=True):
+        if (request.is_linked or mask.fabric) and not mask.has_partition(
+                demand.count):
+            return links_mod.refusal(
+                demand, request, map(int.bit_count, mask.partitions),
+                mask.problem)
+    return None
+
+
+class _Count(typing.NamedTuple):
+    """How many units are demanded.
+
+    :ivar confined: they must be exactly one link partition
+    """
+
+    units: int
+    confined: bool
+
+    def is_met(self, mask: Masks, part: int) -> bool:
+        """Return whether some of the GPUs have enough."""
+        if self.confined:
+            return mask.has_partition(self.units, part)
+        return mask.units(part) >= self.units
 
 
 def _within(mask: Masks, region: region_mod.Region) -> Masks:
@@ -192,10 +258,10 @@ def _within(mask: Masks, region: region_mod.Region) -> Masks:
     return dataclasses.replace(mask, free=mask.free & part)
 
 
-def _fits(masks: Sequence[Masks], counts: Sequence[int],
+def _fits(masks: Sequence[Masks], counts: Sequence[_Count],
           topology: request_mod.Topology) -> bool:
     """Return whether one node or switch has enough of each class."""
-    if topology is _Topology.ANY:
+    if topology in (_Topology.ANY, _Topology.LINKED):
         return _has_enough(masks, counts, [-1] * len(masks))
     places = zip(*(
         (mask.switches if topology is _Topology.SAME_SWITCH
@@ -203,7 +269,7 @@ def _fits(masks: Sequence[Masks], counts: Sequence[int],
     return any(_has_enough(masks, counts, place) for place in places)
 
 
-def _has_enough(masks: Iterable[Masks], counts: Iterable[int],
+def _has_enough(masks: Iterable[Masks], counts: Iterable[_Count],
                 place: Iterable[int]) -> bool:
-    return all(mask.units(part) >= count for mask, count, part
+    return all(count.is_met(mask, part) for mask, count, part
                in zip(masks, counts, place, strict=True))

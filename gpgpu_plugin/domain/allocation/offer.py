@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import region as region_mod
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
 
 
@@ -32,11 +34,13 @@ class TypeOffer:
 
     :ivar vgpu_type: name of the type, ``passthrough`` for whole GPUs
     :ivar enabled: whether operators allow claims of it
+    :ivar links: of whole GPUs; None: not known
     """
 
     vgpu_type: str
     gpus: Sequence[capacity.GPUCapacity]
     enabled: bool = True
+    links: links_mod.Links | None = None
 
     @property
     def is_passthrough(self) -> bool:
@@ -52,6 +56,25 @@ class TypeOffer:
         return {gpu.id: gpu.available(self.vgpu_type) if self.enabled else 0
                 for gpu in self.gpus}
 
+    @functools.cached_property
+    def free_partitions(self) -> tuple[links_mod.Partition, ...]:
+        """Return the link partitions that can be taken now."""
+        if self.links is None:
+            return ()
+        return self.links.free([
+            gpu.id for gpu in self.gpus if self.available_by_gpu[gpu.id]])
+
+    def partitions_of(self, count: int) -> list[links_mod.Partition]:
+        """Return the link partitions of some size that can be taken now."""
+        return [part for part in self.free_partitions if len(part) == count]
+
+    def is_confined(self, request: request_mod.Request) -> bool:
+        """Return whether a request gets exactly one link partition of it."""
+        # A vGPU has no links.
+        return request.is_linked or (
+            self.is_passthrough and links_mod.is_confined(
+                self.links, request))
+
     def available(self) -> int:
         """Return how many units could be claimed now."""
         return sum(self.available_by_gpu.values())
@@ -62,6 +85,7 @@ class TypeOffer:
             return self
         return TypeOffer(
             vgpu_type=self.vgpu_type, enabled=self.enabled,
+            links=self.links,
             gpus=[gpu for gpu in self.gpus if gpu in region])
 
 

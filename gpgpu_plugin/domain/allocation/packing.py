@@ -95,7 +95,9 @@ def _cost(gpu: capacity.GPUCapacity, name: str,
 
 
 def reserved_gpus(offers: Sequence[offer_mod.TypeOffer],
-                  whole: Iterable[tuple[offer_mod.TypeOffer, int]],
+                  whole: Iterable[tuple[
+                      offer_mod.TypeOffer, int,
+                      Sequence[frozenset[str]] | None]],
                   ) -> Iterator[frozenset[str]]:
     """Return sets of GPUs to reserve for passthrough, the best first.
 
@@ -103,10 +105,14 @@ def reserved_gpus(offers: Sequence[offer_mod.TypeOffer],
     equivalent GPUs only the first ones are tried.
 
     :param offers: offers of the demanded vGPU types
-    :param whole: offers of passthrough, each with the count demanded
+    :param whole: offers of passthrough, each with the count demanded, and
+        with the only sets of GPUs that are allowed, the best first; None: any
     """
-    subsets = []
-    for offer, count in whole:
+    subsets: list[Iterable[Iterable[str]]] = []
+    for offer, count, allowed in whole:
+        if allowed is not None:
+            subsets.append(allowed[:_MAX_RESERVED])
+            continue
         gpus = sorted(
             (gpu for gpu in offer.gpus if gpu.available(naming.PASSTHROUGH)),
             key=lambda gpu: (_available(gpu, offers), gpu.id))

@@ -112,8 +112,11 @@ def topology_regions(gpus: Iterable[capacity.GPUCapacity],
     """Return the parts of a region that each meet a topology.
 
     A GPU whose node (switch) is unknown is a part of its own: all vGPUs on it
-    are on the same node (switch), whichever that is.
+    are on the same node (switch), whichever that is. Link partitions are no
+    regions: they confine whole GPUs alone, with any topology (``links``).
     """
+    if topology is _Topology.LINKED:
+        return [base]
     if topology is _Topology.SAME_NUMA:
         lone = {gpu.id for gpu in gpus if gpu.numa_node is None}
         places = [Region(numa_nodes=frozenset({node}))

@@ -34,6 +34,8 @@ class Reason(enum.StrEnum):
     DRIVER_HAS_NO_ROOM = 'driver_has_no_room'
     TOPOLOGY_SAME_NUMA = 'topology_same_numa'
     TOPOLOGY_SAME_SWITCH = 'topology_same_switch'
+    TOPOLOGY_LINKED = 'topology_linked'
+    LINK_PARTITION = 'link_partition'
     NUMA_POLICY_REQUIRED = 'numa_policy_required'
     EXTRA_SPEC_INVALID = 'extra_spec_invalid'
     REQUEST_CHANGED = 'request_changed'
@@ -55,11 +57,15 @@ class AllocationPolicy(enum.StrEnum):
 
 
 class Topology(enum.StrEnum):
-    """Location that the GPUs of one instance must have in common."""
+    """What the GPUs of one instance must have in common.
+
+    ``linked``: they are exactly one link partition (``links``).
+    """
 
     ANY = 'any'
     SAME_NUMA = 'same_numa'
     SAME_SWITCH = 'same_switch'
+    LINKED = 'linked'
 
 
 def check_allocation_policy(policy: str) -> None:
@@ -142,6 +148,11 @@ class Request:
     def restricts_topology(self) -> bool:
         """Return whether the topology restricts what can be selected."""
         return self.topology is not Topology.ANY and not self.is_single
+
+    @property
+    def is_linked(self) -> bool:
+        """Return whether the GPUs must be linked to each other."""
+        return self.topology is Topology.LINKED and not self.is_single
 
     @property
     def numa_affinity(self) -> PCINUMAPolicy | None:

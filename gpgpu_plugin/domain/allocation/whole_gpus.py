@@ -9,7 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Choice of whole GPUs: the fewest NUMA nodes, then the fewest switches."""
+"""Choice of whole GPUs: the fewest NUMA nodes, then the fewest switches.
+
+Where exactly one link partition must be taken, the first criterion is which
+other partitions that breaks.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +22,29 @@ import itertools
 import math
 import operator
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
 
 MAX_COMBINATIONS = 500
-"""How many sets of nodes (of switches) are tried for the optimum. Beyond it
-the largest are taken first, which is optimal for one resource class and close
-to the optimum for several."""
+"""How many sets of nodes (of switches, of GPUs below the same) are tried for
+the optimum. Beyond it the largest are taken first, which is optimal for one
+resource class and close to the optimum for several; of GPUs, those first whose
+links others need the least."""
 
+_Policy = request_mod.AllocationPolicy
 _Pools = Mapping[str, Sequence[capacity.GPUCapacity]]
 _Counts = Mapping[str, int]
 _Key = int | str
 _KeyOf = Callable[[capacity.GPUCapacity], _Key]
 _Totals = Mapping[_Key, Sequence[int]]
+_Partitions = Mapping[str, Sequence[links_mod.Partition]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,29 +59,86 @@ class Choice:
 
 
 def choose(pools: _Pools, counts: _Counts,
-           policy: request_mod.AllocationPolicy) -> Choice | None:
+           policy: request_mod.AllocationPolicy,
+           partitions: _Partitions | None = None,
+           confined: Collection[str] = ()) -> Choice | None:
     """Return the best choice; None if there are too few GPUs.
 
     :param pools: GPUs that can be taken, by resource class
     :param counts: how many are demanded, by resource class
+    :param partitions: free link partitions by resource class, of the whole
+        host
+    :param confined: classes of which exactly one partition must be chosen
     """
     if any(len(pools[name]) < count for name, count in counts.items()):
         return None
     pools = {name: sorted(pool, key=operator.attrgetter('id'))
              for name, pool in pools.items()}
-    # depth_first leaves the fewest GPUs on the used nodes and switches.
-    sign = (1 if policy is request_mod.AllocationPolicy.DEPTH_FIRST else -1)
-    choices = []
-    for nodes, on_nodes in _smallest(pools, counts, _numa_key):
-        for switches, on_switches in _smallest(on_nodes, counts, _switch_key):
-            gpus = {name: on_switches[name][:count]
-                    for name, count in counts.items()}
-            choices.append(Choice(gpus=gpus, cost=(
-                nodes, switches, sign * _total(on_nodes),
-                sign * _total(on_switches),
-                sorted((name, [gpu.id for gpu in chosen])
-                       for name, chosen in gpus.items()))))
-    return min(choices, key=lambda choice: choice.cost)
+    search = _Search(counts=counts, partitions=partitions or {},
+                     # depth_first leaves the fewest GPUs where some are used.
+                     sign=1 if policy is _Policy.DEPTH_FIRST else -1)
+    choices = [choice for allowed in search.confine(pools, confined)
+               for choice in search.choices(allowed, confined)]
+    return min(choices, key=lambda choice: choice.cost, default=None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Search:
+    """Search for the best choice, see ``choose``."""
+
+    counts: _Counts
+    partitions: _Partitions
+    sign: int
+
+    def confine(self, pools: _Pools,
+                confined: Collection[str]) -> Iterator[_Pools]:
+        """Return the pools, once for each partition that may be taken."""
+        allowed = []
+        for name in confined:
+            by_id = {gpu.id: gpu for gpu in pools[name]}
+            allowed.append([
+                (name, [by_id[gpu_id] for gpu_id in sorted(part)])
+                for part in self.partitions.get(name, ())
+                if len(part) == self.counts[name] and part <= by_id.keys()])
+        for chosen in itertools.product(*allowed):
+            yield {**pools, **dict(chosen)}
+
+    def choices(self, pools: _Pools,
+                confined: Collection[str]) -> Iterator[Choice]:
+        """Return the best choice on each smallest set of places."""
+        fragmentation = sum(self._cost(name, pools[name]) for name in confined)
+        for nodes, on_nodes in _smallest(pools, self.counts, _numa_key):
+            for switches, on_switches in _smallest(
+                    on_nodes, self.counts, _switch_key):
+                gpus = {name: self._least_cost(name, on_switches[name])
+                        for name in self.counts}
+                yield Choice(gpus=gpus, cost=(
+                    fragmentation, nodes, switches,
+                    sum(self._cost(name, chosen)
+                        for name, chosen in gpus.items()),
+                    self.sign * _total(on_nodes),
+                    self.sign * _total(on_switches),
+                    sorted((name, [gpu.id for gpu in chosen])
+                           for name, chosen in gpus.items())))
+
+    def _cost(self, name: str, gpus: Iterable[capacity.GPUCapacity]) -> int:
+        """Return what GPUs of a class cost in link partitions."""
+        free = self.partitions.get(name)
+        if not free:
+            return 0
+        return links_mod.fragmentation_cost(free, {gpu.id for gpu in gpus})
+
+    def _least_cost(self, name: str, pool: Sequence[capacity.GPUCapacity],
+                    ) -> Sequence[capacity.GPUCapacity]:
+        """Return those GPUs of a pool that break the least partitions."""
+        count = self.counts[name]
+        if len(pool) == count or not self.partitions.get(name):
+            return pool[:count]
+        if math.comb(len(pool), count) > MAX_COMBINATIONS:
+            return sorted(pool, key=lambda gpu: self._cost(
+                name, [gpu]))[:count]
+        return min(itertools.combinations(pool, count),
+                   key=lambda gpus: self._cost(name, gpus))
 
 
 def _numa_key(gpu: capacity.GPUCapacity) -> int:

@@ -40,8 +40,9 @@ class ValidatorsTest(base.BaseTestCase):
     def test_wrong_value_names_the_right_ones(self):
         exc = self.assertRaises(
             nova_exception.ValidationError, nova_validators.validate,
-            'gpgpu:topology', 'linked')
-        for word in ('linked', 'same_numa', 'same_switch', 'any'):
+            'gpgpu:topology', 'same_rack')
+        for word in ('same_rack', 'linked', 'same_numa', 'same_switch',
+                     'any'):
             self.assertIn(word, str(exc))
 
     def test_wrong_key_names_the_right_ones(self):

@@ -186,7 +186,7 @@ class CodecTest(base.BaseTestCase):
 
     def test_unknown_topology_is_refused(self):
         primitive = codec.to_primitive(REQUEST)
-        primitive['request']['topology'] = 'linked'
+        primitive['request']['topology'] = 'same_rack'
         self.assertRaises(
             exception.Invalid, codec.from_primitive, claim.ClaimRequest,
             primitive)

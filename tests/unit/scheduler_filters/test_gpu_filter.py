@@ -225,7 +225,7 @@ class GpuFilterTest(base.BaseTestCase):
 
     def test_wrong_extra_spec_is_refused(self):
         self.assertEqual([], self.passed(
-            FakeAPI(), self.spec(gpgpu__topology='linked'), host('h1')))
+            FakeAPI(), self.spec(gpgpu__topology='same_rack'), host('h1')))
         self.assertIn('extra_spec_invalid', self.log.output)
 
     def test_only_fitting_candidates_stay(self):

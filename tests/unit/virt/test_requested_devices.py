@@ -38,7 +38,7 @@ class FlavorTest(oslotest_base.BaseTestCase):
     def test_extra_specs_that_cannot_be_read_may_mean_gpus(self):
         for specs, asks in (({}, False),
                             ({'resources:CUSTOM_GPU_H100': '1'}, True),
-                            ({'gpgpu:topology': 'linked'}, True)):
+                            ({'gpgpu:topology': 'same_rack'}, True)):
             self.assertIs(asks, requested_devices.asks_for_gpus(
                 types.SimpleNamespace(extra_specs=specs)))
 
@@ -230,7 +230,7 @@ class DemandTest(StartCase):
         self.assertEqual([[]], self.started)
 
     def test_flavor_that_cannot_be_read_requests_nothing(self):
-        self.instance.flavor.extra_specs = {'gpgpu:topology': 'linked'}
+        self.instance.flavor.extra_specs = {'gpgpu:topology': 'same_rack'}
         self.start()
         self.assertEqual([[]], self.started)
 

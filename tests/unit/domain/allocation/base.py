@@ -11,6 +11,7 @@
 #    under the License.
 """Builders of GPUs, offers and requests."""
 
+import dataclasses
 import typing
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import allocate as allocate_mod
+from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
@@ -51,18 +53,25 @@ def whole_gpu(gpu_id: str, **fields: typing.Any) -> capacity.GPUCapacity:
 
 
 def passthrough(gpus: Sequence[capacity.GPUCapacity],
-                ) -> offer_mod.TypeOffer:
+                links: links_mod.Links | None = None) -> offer_mod.TypeOffer:
     """Return the offer of whole GPUs."""
-    return offer_mod.TypeOffer(vgpu_type=naming.PASSTHROUGH, gpus=gpus)
+    return offer_mod.TypeOffer(
+        vgpu_type=naming.PASSTHROUGH, gpus=gpus, links=links)
 
 
 def offers(gpus: Sequence[capacity.GPUCapacity],
+           links: links_mod.Links | None = None,
            ) -> dict[str, offer_mod.TypeOffer]:
     """Return all offers of one group.
 
-    V8 is the resource class of type 8, WHOLE that of whole GPUs.
+    V8 is the resource class of type 8, WHOLE that of whole GPUs. Link
+    partitions of other GPUs are left out.
     """
-    return {'WHOLE': passthrough(gpus)} | {
+    ids = {gpu.id for gpu in gpus}
+    if links is not None:
+        links = dataclasses.replace(links, partitions=tuple(
+            part for part in links.partitions if part <= ids))
+    return {'WHOLE': passthrough(gpus, links)} | {
         f'V{name}': offer_mod.TypeOffer(vgpu_type=name, gpus=gpus)
         for name in TYPES}
 
@@ -107,3 +116,25 @@ def hosts(draw: st.DrawFn, max_gpus: int = 3) -> list[capacity.GPUCapacity]:
     if draw(st.booleans()):
         gpus.append(whole_gpu('x', numa_node=0, switch='s1'))
     return gpus
+
+
+@st.composite
+def link_groups(draw: st.DrawFn, ids: Sequence[str],
+                ) -> links_mod.Links | None:
+    """Draw how GPUs are linked, in any way that makes sense or not."""
+    if not ids or draw(st.booleans()):
+        return None
+    parts = draw(st.lists(
+        st.frozensets(st.sampled_from(sorted(ids)), min_size=1, max_size=4),
+        max_size=6, unique=True))
+    return links_mod.Links(
+        partitions=tuple(parts), fabric=draw(st.booleans()),
+        problem=draw(st.sampled_from(['', 'one is gone'])))
+
+
+def lattice(ids: str) -> tuple[links_mod.Partition, ...]:
+    """Return all GPUs, then both halves of each partition, down to one."""
+    if len(ids) == 1:
+        return (frozenset(ids),)
+    half = len(ids) // 2
+    return (frozenset(ids), *lattice(ids[:half]), *lattice(ids[half:]))

@@ -22,6 +22,7 @@ from oslotest import base as test_base
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import allocate as allocate_mod
+from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
@@ -346,6 +347,9 @@ def is_allowed(gpus: typing.Sequence[capacity.GPUCapacity],
                topology: str) -> bool:
     if topology == 'any' or len(gpus) < 2:
         return True
+    if topology == 'linked':
+        # No group here has links; test_links has some.
+        return False
     values = {gpu.numa_node if topology == 'same_numa' else gpu.switch
               for gpu in gpus}
     return len(values) == 1 and None not in values
@@ -450,10 +454,30 @@ def can_fit(gpus: list[capacity.GPUCapacity], names: list[str]) -> bool:
         for index, gpu in enumerate(gpus) if gpu.available(names[0]))
 
 
+def can_fit_linked(gpus: list[capacity.GPUCapacity], names: list[str],
+                   topology: request_mod.Topology,
+                   links: links_mod.Links | None) -> bool:
+    """Return whether units fit of which whole GPUs may have to be linked."""
+    vgpus = [name for name in names if name != naming.PASSTHROUGH]
+    whole = len(names) - len(vgpus)
+    is_linked = topology == 'linked' and len(names) > 1
+    if is_linked and (vgpus or links is None):
+        return False
+    if not whole or not (is_linked or (links and links.fabric)):
+        return can_fit(gpus, names)
+    by_id = {gpu.id: gpu for gpu in gpus}
+    return any(
+        can_fit([gpu.with_vgpu(naming.PASSTHROUGH) if gpu.id in part else gpu
+                 for gpu in gpus], vgpus)
+        for part in links.partitions
+        if len(part) == whole and part <= by_id.keys() and all(
+            by_id[gpu_id].available(naming.PASSTHROUGH) for gpu_id in part))
+
+
 def islands(gpus: list[capacity.GPUCapacity], topology: request_mod.Topology,
             ) -> list[list[capacity.GPUCapacity]]:
     """Return the sets of GPUs that satisfy a topology."""
-    if topology is request_mod.Topology.ANY:
+    if topology in (request_mod.Topology.ANY, request_mod.Topology.LINKED):
         return [gpus]
     key = ('switch' if topology is request_mod.Topology.SAME_SWITCH
            else 'numa_node')
@@ -488,18 +512,20 @@ class MixedPropertyTest(test_base.BaseTestCase):
     @settings(_SETTINGS, max_examples=400)
     @given(base.hosts(), st.integers(0, 2),
            st.lists(st.sampled_from(TYPE_NAMES), max_size=4),
-           base.TOPOLOGIES, base.POLICIES)
+           base.TOPOLOGIES, base.POLICIES, base.link_groups('abcx'))
     def test_refused_only_if_there_is_no_way(
-            self, gpus, whole, names, topology, policy) -> None:
+            self, gpus, whole, names, topology, policy, links) -> None:
         names = [*[naming.PASSTHROUGH] * whole, *names]
         requested = request(
             {resource_class(name): names.count(name) for name in names},
             topology=topology, allocation_policy=policy)
-        possible = any(can_fit(island, names) for island
-                       in islands(gpus, topology)) or (
-            len(names) == 1 and can_fit(gpus, names))
+        possible = any(can_fit_linked(island, names, topology, links)
+                       for island in islands(gpus, topology)) or (
+            len(names) == 1
+            and can_fit_linked(gpus, names, request_mod.Topology.ANY, links))
         try:
-            found = allocate_mod.allocate(base.offers(gpus), requested, {})
+            found = allocate_mod.allocate(
+                base.offers(gpus, links), requested, {})
         except _Unsatisfiable:
             self.assertFalse(possible)
             return

@@ -31,6 +31,7 @@ LOCALITIES = st.lists(st.tuples(
     max_size=10)
 COUNTS = st.dictionaries(
     st.sampled_from(CLASSES), st.integers(1, 5), min_size=1)
+LINKS = base.link_groups('abcdex')
 VGPU_CLASSES = ('WHOLE', *(f'V{name}' for name in sorted(base.TYPES)))
 
 _SETTINGS = settings(derandomize=True, deadline=None, max_examples=500)
@@ -39,13 +40,19 @@ _Policy = request_mod.PCINUMAPolicy
 _Offers = dict[str, offer_mod.TypeOffer]
 
 
-def by_class(localities: typing.Iterable[typing.Any]) -> _Offers:
-    """Return offers of whole GPUs, of which some are not offered."""
+def by_class(localities: typing.Iterable[typing.Any],
+             data: st.DataObject | None = None) -> _Offers:
+    """Return offers of whole GPUs, of which some are not offered.
+
+    :param data: draws links of some of them
+    """
     gpus: dict[str, list[typing.Any]] = {name: [] for name in CLASSES}
     for number, (name, node, switch, offered) in enumerate(localities):
         gpus[name].append(base.whole_gpu(
             f'c{number}', numa_node=node, switch=switch, offered=offered))
-    return {name: base.passthrough(pool) for name, pool in gpus.items()}
+    return {name: base.passthrough(
+        pool, data and data.draw(base.link_groups([gpu.id for gpu in pool])))
+        for name, pool in gpus.items()}
 
 
 def masks(offers: _Offers) -> dict[str, feasibility.Masks]:
@@ -85,19 +92,19 @@ def is_possible_for_some_nodes(offers: _Offers,
 class PropertyTest(test_base.BaseTestCase):
 
     @_SETTINGS
-    @given(LOCALITIES, COUNTS, base.TOPOLOGIES)
+    @given(LOCALITIES, COUNTS, base.TOPOLOGIES, st.data())
     def test_whole_gpus_of_several_classes_are_decided_exactly(
-            self, localities, counts, topology) -> None:
-        offers = by_class(localities)
+            self, localities, counts, topology, data) -> None:
+        offers = by_class(localities, data)
         requested = base.request(counts, topology=topology)
         self.assertEqual(
             refusal(offers, requested), mask_refusal(offers, requested))
 
     @_SETTINGS
-    @given(LOCALITIES, COUNTS, base.TOPOLOGIES, st.integers(1, 3))
+    @given(LOCALITIES, COUNTS, base.TOPOLOGIES, st.integers(1, 3), st.data())
     def test_whole_gpus_for_some_guest_nodes_are_decided_exactly(
-            self, localities, counts, topology, nodes) -> None:
-        offers = by_class(localities)
+            self, localities, counts, topology, nodes, data) -> None:
+        offers = by_class(localities, data)
         requested = base.request(counts, topology=topology,
                                  numa_policy=_NUMAPolicy.REQUIRED)
         self.assertEqual(
@@ -107,10 +114,10 @@ class PropertyTest(test_base.BaseTestCase):
     @settings(_SETTINGS, max_examples=300)
     @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
            st.integers(1, 9), base.TOPOLOGIES,
-           st.sampled_from([_NUMAPolicy.NONE, _NUMAPolicy.PREFERRED]))
+           st.sampled_from([_NUMAPolicy.NONE, _NUMAPolicy.PREFERRED]), LINKS)
     def test_single_type_is_decided_exactly(
-            self, gpus, name, count, topology, numa_policy) -> None:
-        offers = base.offers(gpus)
+            self, gpus, name, count, topology, numa_policy, links) -> None:
+        offers = base.offers(gpus, links)
         requested = base.request(
             {name: count}, topology=topology, numa_policy=numa_policy)
         expected, found = (
@@ -124,10 +131,10 @@ class PropertyTest(test_base.BaseTestCase):
     @settings(_SETTINGS, max_examples=300)
     @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
            st.integers(1, 9), base.TOPOLOGIES, st.integers(1, 3),
-           st.sampled_from([_Policy.REQUIRED, _Policy.LEGACY]))
+           st.sampled_from([_Policy.REQUIRED, _Policy.LEGACY]), LINKS)
     def test_single_type_for_some_guest_nodes_is_decided_exactly(
-            self, gpus, name, count, topology, nodes, policy) -> None:
-        offers = base.offers(gpus)
+            self, gpus, name, count, topology, nodes, policy, links) -> None:
+        offers = base.offers(gpus, links)
         requested = base.request({name: count}, topology=topology,
                                  pci_numa_policy=policy)
         self.assertEqual(
@@ -138,11 +145,11 @@ class PropertyTest(test_base.BaseTestCase):
     @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
            st.integers(1, 9), base.TOPOLOGIES, st.sampled_from(_Policy),
            st.frozensets(st.integers(0, 2), min_size=1),
-           st.sampled_from([(), ({0, 1}, {2}), ({0}, {1, 2})]))
+           st.sampled_from([(), ({0, 1}, {2}), ({0}, {1, 2})]), LINKS)
     def test_single_type_on_chosen_nodes_is_decided_exactly(
             self, gpus, name, count, topology, policy, nodes,
-            sockets) -> None:
-        offers = base.offers(gpus)
+            sockets, links) -> None:
+        offers = base.offers(gpus, links)
         requested = base.request({name: count}, topology=topology,
                                  pci_numa_policy=policy)
         sockets = [frozenset(socket) for socket in sockets]
@@ -158,10 +165,10 @@ class PropertyTest(test_base.BaseTestCase):
     @settings(_SETTINGS, max_examples=300)
     @given(base.hosts(max_gpus=4),
            st.dictionaries(st.sampled_from(VGPU_CLASSES), st.integers(1, 4),
-                           min_size=2, max_size=3), base.TOPOLOGIES)
+                           min_size=2, max_size=3), base.TOPOLOGIES, LINKS)
     def test_mixed_types_are_passed_wrongly_only_for_a_type_conflict(
-            self, gpus, counts, topology) -> None:
-        offers = base.offers(gpus)
+            self, gpus, counts, topology, links) -> None:
+        offers = base.offers(gpus, links)
         requested = base.request(counts, topology=topology)
         expected, found = (
             refusal(offers, requested), mask_refusal(offers, requested))
@@ -176,10 +183,10 @@ class PropertyTest(test_base.BaseTestCase):
     @given(base.hosts(max_gpus=4),
            st.dictionaries(st.sampled_from(VGPU_CLASSES), st.integers(1, 4),
                            min_size=2, max_size=3), base.TOPOLOGIES,
-           st.integers(1, 3))
+           st.integers(1, 3), LINKS)
     def test_mixed_types_are_refused_only_if_all_guest_nodes_are(
-            self, gpus, counts, topology, nodes) -> None:
-        offers = base.offers(gpus)
+            self, gpus, counts, topology, nodes, links) -> None:
+        offers = base.offers(gpus, links)
         requested = base.request(counts, topology=topology,
                                  numa_policy=_NUMAPolicy.REQUIRED)
         if mask_refusal(offers, requested, nodes) is not None:

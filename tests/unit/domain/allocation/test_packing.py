@@ -74,7 +74,7 @@ class ReservedGPUsTest(test_base.BaseTestCase):
     def reserved(self, *gpus: object, count: int = 1) -> list[str]:
         offers = base.offers(gpus)  # type: ignore[arg-type]
         return [''.join(sorted(subset)) for subset in packing.reserved_gpus(
-            [offers['V8']], [(offers['WHOLE'], count)])]
+            [offers['V8']], [(offers['WHOLE'], count, None)])]
 
     def test_gpus_with_the_fewest_vgpus_available_are_first(self) -> None:
         self.assertEqual(['b', 'a'], self.reserved(
@@ -101,4 +101,4 @@ class ReservedGPUsTest(test_base.BaseTestCase):
         vgpus = offer_mod.TypeOffer(
             vgpu_type='8', gpus=[base.gpu('a', passthrough=True)])
         self.assertEqual([{'x'}, {'a'}], list(packing.reserved_gpus(
-            [vgpus], [(base.passthrough([*vgpus.gpus, *others]), 1)])))
+            [vgpus], [(base.passthrough([*vgpus.gpus, *others]), 1, None)])))

@@ -68,7 +68,7 @@ class RequestTest(base.BaseTestCase):
     def test_wrong_key_value_or_count(self):
         for specs, right in (
                 ({'gpgpu:colour': 'red'}, 'gpgpu:topology'),
-                ({'gpgpu:topology': 'linked'}, 'same_numa'),
+                ({'gpgpu:topology': 'same_rack'}, 'linked'),
                 ({'gpgpu:numa': 'required'}, 'gpgpu:topology'),
                 ({'resources:CUSTOM_GPU_A': 'two'}, 'number'),
                 ({'resources:CUSTOM_GPU_A': '-1'}, 'number')):

@@ -1,0 +1,111 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Link partitions of whole GPUs, and what a claim of some of them costs.
+
+GPUs of one partition reach each other over links of their own: NVLink, xGMI or
+a fabric of switches. Partitions may overlap, as those of NVIDIA's fabric
+manager do: with eight GPUs one of eight, two of four, four of two and eight of
+one. A claim takes exactly one as a whole. What overlaps it is then broken.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain.allocation import request as request_mod
+
+Partition = frozenset[str]
+"""Ids of GPUs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Links:
+    """How the GPUs of one group are linked.
+
+    :ivar partitions: those of which every GPU is known to be there
+    :ivar fabric: whether the board allows nothing but its partitions; else
+        its GPUs can be taken in any other way, too, without links
+    :ivar problem: why some partitions, or all, are not known; may be empty
+    """
+
+    partitions: tuple[Partition, ...] = ()
+    fabric: bool = False
+    problem: str = ''
+
+    def free(self, gpus: Collection[str]) -> tuple[Partition, ...]:
+        """Return the partitions that some GPUs contain.
+
+        :param gpus: ids of those that can be taken as a whole
+        """
+        ids = frozenset(gpus)
+        return tuple(part for part in self.partitions if part <= ids)
+
+
+NOTHING_KNOWN = Links(problem='its links are not known')
+"""Links of a group that nobody said anything about."""
+
+
+def is_confined(links: Links | None, request: request_mod.Request) -> bool:
+    """Return whether whole GPUs of a request must be exactly one partition.
+
+    :param links: of the group; None: not known
+    """
+    return request.is_linked or (links is not None and links.fabric)
+
+
+def fragmentation_cost(free: Iterable[Partition],
+                       taken: Collection[str]) -> int:
+    """Return how much a claim takes away from later ones.
+
+    That is the number of GPUs of each partition that was free and is not free
+    any more, those of all partitions added.
+
+    :param free: partitions that are free before the claim
+    :param taken: ids of the GPUs that it takes
+    """
+    return sum(len(part) for part in free if not part.isdisjoint(taken))
+
+
+def size_counts(sizes: Iterable[int]) -> dict[int, int]:
+    """Return the number of partitions by their number of GPUs."""
+    return dict(sorted(collections.Counter(sizes).items()))
+
+
+def refusal(demand: request_mod.Demand, request: request_mod.Request,
+            sizes: Iterable[int], problem: str) -> request_mod.Refusal:
+    """Return the refusal if no partition with so many GPUs is free.
+
+    :param sizes: number of GPUs of each partition of the group
+    :param problem: as of ``Links``
+    """
+    counts = size_counts(sizes)
+    known = (', '.join(f'{number} of {size}'
+                       for size, number in counts.items()) or 'none')
+    detail = (f'{demand} requested as one link partition, none of that size '
+              f'is free; partitions by number of GPUs: {known}')
+    return request_mod.Refusal(
+        reason=(request_mod.Reason.TOPOLOGY_LINKED if request.is_linked
+                else request_mod.Reason.LINK_PARTITION),
+        detail=f'{detail} ({problem})' if problem else detail)
+
+
+def kinds_refusal(request: request_mod.Request) -> request_mod.Refusal | None:
+    """Return the refusal if linked GPUs are requested of several classes."""
+    if not request.is_linked or len(request.demands) == 1:
+        return None
+    return request_mod.Refusal(
+        reason=request_mod.Reason.TOPOLOGY_LINKED,
+        detail=f'{request_mod.describe(request)} requested, but a link '
+               f'partition has whole GPUs of one resource class')
