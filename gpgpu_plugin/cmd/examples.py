@@ -63,11 +63,13 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         '--gpu L4/L4-4Q=1 vgpu.l4',
     ),
     'flavor unset': ('gpu.2xh100',),
+    'group links': ('gpu1 H100',),
     'group list': ('--variant H100',),
     'group set': (
         'gpu1 H100 --allocation-policy breadth_first',
         '--all-hosts H100 --allocation-policy breadth_first',
         'gpu1 H100 --unset allocation-policy',
+        'gpu1 H100 --link-partitions partitions.json',
     ),
     'group show': ('gpu1 H100',),
     'host delete': ('gpu1',),

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 
 from cliff import lister
 from cliff import show
@@ -21,13 +22,18 @@ from cliff import show
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import link_file
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import variant as variant_cmd
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import admin
 
 _POLICIES = ('host', 'variant', 'allocation_policy', 'policy_source',
              'cleaning_policy')
+_LINKS = ('host', 'variant', 'links_source', 'fabric', 'free_partition_counts',
+          'links_problem')
+_UNSET_LINKS = 'link-partitions'
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +65,7 @@ class GroupList(reach.Command, lister.Lister):
                 marker=parsed_args.marker),
             ('host', 'variant', 'resource_class', 'allocation_policy',
              'cleaning_policy', 'total', 'reserved', 'remaining', 'assigned',
-             'states', 'host_state'))
+             'states', 'free_partition_counts', 'host_state'))
 
 
 class GroupShow(reach.Command, show.ShowOne):
@@ -71,22 +77,54 @@ class GroupShow(reach.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        api, context = self.api, gpgpu_context.admin()
-        groups = {group.variant: group for group in api.group_list(
-            context, host=parsed_args.host)}
-        if parsed_args.variant not in groups:
-            api.host_show(context, parsed_args.host)
-            raise exception.NotFound(
-                kind='group',
-                name=f'{parsed_args.variant} on {parsed_args.host} (known '
-                     f'there: {", ".join(groups) or "none"})')
-        return columns.fields(groups[parsed_args.variant])
+        return columns.fields(_find(self, parsed_args))
+
+
+def _find(command: reach.Command,
+          parsed_args: argparse.Namespace) -> admin.GroupInfo:
+    """Return the group that the arguments name.
+
+    :raises NotFound: there is none
+    """
+    api, context = command.api, gpgpu_context.admin()
+    groups = {group.variant: group for group in api.group_list(
+        context, host=parsed_args.host)}
+    if parsed_args.variant not in groups:
+        api.host_show(context, parsed_args.host)
+        raise exception.NotFound(
+            kind='group',
+            name=f'{parsed_args.variant} on {parsed_args.host} (known '
+                 f'there: {", ".join(groups) or "none"})')
+    return groups[parsed_args.variant]
+
+
+class GroupLinks(reach.Command, lister.Lister):
+    """List the link partitions of a group, and which of them are free."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_key(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        group = _find(self, parsed_args)
+        if group.links_source is None:
+            self.note(f'nothing is known of the links of {group.variant} on '
+                      f'{group.host}; "gpgpu-manage group set '
+                      f'--link-partitions" states them')
+        if group.links_problem:
+            self.note(f'not all link partitions of {group.variant} on '
+                      f'{group.host} are known: {group.links_problem}')
+        return ('Partition', 'GPUs', 'Free', 'Addresses'), [
+            (name, len(addresses.split()),
+             columns.Cell(name in group.free_partitions), addresses)
+            for name, addresses in group.link_partitions.items()]
 
 
 class GroupSet(reach.Command, lister.Lister):
-    """Set the allocation policy of a group, or of all groups of a variant.
+    """Set the allocation policy or the link partitions of a group.
 
-    A group has the policy of its variant until it gets one of its own.
+    A group has those of its variant until it gets some of its own.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -107,11 +145,33 @@ class GroupSet(reach.Command, lister.Lister):
                  'spread over all (breadth_first), where topology does not '
                  'decide')
         policy.add_argument(
-            '--unset', choices=['allocation-policy'], metavar='FIELD',
-            help='return to the value of the variant: allocation-policy')
+            '--link-partitions', type=pathlib.Path, metavar='FILE',
+            help=link_file.HELP + '; not with --all-hosts, see "variant set"')
+        policy.add_argument(
+            '--unset', choices=['allocation-policy', _UNSET_LINKS],
+            metavar='FIELD',
+            help='return to the value of the variant: allocation-policy or '
+                 'link-partitions')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        if (parsed_args.link_partitions is not None
+                or parsed_args.unset == _UNSET_LINKS):
+            return self._set_links(parsed_args)
+        return self._set_policy(parsed_args)
+
+    def _set_links(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        if parsed_args.host is None:
+            raise exception.Invalid(
+                field='HOST', value='none',
+                expected='the name of a host before the variant; "variant '
+                         'set" states the link partitions of all hosts')
+        path = parsed_args.link_partitions
+        return columns.rows(self.api.group_links_set(
+            gpgpu_context.admin(), parsed_args.host, parsed_args.variant,
+            None if path is None else link_file.read(path)), _LINKS)
+
+    def _set_policy(self, parsed_args: argparse.Namespace) -> columns.Rows:
         host = parsed_args.host
         if parsed_args.all_hosts == (host is not None):
             raise exception.Invalid(

@@ -29,6 +29,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import catalogue
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import link_file
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import cleaning
@@ -39,7 +40,7 @@ from gpgpu_plugin.objects import admin
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
            'type', 'resource_class', 'mix_policy', 'allocation_policy',
            'cleaning_policy', 'memory_mib')
-_OPTIONS = {'trait': 'traits', **{
+_OPTIONS = {'trait': 'traits', 'link-partitions': 'link_partitions', **{
     name.replace('_', '-'): name for name in _FIELDS
     if name not in ('vendor', 'device', 'type')}}
 """Fields that can be unset, by option."""
@@ -84,6 +85,9 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
                              'CUSTOM_FAST, repeatable; the given traits '
                              'replace all that the variant has')
     parser.add_argument(
+        '--link-partitions', type=pathlib.Path, metavar='FILE',
+        help=f'{link_file.HELP}; a group may have others, see "group set"')
+    parser.add_argument(
         '--unsupported-ok', action=argparse.BooleanOptionalAction,
         help='offer GPUs that guests normally cannot use as a whole; use it '
              'only if you have a remedy for the reason in "device show"')
@@ -114,6 +118,8 @@ def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
              if getattr(parsed_args, name) is not None}
     if parsed_args.traits is not None:
         given['traits'] = tuple(parsed_args.traits)
+    if parsed_args.link_partitions is not None:
+        given['link_partitions'] = link_file.read(parsed_args.link_partitions)
     if parsed_args.unsupported_ok is not None:
         given['unsupported_ok'] = parsed_args.unsupported_ok
     return dataclasses.replace(before, **given)

@@ -85,6 +85,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),
         draining=rows.draining, status=rows.variant_status,
+        own_links=rows.own_links,
         types=tuple(
             group_rules.OfferedType(
                 vgpu_type=row.vgpu_type, enabled=row.enabled,

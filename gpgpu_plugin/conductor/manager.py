@@ -405,6 +405,15 @@ class ConductorManager(conductor_contract.Conductor):
                 self._by_operator(ctxt), host, variant, allocation_policy,
                 caller)
 
+    def group_links_set(self, ctxt: _Context, *, host: str, variant: str,
+                        link_partitions: str | None,
+                        ) -> tuple[admin.GroupInfo, ...]:
+        with self._variant_caller(
+                ctxt, 'group_links_set', variant) as caller:
+            return group_admin.set_links(
+                self._by_operator(ctxt), host, variant, link_partitions,
+                caller.check_wanted)
+
     def _usage(self, ctxt: _Context) -> assignment_admin.Ask:
         return functools.partial(self._questions.usage, ctxt)
 

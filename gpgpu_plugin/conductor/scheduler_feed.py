@@ -192,7 +192,8 @@ def _type_masks(group: group_rules.GroupCapacity,
     return objects.TypeMasks(
         resource_class=group.resource_class(offered.vgpu_type),
         free=mask.free, available=mask.available,
-        most=max(group.max_instances(offered), default=1))
+        most=max(group.max_instances(offered), default=1),
+        partitions=mask.partitions, fabric=mask.fabric, problem=mask.problem)
 
 
 def _group_masks(group: group_rules.GroupCapacity,

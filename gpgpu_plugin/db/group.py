@@ -41,6 +41,7 @@ class GroupRows:
     :ivar id: of the group
     :ivar draining: no instance gets a device of the group's host
     :ivar own_policy: the allocation policy is not its variant's
+    :ivar own_links: its own table of link partitions; None: its variant's
     :ivar variant_status: whether a change of the variant is being applied
     :ivar types: by id
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group and may have
@@ -53,6 +54,7 @@ class GroupRows:
     provider_uuid: str
     allocation_policy: str
     own_policy: bool
+    own_links: str | None
     variant: variant_rules.Variant
     variant_status: variant_rules.Status
     types: Sequence[vgpu_type_db.VGPUTypeRow]
@@ -99,7 +101,8 @@ _TYPES = models.Base.metadata.tables['vgpu_types']
 _OF_HOSTS = (
     sa.select(_GROUPS.c.host_id, _GROUPS.c.id, _HOSTS.c.draining,
               _GROUPS.c.provider_uuid, _GROUPS.c.allocation_policy,
-              _GROUPS.c.own_policy, _VARIANTS.c.status,
+              _GROUPS.c.own_policy, _GROUPS.c.link_partitions,
+              _VARIANTS.c.status,
               *variant_db.COLUMNS,
               *vgpu_type_db.COLUMNS)
     .select_from(_GROUPS.join(_HOSTS, _GROUPS.c.host_id == _HOSTS.c.id)
@@ -107,7 +110,7 @@ _OF_HOSTS = (
                  .outerjoin(_TYPES, _TYPES.c.gpu_group_id == _GROUPS.c.id))
     .where(_GROUPS.c.host_id.in_(sa.bindparam('host_ids', expanding=True)))
     .order_by(_GROUPS.c.id, _TYPES.c.id))
-_OF_VARIANT = 7
+_OF_VARIANT = 8
 _OF_TYPE = _OF_VARIANT + len(variant_db.COLUMNS)
 
 
@@ -257,11 +260,11 @@ def _groups(session: orm.Session,
         rows[row[1]].append(row)
     groups: dict[int, list[GroupRows]] = collections.defaultdict(list)
     for of_group in rows.values():
-        host_id, group_id, draining, provider_uuid, policy, own, status = (
-            of_group[0][:_OF_VARIANT])
+        (host_id, group_id, draining, provider_uuid, policy, own, own_links,
+         status) = of_group[0][:_OF_VARIANT]
         groups[host_id].append(GroupRows(
             id=group_id, draining=draining, provider_uuid=provider_uuid,
-            allocation_policy=policy, own_policy=own,
+            allocation_policy=policy, own_policy=own, own_links=own_links,
             variant_status=variant_rules.Status(status),
             variant=variant_db.value(*of_group[0][_OF_VARIANT:_OF_TYPE]),
             types=[vgpu_type_db.VGPUTypeRow(*row[_OF_TYPE:])

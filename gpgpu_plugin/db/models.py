@@ -160,7 +160,8 @@ class Variant(Base):
     steps. ``memory_mib``: MiB of memory of a GPU, NULL for unknown.
     ``unsupported_ok``: whether GPUs that no guest can use as a whole are
     offered all the same. ``allocation_policy``: of groups without one of their
-    own.
+    own. ``link_partitions``: table of groups without one of their own, as JSON
+    (domain.link_table), NULL if nothing is known of links.
     ``enabled_types``: JSON list of the vGPU types that new groups offer.
     ``status``: a domain.variant.Status, whether a change of it is being
     applied to hosts. ``reason``: why its last change was undone, NULL if it
@@ -195,6 +196,7 @@ class Variant(Base):
         default=False, server_default='0')
     allocation_policy: orm.Mapped[str] = orm.mapped_column(
         sa.String(32), default='depth_first', server_default='depth_first')
+    link_partitions: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     enabled_types: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='["passthrough"]',
         server_default=column.PASSTHROUGH_ONLY)
@@ -244,7 +246,8 @@ class Group(Base):
     ``host_id``, ``variant_id``: the host and the variant. ``provider_uuid``:
     the resource provider. ``allocation_policy``: which GPUs a claim takes if
     the flavor does not say. ``own_policy``: the group has it of its own, and
-    not from its variant.
+    not from its variant. ``link_partitions``: its own table, NULL if it has
+    that of its variant.
 
     Unique key: one group for each host and variant. Index ``variant_id``: a
     variant is changed and deleted together with its groups.
@@ -262,6 +265,7 @@ class Group(Base):
         sa.String(32), default='depth_first', server_default='depth_first')
     own_policy: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
+    link_partitions: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     variant: orm.Mapped[Variant] = orm.relationship(lazy='joined')
     types: orm.Mapped[list[VGPUType]] = orm.relationship(
         cascade='all, delete-orphan', order_by='VGPUType.id')

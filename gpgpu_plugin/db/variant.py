@@ -28,7 +28,8 @@ from gpgpu_plugin.domain import variant as rules
 
 _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
         'type', 'resource_class', 'mix_policy', 'cleaning_policy',
-        'memory_mib', 'unsupported_ok', 'allocation_policy')
+        'memory_mib', 'unsupported_ok', 'allocation_policy',
+        'link_partitions')
 
 COLUMNS = tuple(models.Base.metadata.tables['variants'].c[name]
                 for name in ('name', 'traits', *_IDS))

@@ -24,10 +24,12 @@ from collections.abc import Sequence
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import inventory
+from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as variant_mod
+from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.vgpu import capability
@@ -148,6 +150,8 @@ class GroupCapacity:
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group, such as
         those that Nova assigns, and that may have a vGPU
     :ivar assignments: active ones, in the order of their claims
+    :ivar own_links: its table of link partitions (domain.link_table); None:
+        that of its variant
     """
 
     variant: variant_mod.Variant
@@ -159,6 +163,7 @@ class GroupCapacity:
     devices: tuple[Device, ...] = ()
     foreign_vgpus: tuple[Device, ...] = ()
     assignments: tuple[AssignedDevice, ...] = ()
+    own_links: str | None = None
 
     @functools.cached_property
     def gpus(self) -> tuple[Device, ...]:
@@ -214,6 +219,17 @@ class GroupCapacity:
                 reason=request.Reason.TYPE_DISABLED,
                 detail=f'{name} ({offered.vgpu_type}) is disabled on this '
                        f'host; see "gpgpu-manage vgpu-type enable"')
+
+    @functools.cached_property
+    def links(self) -> links_mod.Links | None:
+        """Return how the GPUs are linked; None: nobody said."""
+        table = self.own_links or self.variant.link_partitions
+        if table is None:
+            return None
+        return link_table.parse(table).links([
+            link_table.GPU(id=gpu.id, address=gpu.function.address,
+                           slot=gpu.function.slot)
+            for gpu in self.gpus if gpu.function is not None])
 
     def _is_claimable(self, device: Device) -> bool:
         return device.is_claimable and not self.draining
@@ -289,7 +305,8 @@ class GroupCapacity:
         """Return what the group offers of one of its types."""
         return offer_mod.TypeOffer(
             vgpu_type=offered.vgpu_type, gpus=self.gpu_capacities,
-            enabled=offered.enabled)
+            enabled=offered.enabled,
+            links=self.links if offered.is_passthrough else None)
 
     # -- how much of it -----------------------------------------------------
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
@@ -34,7 +35,7 @@ _IDS = ('vendor', 'device', *_OPTIONAL)
 IDENTITY = (*_IDS, 'type', 'resource_class')
 """Fields that say which devices a variant has, and what instances of them
 were allocated. They cannot change while one is assigned."""
-OFFER = ('traits', 'mix_policy', 'unsupported_ok')
+OFFER = ('traits', 'mix_policy', 'unsupported_ok', 'link_partitions')
 """Fields that change what groups offer, to later instances alone."""
 
 
@@ -71,6 +72,8 @@ class Variant:
     :ivar unsupported_ok: whether hardware that no guest can use as a whole is
         offered all the same (domain.unsupported)
     :ivar allocation_policy: of groups that have none of their own
+    :ivar link_partitions: table of groups that have none of their own
+        (domain.link_table), as JSON; None: nothing is known of links
     """
 
     name: str
@@ -87,6 +90,7 @@ class Variant:
     memory_mib: int | None = None
     unsupported_ok: bool = False
     allocation_policy: str = request.AllocationPolicy.DEPTH_FIRST.value
+    link_partitions: str | None = None
 
     @property
     def specificity(self) -> int:
@@ -142,6 +146,8 @@ def check(variant: Variant) -> Variant:
         for name in _IDS if (value := getattr(variant, name)) is not None}
     return dataclasses.replace(
         variant, **ids,  # type: ignore[arg-type]
+        link_partitions=None if variant.link_partitions is None
+        else link_table.normalize(variant.link_partitions),
         resource_class=naming.check_resource_class(
             variant.resource_class or naming.resource_class(variant.name)),
         traits=tuple(sorted({

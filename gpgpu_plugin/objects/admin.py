@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 
 from gpgpu_plugin.domain import variant
+from gpgpu_plugin.domain.allocation import links
 
 PAGE_SIZE = 1000
 """Number of rows that a conductor returns in one call at most."""
@@ -85,6 +86,13 @@ class GroupInfo:
         policy is
     :ivar remaining: 0 if its host is silent or disabled
     :ivar host_state: a domain.host_state.HostState; None: not known
+    :ivar links_source: ``group`` or ``variant``, of which the table of link
+        partitions is; None: there is none
+    :ivar fabric: whether the board allows nothing but its partitions
+    :ivar link_partitions: PCI addresses of the GPUs of each partition of which
+        all are known, by its name
+    :ivar free_partitions: names of those that can be claimed now
+    :ivar links_problem: why other partitions of the table are not known
     """
 
     host: str
@@ -100,6 +108,19 @@ class GroupInfo:
     assigned: int
     states: dict[str, int]
     host_state: str | None = None
+    links_source: str | None = None
+    fabric: bool = False
+    link_partitions: dict[str, str] = dataclasses.field(default_factory=dict)
+    free_partitions: tuple[str, ...] = ()
+    links_problem: str | None = None
+
+    @property
+    def free_partition_counts(self) -> tuple[str, ...]:
+        """Number of free link partitions of each size, such as ``4 of 2``."""
+        counts = links.size_counts(
+            len(self.link_partitions[name].split())
+            for name in self.free_partitions)
+        return tuple(f'{count} of {size}' for size, count in counts.items())
 
     @property
     def marker(self) -> str:

@@ -19,6 +19,7 @@ import typing
 import zlib
 from collections.abc import Iterable
 
+from gpgpu_plugin.domain.allocation import links
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import codec
 
@@ -30,12 +31,18 @@ class TypeMasks:
     :ivar free: mask of the GPUs with at least one available unit
     :ivar available: available units by GPU; empty if each free GPU has one
     :ivar most: units of a GPU that has no other ones
+    :ivar partitions: masks of link partitions; only of whole GPUs
+    :ivar fabric: as in domain.allocation.links.Links
+    :ivar problem: as in domain.allocation.feasibility.Masks
     """
 
     resource_class: str
     free: int
     available: tuple[int, ...] = ()
     most: int = 1
+    partitions: tuple[int, ...] = ()
+    fabric: bool = False
+    problem: str = links.NOTHING_KNOWN.problem
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

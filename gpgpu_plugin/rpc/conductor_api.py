@@ -382,6 +382,13 @@ class ConductorAPI(_Conductor):
             _Conductor.group_set, ctxt, host=host, variant=variant,
             allocation_policy=allocation_policy)
 
+    def group_links_set(self, ctxt: _Context, host: str, variant: str,
+                        link_partitions: str | None,
+                        ) -> tuple[admin.GroupInfo, ...]:
+        return self._call(
+            _Conductor.group_links_set, ctxt, host=host, variant=variant,
+            link_partitions=link_partitions)
+
     def assignment_list(self, ctxt: _Context, host: str | None = None,
                         instance: str | None = None,
                         limit: int | None = None, marker: str | None = None,

@@ -471,6 +471,19 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
             all hosts
         """
 
+    @caller.operators(once=True)
+    def group_links_set(self, ctxt: _Context, *, host: str, variant: str,
+                        link_partitions: str | None,
+                        ) -> tuple[admin.GroupInfo, ...]:
+        """Set the link partitions of a group.
+
+        :param link_partitions: a table of domain.link_table; None for that of
+            the variant
+        :returns: the group
+        :raises NotFound: no such host or group
+        :raises Invalid: no such table, or the host lacks GPUs that it names
+        """
+
     @caller.operators()
     def assignment_list(self, ctxt: _Context, *, host: str | None,
                         instance: str | None, limit: int, marker: str | None,

@@ -25,7 +25,8 @@ _OF_ORIGIN = frozenset((
     'compare_allocations', 'clean_started', 'clean_finished',
     'clean_postponed'))
 _OF_HOST = frozenset((
-    'host_delete', 'host_drain', 'host_takeover', 'group_set'))
+    'host_delete', 'host_drain', 'host_takeover', 'group_set',
+    'group_links_set'))
 _OF_HOSTS = frozenset((
     'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
     'assignment_end', 'device_set', 'device_release', 'device_quarantine',

@@ -144,7 +144,9 @@ class SchedulerHost:
                 offer.resource_class: feasibility.Masks(
                     free=offer.free, available=offer.available,
                     numa=group.numa, numa_nodes=group.numa_nodes,
-                    switches=group.switches, alone=group.alone)
+                    switches=group.switches, alone=group.alone,
+                    partitions=offer.partitions, fabric=offer.fabric,
+                    problem=offer.problem)
                 for group in self.sent.groups if group.provider_uuid in own
                 for offer in group.types}
         return masks

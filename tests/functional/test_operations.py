@@ -36,9 +36,11 @@ DOMAIN = 'nova.tests.fixtures.libvirt.Domain'
 class OperationCase(libvirt_cloud.GpuLibvirtCloud):
     """Base class of tests of one server on the first of two hosts.
 
-    :cvar count: GPUs of the variant L40S that the guest has
+    :cvar variant: of the GPUs of the guest
+    :cvar count: GPUs that the guest has
     """
 
+    variant = 'L40S'
     count = 2
     machines: typing.ClassVar[dict[str, str]] = {
         'gpu1': 'pcie-l40s-4', 'gpu2': 'pcie-l40s-4'}
@@ -56,7 +58,7 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
 
     def boot_first(self) -> dict[str, typing.Any]:
         """Boot the server."""
-        return self.boot(self.flavor(L40S=self.count))
+        return self.boot(self.flavor(**{self.variant: self.count}))
 
     def act(self, action: str, body: object = None) -> None:
         self.api.post_server_action(self.server['id'], {action: body})

@@ -55,6 +55,7 @@ from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
 from tests.unit.conductor import test_ledger
+from tests.unit.conductor import test_link_claims
 from tests.unit.conductor import test_recleaning
 from tests.unit.conductor import test_refusal_events
 from tests.unit.conductor import test_releases
@@ -568,6 +569,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_vgpu_capacity.MdevCapacityTest,
         test_vgpu_capacity.VFCapacityTest, test_vgpu_claims.MdevClaimTest,
         test_driver_capacity.DriverCapacityTest, LateCommit, BusyHost,
+        test_link_claims.LinkClaimTest, test_link_claims.ParallelTest,
         FirstReport, FirstTypes, PurgeBesideLock, BesideClaims,
         OfferBesideClaims, RetireBesideClaim, test_retirement.ReplaceTest,
         RepeatedBesideLocks, test_repeated_reports.RepeatedTest,

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import typing
+from collections.abc import Callable
 
 from sqlalchemy import orm
 
@@ -27,8 +29,10 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
+from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin as objects
@@ -61,7 +65,9 @@ def list_all(db: api.Database, host: str | None = None,
         infos = [info(row.name, loaded[group.id]) for row, group in found]
         return tuple(dataclasses.replace(
             group, host_state=states.of(group.host),
-            remaining=0 if states.is_closed(group.host) else group.remaining)
+            remaining=0 if states.is_closed(group.host) else group.remaining,
+            free_partitions=() if states.is_closed(group.host)
+            else group.free_partitions)
             for group in infos)
 
 
@@ -80,7 +86,28 @@ def info(host: str, loaded: capacity.LoadedGroup) -> objects.GroupInfo:
         total=desired.total if desired else 0,
         reserved=desired.reserved if desired else 0,
         remaining=group.available(whole),
-        assigned=group.assigned(whole), states=group.shown_states())
+        assigned=group.assigned(whole), states=group.shown_states(),
+        **_links(loaded))
+
+
+def _links(loaded: capacity.LoadedGroup) -> dict[str, typing.Any]:
+    """Return the fields of GroupInfo about link partitions."""
+    group = loaded.value
+    if group.links is None:
+        return {}
+    offer = group.offer(group.by_name[naming.PASSTHROUGH])
+    addresses = {gpu.id: gpu.function.address for gpu in group.gpus
+                 if gpu.function is not None}
+    named = dict(zip(group.links.names, group.links.partitions, strict=True))
+    return {
+        'links_source': 'group' if group.own_links else 'variant',
+        'fabric': group.links.fabric,
+        'link_partitions': {
+            name: ' '.join(sorted(addresses[gpu_id] for gpu_id in part))
+            for name, part in named.items()},
+        'free_partitions': tuple(name for name, part in named.items()
+                                 if part in offer.free_partitions),
+        'links_problem': group.links.problem or None}
 
 
 def set_(db: api.Database, host: str | None, variant: str,
@@ -130,15 +157,7 @@ def _set_on(session: orm.Session, host_name: str, variant: str,
             allocation_policy: str | None,
             caller: variant_changes.Caller) -> None:
     """Set the policy of one group; None: that of its variant."""
-    host = host_db.lock(session, host_name)
-    if host is None:
-        raise exception.NotFound(kind='host', name=host_name)
-    row = group_db.of_variant(session, host.id, variant)
-    if row is None:
-        raise exception.NotFound(
-            kind='group',
-            name=f'{variant} on {host_name} (known there: '
-                 f'{_known(session, host.id)})')
+    _, row = _lock(session, host_name, variant)
     # Else it could be set before or after the host's turn.
     change = change_db.of_variant(session, row.variant_id)
     if change is not None and change.clears_groups:
@@ -149,6 +168,61 @@ def _set_on(session: orm.Session, host_name: str, variant: str,
         f'{variant}: allocation policy {row.allocation_policy}, of the '
         f'{"group" if row.own_policy else "variant"}'))
     caller.check_wanted()
+
+
+def _lock(session: orm.Session, host_name: str, variant: str,
+          ) -> tuple[models.Host, models.Group]:
+    """Return a host, locked, and its group of a variant.
+
+    :raises NotFound: there is no such host or group
+    """
+    host = host_db.lock(session, host_name)
+    if host is None:
+        raise exception.NotFound(kind='host', name=host_name)
+    row = group_db.of_variant(session, host.id, variant)
+    if row is None:
+        raise exception.NotFound(
+            kind='group',
+            name=f'{variant} on {host_name} (known there: '
+                 f'{_known(session, host.id)})')
+    return host, row
+
+
+def set_links(db: api.Database, host_name: str, variant: str,
+              table: str | None, check_wanted: Callable[[], None],
+              ) -> tuple[objects.GroupInfo, ...]:
+    """Set the link partitions of one group (Conductor.group_links_set)."""
+    stated = None if table is None else link_table.normalize(table)
+
+    def work(session: orm.Session) -> None:
+        host, row = _lock(session, host_name, variant)
+        row.link_partitions = stated
+        session.flush()
+        if stated is not None:
+            _check_table(session, host, row.id, stated)
+        host_db.changed(host)
+        event_db.add(session, 'group_set', host_name, detail=(
+            f'{variant}: link partitions '
+            f'{stated or "of the variant"}'))
+        check_wanted()
+    db.write(work)
+    return list_all(db, host_name, variant)
+
+
+def _check_table(session: orm.Session, host: models.Host, group_id: int,
+                 stated: str) -> None:
+    """Refuse a table that names GPUs which the group does not have.
+
+    :raises Invalid: it names them
+    """
+    [group] = [group.value for group
+               in capacity.load_host(session, host.id).groups
+               if group.rows.id == group_id]
+    if group.links is not None and group.links.problem:
+        raise exception.Invalid(
+            field='link partitions', value=stated,
+            expected=f'the GPUs of {group.variant.name} on {host.name}: '
+                     f'{group.links.problem}')
 
 
 def _known(session: orm.Session, host_id: int) -> str:

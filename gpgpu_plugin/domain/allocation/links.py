@@ -35,12 +35,14 @@ class Links:
     """How the GPUs of one group are linked.
 
     :ivar partitions: those of which every GPU is known to be there
+    :ivar names: of the partitions, in the same order
     :ivar fabric: whether the board allows nothing but its partitions; else
         its GPUs can be taken in any other way, too, without links
     :ivar problem: why some partitions, or all, are not known; may be empty
     """
 
     partitions: tuple[Partition, ...] = ()
+    names: tuple[str, ...] = ()
     fabric: bool = False
     problem: str = ''
 

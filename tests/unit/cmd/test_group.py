@@ -11,7 +11,11 @@
 #    under the License.
 """Tests of ``group``."""
 
+import json
+import pathlib
 import time
+
+import fixtures
 
 from gpgpu_plugin.db import host as host_db
 from tests.unit.cmd import base
@@ -34,7 +38,8 @@ class GroupTest(base.CommandTestCase):
             'Host': 'h1', 'Variant': 'H100',
             'Resource Class': 'CUSTOM_GPU_H100',
             'Allocation Policy': 'depth_first',
-            'Cleaning Policy': 'default', 'Total': 8, 'Reserved': 3,
+            'Cleaning Policy': 'default', 'Free Partition Counts': [],
+            'Total': 8, 'Reserved': 3,
             'Remaining': 5, 'Assigned': 2, 'States': {
                 'assigned': 2, 'available': 5, 'disabled': 1},
             'Host State': 'up'}, row)
@@ -102,6 +107,74 @@ class GroupTest(base.CommandTestCase):
         self.assertIn('not allowed with', self.misused(
             'group', 'set', 'h1', 'H100', '--unset', 'allocation-policy',
             '--allocation-policy', 'depth_first'))
+
+    def table(self, **fields):
+        """Return the path of a file of link partitions."""
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).join('f'))
+        path.write_text(json.dumps({
+            'named_by': 'address', 'partitions': {
+                'pair': ['0000:06:00.0', '0000:07:00.0'],
+                'used': ['0000:00:00.0', '0000:06:00.0']}, **fields}))
+        return str(path)
+
+    def test_link_partitions_of_one_host(self):
+        [row] = self.json('group', 'set', 'h1', 'H100', '--link-partitions',
+                          self.table())
+        self.assertEqual(
+            ('group', True, ['1 of 2'], None),
+            (row['Links Source'], row['Fabric'],
+             row['Free Partition Counts'], row['Links Problem']))
+        self.assertEqual([
+            {'Partition': 'pair', 'GPUs': 2, 'Free': True,
+             'Addresses': '0000:06:00.0 0000:07:00.0'},
+            {'Partition': 'used', 'GPUs': 2, 'Free': False,
+             'Addresses': '0000:00:00.0 0000:06:00.0'}],
+            self.json('group', 'links', 'h1', 'H100'))
+        self.assertEqual(
+            ['1 of 2'], self.json('group', 'list')[0]['Free Partition Counts'])
+        self.assertIn('pair 0000:06:00.0 0000:07:00.0',
+                      self.done('group', 'show', 'h1', 'H100'))
+        [row] = self.json('group', 'set', 'h1', 'H100', '--unset',
+                          'link-partitions')
+        self.assertIsNone(row['Links Source'])
+        result = self.manage('group', 'links', 'h1', 'H100')
+        self.assertIn('nothing is known of the links', result.err)
+
+    def test_link_partitions_of_a_variant(self):
+        shown = self.json('variant', 'set', 'H100', '--link-partitions',
+                          self.table(fabric=False))
+        self.assertEqual(
+            {'named_by': 'address', 'fabric': False, 'partitions': {
+                'pair': ['0000:06:00.0', '0000:07:00.0'],
+                'used': ['0000:00:00.0', '0000:06:00.0']}},
+            json.loads(shown['Link Partitions']))
+        self.assertEqual('variant', self.json(
+            'group', 'show', 'h1', 'H100')['Links Source'])
+        self.assertIsNone(self.json(
+            'variant', 'set', 'H100', '--unset',
+            'link-partitions')['Link Partitions'])
+
+    def test_partitions_of_a_variant_that_do_not_fit_a_host_are_noted(self):
+        self.done('variant', 'set', 'H100', '--link-partitions', self.table(
+            named_by='order', partitions=[[0, 1]]))
+        result = self.manage('group', 'links', 'h1', 'H100')
+        self.assertIn('names 2 GPUs by their order, but the group has 8',
+                      result.err)
+
+    def test_wrong_link_partitions_are_refused(self):
+        for file, words in (
+                (self.table(named_by='uuid'), 'one of order, address, slot'),
+                ('/none', 'file /none does not exist'),
+                ('/', 'a file of JSON'),
+                (self.table(partitions=[['0000:99:00.0']]),
+                 '0000:99:00.0; it has 0000:00:00.0')):
+            self.assertIn(words, self.refused(
+                'group', 'set', 'h1', 'H100', '--link-partitions', file))
+        self.assertIn('"variant set"', self.refused(
+            'group', 'set', '--all-hosts', 'H100', '--link-partitions',
+            self.table()))
+        self.assertIn('variant set', self.refused(
+            'group', 'set', 'H100', '--unset', 'link-partitions'))
 
     def test_unknown_group_host_or_variant_is_not_found(self):
         self.assertEqual('gpgpu-manage: group H9 on h1 (known there: H100) '
