@@ -26,6 +26,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import orm
 
+from gpgpu_plugin import vfio
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
@@ -41,7 +42,9 @@ _AT_ONCE = (device_rules.DeviceState.AVAILABLE,
 
 def remembered(row: models.Device,
                function: pci.PCIFunction) -> pci.PCIFunction:
-    """Return a function with the serial numbers that it does not show now.
+    """Return a function with what it does not show now, but showed before.
+
+    That is its serial numbers and, while a VFIO driver has it, its xGMI hive.
 
     :param row: of the device, as it was before the scan
     """
@@ -49,8 +52,12 @@ def remembered(row: models.Device,
     if known.swap_reason(now) is not None:
         # They are those of the device before.
         return function
+    hive = function.hive
+    if hive is None and vfio.is_vfio(function.driver):
+        hive = device_db.pci_function(row).hive
     return dataclasses.replace(
-        function, serial=now.serial or known.serial, dsn=now.dsn or known.dsn)
+        function, serial=now.serial or known.serial, dsn=now.dsn or known.dsn,
+        hive=hive)
 
 
 Moved = Mapping[tuple[str, str, str], models.Device]

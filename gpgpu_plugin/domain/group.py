@@ -222,14 +222,34 @@ class GroupCapacity:
 
     @functools.cached_property
     def links(self) -> links_mod.Links | None:
-        """Return how the GPUs are linked; None: nobody said."""
+        """Return how the GPUs are linked; None: nobody said.
+
+        What an operator stated comes before what drivers report.
+        """
+        functions = {gpu.id: gpu.function for gpu in self.gpus
+                     if gpu.function is not None}
         table = self.own_links or self.variant.link_partitions
         if table is None:
-            return None
+            return links_mod.of_hives({
+                gpu_id: function.hive
+                for gpu_id, function in functions.items()})
         return link_table.parse(table).links([
-            link_table.GPU(id=gpu.id, address=gpu.function.address,
-                           slot=gpu.function.slot)
-            for gpu in self.gpus if gpu.function is not None])
+            link_table.GPU(id=gpu_id, address=function.address,
+                           slot=function.slot)
+            for gpu_id, function in functions.items()])
+
+    @property
+    def links_source(self) -> str | None:
+        """Return who said how the GPUs are linked.
+
+        It is ``group`` or ``variant``, of which the operator stated it, or
+        ``host``, whose drivers report it.
+        """
+        if self.links is None:
+            return None
+        if self.own_links:
+            return 'group'
+        return 'variant' if self.variant.link_partitions else 'host'
 
     def _is_claimable(self, device: Device) -> bool:
         return device.is_claimable and not self.draining

@@ -193,6 +193,8 @@ class PCIFunction:
         function, so that no guest can get the whole function
     :ivar nvswitches: number of NVSwitches that the host has; None: unknown.
         Reported for NVIDIA's GPUs only
+    :ivar hive: id of the xGMI hive, the GPUs that have links to each other;
+        the driver amdgpu reports it
     """
 
     id: str
@@ -224,6 +226,7 @@ class PCIFunction:
     fault: str | None = None
     vfio_refusal: str | None = None
     nvswitches: int | None = None
+    hive: str | None = None
 
     @property
     def has_vgpus(self) -> bool:

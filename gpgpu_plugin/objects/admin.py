@@ -87,7 +87,8 @@ class GroupInfo:
     :ivar remaining: 0 if its host is silent or disabled
     :ivar host_state: a domain.host_state.HostState; None: not known
     :ivar links_source: ``group`` or ``variant``, of which the table of link
-        partitions is; None: there is none
+        partitions is, or ``host``, whose drivers report them; None: nobody
+        said anything
     :ivar fabric: whether the board allows nothing but its partitions
     :ivar link_partitions: PCI addresses of the GPUs of each partition of which
         all are known, by its name

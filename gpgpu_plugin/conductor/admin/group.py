@@ -100,7 +100,7 @@ def _links(loaded: capacity.LoadedGroup) -> dict[str, typing.Any]:
                  if gpu.function is not None}
     named = dict(zip(group.links.names, group.links.partitions, strict=True))
     return {
-        'links_source': 'group' if group.own_links else 'variant',
+        'links_source': group.links_source,
         'fabric': group.links.fabric,
         'link_partitions': {
             name: ' '.join(sorted(addresses[gpu_id] for gpu_id in part))

@@ -23,6 +23,7 @@ import collections
 import dataclasses
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain.allocation import request as request_mod
 
@@ -53,6 +54,28 @@ class Links:
         """
         ids = frozenset(gpus)
         return tuple(part for part in self.partitions if part <= ids)
+
+
+def of_hives(hives: Mapping[str, str | None]) -> Links | None:
+    """Return the links that the driver of some GPUs reports.
+
+    Each hive is one partition. None counts unless that of each GPU is known:
+    with one more member a hive would be another partition.
+
+    :param hives: by id of the GPU; None: unknown, or the GPU has no links
+    :returns: None: no hive is known
+    """
+    known = sorted({hive for hive in hives.values() if hive is not None})
+    if not known:
+        return None
+    unknown = list(hives.values()).count(None)
+    if unknown:
+        return Links(problem=f'the xGMI hive of {unknown} of {len(hives)} '
+                             f'GPUs is not known')
+    return Links(
+        names=tuple(f'hive {hive}' for hive in known), partitions=tuple(
+            frozenset(gpu for gpu, mine in hives.items() if mine == hive)
+            for hive in known))
 
 
 NOTHING_KNOWN = Links(problem='its links are not known')

@@ -63,6 +63,7 @@ class _GPUFields(typing.TypedDict, total=False):
     used_by: device_rules.DeviceUser | None
     fault: str | None
     vfio_refusal: str | None
+    hive: str | None
 
 
 # Ids that mdevs of the kernel's sample drivers show to a guest, by the name
@@ -268,6 +269,9 @@ class _Scanner:
             'dsn': config_space.serial_number(config),
             'fault': ('config space reads all ones: the device does not '
                       'answer' if config_space.is_dead(config) else None)}
+        if 'xgmi_hive_info' in names:
+            fields['hive'] = attempt(
+                'hive', folder.read, 'xgmi_hive_info/xgmi_hive_id')
         if 'sriov_totalvfs' in names:
             fields['sriov_totalvfs'] = attempt(
                 'sriov_totalvfs', _number, folder, 'sriov_totalvfs')

@@ -83,7 +83,8 @@ FUNCTION: Listing = {
     'sriov_stride': How.TEXT, 'sriov_totalvfs': How.TEXT,
     'sriov_vf_device': How.TEXT, 'subsystem_device': How.TEXT,
     'subsystem_vendor': How.TEXT, 'vendor': How.TEXT, 'vfio-dev': {},
-    'virtfn*': How.LINK, 'vpd': How.VPD}
+    'virtfn*': How.LINK, 'vpd': How.VPD,
+    'xgmi_hive_info': {'xgmi_hive_id': How.TEXT}}
 
 _DEVICES = 'bus/pci/devices'
 _PARENTS = 'class/mdev_bus'
@@ -179,7 +180,13 @@ class _Recorder:
         for name in sorted(self._sysfs.names(f'{self._sysfs.root}/{folder}')):
             how = next((rule for pattern, rule in listing.items()
                         if fnmatch.fnmatchcase(name, pattern)), None)
-            if isinstance(how, Mapping):
+            link = (self._entry(f'{self._sysfs.root}/{folder}/{name}',
+                                How.LINK, 0)
+                    if isinstance(how, Mapping) else None)
+            if link is not None:
+                # The folder is that of another function.
+                entries[name] = link
+            elif isinstance(how, Mapping):
                 self._folder(f'{folder}/{name}', how, limits)
             elif how is not None:
                 entry = self._entry(

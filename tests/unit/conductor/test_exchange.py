@@ -26,6 +26,8 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.fake import host as fake_host
@@ -235,6 +237,21 @@ class UnknownTest(ExchangeCase):
                     f'{name} was {known[name]}, is abcd')
                 self.report(**known)
                 self.accept()
+
+    def test_hive_is_remembered_while_a_vfio_driver_has_the_gpu(self):
+        def hive():
+            with self.db.reader() as session:
+                [row] = device_db.of_hosts(
+                    session, [host_db.get(session, 'h1').id])
+                return device_db.pci_function(row).hive
+        self.report(driver='amdgpu', hive='7', dsn='1')
+        self.report(driver='vfio-pci', dsn='1')
+        self.assertEqual('7', hive())
+        self.report(driver='amdgpu', dsn='1')
+        self.assertIsNone(hive())
+        self.report(driver='amdgpu', hive='7', dsn='1')
+        self.report(driver='vfio-pci', dsn='2')
+        self.assertIsNone(hive())
 
     def test_known_serial_number_is_shown_while_it_cannot_be_read(self):
         self.report(dsn='1', serial='2')

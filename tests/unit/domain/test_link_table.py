@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the tables of link partitions that operators state."""
 
+import dataclasses
 import json
 import typing
 
@@ -156,6 +157,25 @@ class GroupLinksTest(test_base.BaseTestCase):
                        for name in ('passthrough', 'T4-4Q'))
         self.assertEqual(own.links, whole.links)
         self.assertIsNone(vgpu.links)
+
+    def test_hives_that_drivers_report_are_partitions(self) -> None:
+        found = group_fixture.t4s(*(
+            group_fixture.gpu(number, function={'hive': hive})
+            for number, hive in enumerate('aabb')))
+        self.assertEqual(
+            ('host', False, ('hive a', 'hive b'),
+             ({'/gpu0', '/gpu1'}, {'/gpu2', '/gpu3'})),
+            (found.links_source, found.links.fabric, found.links.names,
+             found.links.partitions))
+        self.assertEqual('group', dataclasses.replace(
+            found, own_links=table(partitions=[[0, 1], [2, 3]])).links_source)
+
+    def test_hives_are_not_known_while_that_of_one_gpu_is_not(self) -> None:
+        found = group_fixture.t4s(*(
+            group_fixture.gpu(number, function={'hive': hive})
+            for number, hive in enumerate(('a', 'a', None))))
+        self.assertEqual(((), 'the xGMI hive of 1 of 3 GPUs is not known'),
+                         (found.links.partitions, found.links.problem))
 
     def test_missing_gpu_keeps_its_place_and_its_partitions_are_not_free(
             self) -> None:

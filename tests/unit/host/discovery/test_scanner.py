@@ -26,6 +26,7 @@ from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
+from tests.fixtures import hives
 from tests.fixtures import reported
 
 BMC = '1a03'
@@ -182,6 +183,25 @@ class UnprivilegedTest(MachineTestCase):
             self.assertEqual(
                 [function.switch_path for function in before.functions],
                 [function.switch_path for function in after.functions], name)
+
+
+class HiveTest(MachineTestCase):
+    """The xGMI hive, in a folder of one GPU to which the others link."""
+
+    def test_hive_is_read_while_amdgpu_reports_it(self):
+        root = self.build('amd-mi300x-8')
+        tree = sysfs.Sysfs(root)
+        addresses = [gpu.address for gpu in self.gpus(scanner.scan(tree))]
+        folder = hives.link(root, addresses[:-1])
+        self.assertEqual(
+            [hives.HIVE] * 7 + [None],
+            [gpu.hive for gpu in self.gpus(scanner.scan(tree))])
+        (folder / 'xgmi_hive_id').unlink()
+        (folder / 'xgmi_hive_id').mkdir()
+        scan = scanner.scan(tree)
+        self.assertEqual({None}, {gpu.hive for gpu in self.gpus(scan)})
+        self.assertEqual(7, len([problem for problem in scan.problems
+                                 if 'hive' in problem]))
 
 
 class BrokenTest(MachineTestCase):

@@ -37,6 +37,7 @@ from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import recording
 from gpgpu_plugin.host.fake import vgpu_driver
+from tests.fixtures import hives
 from tests.fixtures import reported
 
 MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
@@ -79,6 +80,7 @@ class RecordingCase(base.BaseTestCase):
                 (path / 'vfio-dev').mkdir()
                 (path / 'enable').write_text('1\n')
         self.join(root)
+        hives.link(root, [function.address for function in self.gpus(root)])
         # GPUs that need a VFIO driver, which the kernel does not have.
         pathlib.Path(root, vfio_drivers.ALIASES).unlink(missing_ok=True)
         return root
