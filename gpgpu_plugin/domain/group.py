@@ -238,6 +238,14 @@ class GroupCapacity:
                            slot=function.slot)
             for gpu_id, function in functions.items()])
 
+    def partitions_of(self, gpu_id: str) -> tuple[str, ...]:
+        """Return the names of the link partitions that a GPU is in."""
+        if self.links is None:
+            return ()
+        return tuple(name for name, part in zip(
+            self.links.names, self.links.partitions, strict=True)
+            if gpu_id in part)
+
     @property
     def links_source(self) -> str | None:
         """Return who said how the GPUs are linked.

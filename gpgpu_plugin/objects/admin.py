@@ -185,6 +185,8 @@ class DeviceInfo:
     :ivar replaces: UUID of the retired device whose place it took; only in
         the answer about one device
     :ivar replaced_by: UUID of the device that took its place
+    :ivar link_partitions: names of the link partitions that it is in; only in
+        the answer about one device
     """
 
     uuid: str
@@ -223,6 +225,7 @@ class DeviceInfo:
     companions: tuple[str, ...] = ()
     replaces: str | None = None
     replaced_by: str | None = None
+    link_partitions: tuple[str, ...] = ()
 
     @property
     def marker(self) -> str:

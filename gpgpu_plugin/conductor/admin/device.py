@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor.admin import pages
@@ -86,7 +87,18 @@ def show(db: api.Database, uuid: str, *,
         before = device_db.replaced(session, found.row)
         return dataclasses.replace(
             _info(found, host_states.HostStates(session, silent_after)),
-            replaces=before.uuid if before else None)
+            replaces=before.uuid if before else None,
+            link_partitions=_partitions(session, found.row))
+
+
+def _partitions(session: orm.Session, row: models.Device) -> tuple[str, ...]:
+    """Return the names of the link partitions that a device is in."""
+    if row.group_id is None:
+        return ()
+    [group] = [group.value for group
+               in capacity.load_host(session, row.host_id).groups
+               if group.rows.id == row.group_id]
+    return group.partitions_of(row.stable_id)
 
 
 def _info(device: device_list.ListedDevice,

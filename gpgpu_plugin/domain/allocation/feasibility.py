@@ -192,17 +192,21 @@ def _refusal(groups: Mapping[str, Masks], request: request_mod.Request,
              regions: Iterable[region_mod.Region],
              ) -> request_mod.Refusal | None:
     """Return why none of some regions suffices."""
+    confined = request.is_linked
     for demand in request.demands:
-        available = groups.get(demand.resource_class, _NONE).units()
+        mask = groups.get(demand.resource_class, _NONE)
+        available = mask.units()
         if available < demand.count:
             return request_mod.count_refusal(demand, available)
-    masks = [groups[demand.resource_class] for demand in request.demands]
-    if request.is_linked or any(mask.fabric for mask in masks):
-        refused = _links_refusal(masks, request)
-        if refused is not None:
-            return refused
-    elif regions is _ANYWHERE and not request.restricts_topology:
+        confined = confined or mask.fabric
+    if not confined and regions is _ANYWHERE and (
+            not request.restricts_topology):
+        # Almost all requests on almost all hosts end here.
         return None
+    masks = [groups[demand.resource_class] for demand in request.demands]
+    refused = _links_refusal(masks, request) if confined else None
+    if refused is not None:
+        return refused
     counts = [_Count(demand.count, request.is_linked or mask.fabric)
               for demand, mask in zip(request.demands, masks, strict=True)]
     topology = request.topology if request.restricts_topology else (

@@ -140,6 +140,15 @@ class GroupTest(base.CommandTestCase):
         result = self.manage('group', 'links', 'h1', 'H100')
         self.assertIn('nothing is known of the links', result.err)
 
+    def test_device_shows_the_partitions_that_it_is_in(self):
+        self.done('group', 'set', 'h1', 'H100', '--link-partitions',
+                  self.table())
+        for address, names in (('0000:06:00.0', ['pair', 'used']),
+                               ('0000:00:00.0', ['used']),
+                               ('0000:01:00.0', [])):
+            self.assertEqual(names, self.json(
+                'device', 'show', 'h1', address)['Link Partitions'])
+
     def test_link_partitions_of_a_variant(self):
         shown = self.json('variant', 'set', 'H100', '--link-partitions',
                           self.table(fabric=False))
