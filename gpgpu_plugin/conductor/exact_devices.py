@@ -162,7 +162,7 @@ def _passthrough(group: capacity.LoadedGroup,
         raise exact.refusal(
             [name], _Reason.EXACT_DEVICE_UNAVAILABLE,
             f'variant {group.rows.variant.name} offers no whole GPUs')
-    refused = group.refusal(offered)
+    refused = next(group.value.refusals(offered), None)
     if refused is not None:
         raise exact.refusal([name], refused.reason, refused.detail)
     return offered

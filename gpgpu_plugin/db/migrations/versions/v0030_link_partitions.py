@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from gpgpu_plugin.db import ddl
 
 revision = '0030'
-down_revision = '0027'
+down_revision = '0029'
 branch_labels = None
 depends_on = None
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from gpgpu_plugin.db import ddl
 
 revision = '0032'
-down_revision = '0029'
+down_revision = '0030'
 branch_labels = None
 depends_on = None
 
