@@ -25,6 +25,7 @@ from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import health as health_rules
 
 _LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
          'shown_state', 'enabled', 'health', 'host_state', 'used_by',
@@ -45,6 +46,9 @@ class DeviceList(reach.Command, lister.Lister):
                                            'type, such as gpu')
         parser.add_argument('--vgpu-type', metavar='NAME',
                             help='only vGPUs of this type')
+        parser.add_argument(
+            '--health', choices=[str(found) for found in health_rules.Health],
+            help='only GPUs with this health')
         parser.add_argument('--project', metavar='ID',
                             help='only devices assigned to instances of this '
                                  'project')
@@ -66,7 +70,7 @@ class DeviceList(reach.Command, lister.Lister):
                 variant=parsed_args.variant, state=parsed_args.state,
                 used_by=server_name.optional(self, parsed_args.instance),
                 project=parsed_args.project, type=parsed_args.type,
-                vgpu_type=parsed_args.vgpu_type,
+                vgpu_type=parsed_args.vgpu_type, health=parsed_args.health,
                 include_retired=parsed_args.all,
                 limit=parsed_args.limit, marker=parsed_args.marker),
             _ALL if parsed_args.all else _LIST)

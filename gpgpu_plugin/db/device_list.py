@@ -127,8 +127,8 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
            variant: str | None = None, state: str | None = None,
            used_by: str | None = None, project: str | None = None,
            type: str | None = None, vgpu_type: str | None = None,
-           include_retired: bool = False, marker: str | None = None,
-           ) -> list[ListedDevice]:
+           health: str | None = None, include_retired: bool = False,
+           marker: str | None = None) -> list[ListedDevice]:
     """Return devices, sorted by host and stable id.
 
     :param host: name of the only host
@@ -138,6 +138,7 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
     :param project: ID of the only project of instances
     :param type: the only type of variants
     :param vgpu_type: the only type of vGPUs
+    :param health: the only health of GPUs
     :param include_retired: as for Conductor.device_list
     :param marker: UUID of the device before the first one
     :raises NotFound: no such marker
@@ -147,7 +148,7 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
         models.Variant.type: type,
         models.Assignment.instance_uuid: used_by,
         models.Assignment.project_id: project,
-        models.Device.vgpu_type: vgpu_type}
+        models.Device.vgpu_type: vgpu_type, models.Device.health: health}
     query = _query().order_by(*_ORDER).limit(limit).where(
         *(column == value for column, value in conditions.items()
           if value is not None))

@@ -411,14 +411,15 @@ class ConductorAPI(_Conductor):
                     variant: str | None = None, state: str | None = None,
                     used_by: str | None = None, project: str | None = None,
                     type: str | None = None, vgpu_type: str | None = None, *,
-                    include_retired: bool = False, limit: int | None = None,
-                    marker: str | None = None,
+                    health: str | None = None, include_retired: bool = False,
+                    limit: int | None = None, marker: str | None = None,
                     ) -> tuple[admin.DeviceInfo, ...]:
         return pages.collect(lambda limit, marker: self._call(
             _Conductor.device_list, ctxt, host=host, variant=variant,
             state=state, used_by=used_by, project=project, type=type,
-            vgpu_type=vgpu_type, include_retired=include_retired,
-            limit=limit, marker=marker), limit, marker)
+            vgpu_type=vgpu_type, health=health,
+            include_retired=include_retired, limit=limit, marker=marker),
+            limit, marker)
 
     def device_show(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_show, ctxt, device=device)

@@ -518,8 +518,9 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
                     used_by: str | None, project: str | None, type: str | None,
-                    vgpu_type: str | None, include_retired: bool, limit: int,
-                    marker: str | None) -> tuple[admin.DeviceInfo, ...]:
+                    vgpu_type: str | None, health: str | None,
+                    include_retired: bool, limit: int, marker: str | None,
+                    ) -> tuple[admin.DeviceInfo, ...]:
         """Return a page of devices, filtered by what is not None.
 
         :param state: shown state, see objects.admin.DeviceInfo
@@ -527,11 +528,12 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         :param project: ID of the project of an instance
         :param type: type of variants
         :param vgpu_type: type of vGPUs
+        :param health: of GPUs, see domain.health.Health
         :param include_retired: also retired devices, which are left out
             otherwise, unless ``state`` asks for them
         :param limit: as for vgpu_type_list
         :param marker: UUID of the device before the first one
-        :raises Invalid: no such state or type of variants
+        :raises Invalid: no such state, health or type of variants
         :raises NotFound: no such host, variant or marker
         """
 

@@ -147,7 +147,7 @@ class ForgeryTest(base.ConductorTestCase):
             'draining': True, 'actor': 'root@control', 'reason': 'none',
             'state': None,
             'used': (), 'used_by': None, 'project': None, 'type': None,
-            'include_retired': False,
+            'health': None, 'include_retired': False,
             'device': self.task.device_uuid, 'ping_uuid': 'p1',
             'question': 'q1',
             'query': usage_obj.UsageQuery(), 'by': ['project'],

@@ -31,6 +31,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import health as health_rules
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.objects import admin as objects
 
@@ -43,8 +44,9 @@ def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, state: str | None = None,
              used_by: str | None = None, *, project: str | None = None,
              type: str | None = None, vgpu_type: str | None = None,
-             include_retired: bool = False, limit: int = objects.PAGE_SIZE,
-             marker: str | None = None, silent_after: float | None = None,
+             health: str | None = None, include_retired: bool = False,
+             limit: int = objects.PAGE_SIZE, marker: str | None = None,
+             silent_after: float | None = None,
              ) -> tuple[objects.DeviceInfo, ...]:
     """Return a page of devices (Conductor.device_list).
 
@@ -52,6 +54,7 @@ def list_all(db: api.Database, host: str | None = None,
     """
     _check_known('state', state, device_rules.SHOWN_STATES)
     _check_known('type', type, variant_rules.TYPES)
+    _check_known('health', health, tuple(health_rules.Health))
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
@@ -61,8 +64,8 @@ def list_all(db: api.Database, host: str | None = None,
         return tuple(_info(device, states) for device in device_list.listed(
             session, host=host, variant=variant, state=state,
             used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
-            include_retired=include_retired, limit=pages.size(limit),
-            marker=marker))
+            health=health, include_retired=include_retired,
+            limit=pages.size(limit), marker=marker))
 
 
 def _check_known(field: str, value: str | None,

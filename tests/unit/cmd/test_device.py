@@ -55,6 +55,11 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual([], self.addresses('--used-by', str(uuid.uuid4())))
         self.assertEqual([], self.addresses(
             '--used-by', base.INSTANCE, '--state', 'available'))
+        self.assertEqual(everything - {'0000:08:00.0'},
+                         set(self.addresses('--type', 'gpu')))
+        self.assertEqual([], self.addresses('--health', 'failed'))
+        self.assertEqual([], self.addresses('--vgpu-type', 'H100-4C'))
+        self.assertEqual([], self.addresses('--project', 'p9'))
 
     def test_filter_by_an_unknown_value_is_refused(self):
         self.assertIn('quarantined', self.refused(

@@ -441,7 +441,7 @@ class OperatorTest(ManagerCase):
                 (CONTRACT.device_list, {
                     **everything, 'state': None, 'used_by': None,
                     'project': None, 'type': None, 'vgpu_type': None,
-                    'include_retired': False}),
+                    'health': None, 'include_retired': False}),
                 (CONTRACT.device_show, {'device': device.uuid})):
             with self.subTest(method.__name__):
                 self.assertTrue(self.call(method, **arguments))
