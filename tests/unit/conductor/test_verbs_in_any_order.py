@@ -56,7 +56,7 @@ class VerbMachine(RuleBasedStateMachine):
     """Two hosts with a few GPUs, instances, and an operator.
 
     :ivar states: state of each device, as it must be
-    :ivar cards: number of the card that is at each place
+    :ivar numbers: number of the card that is at each place
     :ivar withdrawn: devices that are quarantined when their instance ends
     :ivar disabled: devices that are not offered
     :ivar draining: hosts that are not offered
@@ -77,7 +77,7 @@ class VerbMachine(RuleBasedStateMachine):
         self.seconds = self.instances = 0
         self.case.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.event.now', self.now))
-        self.cards = {(host, number): 0 for host, size in SIZES.items()
+        self.numbers = {(host, number): 0 for host, size in SIZES.items()
                       for number in range(size)}
         for host in SIZES:
             self.report(host)
@@ -95,7 +95,7 @@ class VerbMachine(RuleBasedStateMachine):
     def report(self, host):
         hosts.store(self.case.db, base.scan([
             base.function(number, dsn=f'48-b0-2d-00-00-00-{number:02x}-'
-                                      f'{self.cards[host, number]:02x}')
+                                      f'{self.numbers[host, number]:02x}')
             for number in range(SIZES[host])],
             host=host, node_uuid=base.node_uuid(host)))
 
@@ -141,7 +141,7 @@ class VerbMachine(RuleBasedStateMachine):
     def first_boot(self, host, free):
         """Boot, try what must be refused, and retire or replace a GPU."""
         self.boot(host, 1)
-        [used] = [place for place in self.cards
+        [used] = [place for place in self.numbers
                   if self.states[self.at(place)] == 'assigned']
         for verb in (self.clean, self.release, self.retire, self.replace):
             verb(used)
@@ -188,7 +188,7 @@ class VerbMachine(RuleBasedStateMachine):
     def quarantine_and_delete(self, data, taken_back):
         """Withdraw a device that an instance has, which then ends."""
         device = self.used[data.draw(st.sampled_from(sorted(self.owners)))]
-        [place] = [place for place in self.cards if self.at(place) == device]
+        [place] = [place for place in self.numbers if self.at(place) == device]
         self.quarantine(place)
         if taken_back:
             self.release(place)
@@ -225,7 +225,7 @@ class VerbMachine(RuleBasedStateMachine):
         device = self.at(place)
         if self.states[device] in ('assigned', 'cleaning'):
             return
-        self.cards[place] += 1
+        self.numbers[place] += 1
         self.report(place[0])
         self.refresh()
         assert self.states[self.at(place)] in ('quarantined', 'dirty')
