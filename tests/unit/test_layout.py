@@ -75,11 +75,11 @@ ELSEWHERE = {
     'db/migrations/versions/v0025_withdrawn_devices.py': _MIGRATION,
     'db/migrations/versions/v0026_replaced_devices.py': _MIGRATION,
     'db/migrations/versions/v0027_disabled_services.py': _MIGRATION,
-    'db/migrations/versions/v0029_kinds_of_requests.py': _MIGRATION,
+    'db/migrations/versions/v0028_kinds_of_requests.py': _MIGRATION,
     'db/request_tables.py': 'db/test_models.py and db/test_request_kind.py '
                             'use it',
-    'db/migrations/versions/v0032_exact_devices.py': _MIGRATION,
-    'db/migrations/versions/v0030_link_partitions.py': _MIGRATION,
+    'db/migrations/versions/v0030_exact_devices.py': _MIGRATION,
+    'db/migrations/versions/v0029_link_partitions.py': _MIGRATION,
     'doctor/view.py': 'values, which the other tests of doctor make',
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '

@@ -93,8 +93,8 @@ class ChangeCase(base.ConductorTestCase):
     def claim_unchecked(self, **kwargs):
         """Claim as a transaction that read the variant before its change."""
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.conductor.capacity.LoadedGroup.refusal',
-                lambda *args: None):
+                'gpgpu_plugin.domain.group.GroupCapacity.refusals',
+                lambda *args: iter(())):
             return self.claim(1, **kwargs)
 
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Add tables of link partitions to variants and to groups."""
+"""Add to assignments whether their instance named the device."""
 
 import sqlalchemy as sa
 
@@ -22,5 +22,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    for table in ('variants', 'host_gpu_groups'):
-        ddl.add_column(table, sa.Column('link_partitions', sa.Text()))
+    ddl.add_column('assignments', sa.Column(
+        'exact', sa.Boolean(), nullable=False, server_default=sa.false()))

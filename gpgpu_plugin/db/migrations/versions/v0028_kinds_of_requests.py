@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0029'
+revision = '0028'
 down_revision = '0027'
 branch_labels = None
 depends_on = None

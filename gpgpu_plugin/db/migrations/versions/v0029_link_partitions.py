@@ -9,18 +9,18 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Add to assignments whether their instance named the device."""
+"""Add tables of link partitions to variants and to groups."""
 
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0032'
-down_revision = '0030'
+revision = '0029'
+down_revision = '0028'
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    ddl.add_column('assignments', sa.Column(
-        'exact', sa.Boolean(), nullable=False, server_default=sa.false()))
+    for table in ('variants', 'host_gpu_groups'):
+        ddl.add_column(table, sa.Column('link_partitions', sa.Text()))
