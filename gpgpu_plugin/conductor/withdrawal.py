@@ -174,9 +174,7 @@ def parts_of(device: models.Device,
             kind='device', name=device.uuid,
             reason=f'it is the row of an mdev, which is made and removed with '
                    f'its vGPU; name the GPU {device.address}')
-    vfs = [vgpu for vgpu in vgpus if vgpu.present
-           and vgpu.kind == device_rules.DeviceKind.PCI]
-    return vfs or [device]
+    return [vf for vf in vfs(vgpus) if vf.present] or [device]
 
 
 def _all_parts(device: models.Device,
@@ -185,14 +183,20 @@ def _all_parts(device: models.Device,
 
     They return when the driver of a host that was rebooted makes them.
     """
-    return [*parts_of(device, vgpus), *(
-        vgpu for vgpu in vgpus if not vgpu.present
-        and vgpu.kind == device_rules.DeviceKind.PCI)]
+    return [*parts_of(device, vgpus),
+            *(vf for vf in vfs(vgpus) if not vf.present)]
+
+
+def vfs(vgpus: Sequence[models.Device]) -> list[models.Device]:
+    """Return the VFs among the VFs and mdev rows of a GPU."""
+    return [vgpu for vgpu in vgpus
+            if vgpu.kind == device_rules.DeviceKind.PCI]
 
 
 def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
             vf: models.Device) -> None:
-    """Quarantine a VF that was never there before, if its GPU is."""
+    """Withhold a VF that was never there before, if its GPU is withheld."""
+    vf.enabled = gpu.enabled
     if gpu.state == _State.QUARANTINED and vf.state == _State.AVAILABLE:
         session.flush()
         vf.reason = gpu.reason

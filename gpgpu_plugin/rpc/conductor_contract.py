@@ -550,6 +550,8 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
                    ) -> admin.DeviceInfo:
         """Enable or disable a device; an assigned one stays assigned.
 
+        A GPU that has VFs stands for these, too.
+
         :raises NotFound: no device has this UUID
         :raises Conflict: the device is an mdev row, not a GPU or VF
         """

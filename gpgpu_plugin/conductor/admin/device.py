@@ -21,12 +21,11 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
-from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
@@ -139,7 +138,11 @@ def _reason(row: models.Device) -> str | None:
 
 def set_(db: api.Database, uuid: str, *,
          enabled: bool) -> objects.DeviceInfo:
-    """Enable or disable claims of a device (ConductorAPI.device_set)."""
+    """Enable or disable claims of a device (ConductorAPI.device_set).
+
+    A GPU that has VFs stands for these, too: they may have a variant of their
+    own.
+    """
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> objects.DeviceInfo:
@@ -149,12 +152,13 @@ def set_(db: api.Database, uuid: str, *,
                 kind='device', name=uuid,
                 reason=f'mdev rows cannot be enabled or disabled; do so with '
                        f'the parent GPU {device.address} of {host.name}')
-        if device.enabled != enabled:
-            device.enabled = enabled
-            event_db.add(session, 'enable' if enabled else 'disable',
-                         host.name, device)
-            host_db.changed(host)
-            inventory.refresh(session, host)
+        changed = [part for part in (device, *withdrawal.vfs(
+            withdrawal.children(session, device)))
+            if part.enabled != enabled]
+        for part in changed:
+            part.enabled = enabled
+        withdrawal.record(
+            session, host, 'enable' if enabled else 'disable', changed)
         return _info(device_list.get(session, uuid),
                      host_states.HostStates(session, None))
     return db.write(work)

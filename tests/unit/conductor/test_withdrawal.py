@@ -316,6 +316,21 @@ class VFTest(WithdrawalCase):
             f'{self.gpu.uuid}: it is available',
             self.refused(cleaning.operator_release, self.gpu.uuid, OPERATOR))
 
+    def test_vfs_are_disabled_and_enabled_with_their_gpu(self):
+        for enabled in (False, True):
+            device_admin.set_(self.db, self.gpu.uuid, enabled=enabled)
+            # And a third one, which was never there before.
+            self.report(3)
+            self.assertEqual([enabled] * 4, [
+                device.enabled for device in device_admin.list_all(self.db)])
+            if not enabled:
+                self.assertRaises(exception.ClaimDenied, self.claim,
+                                  variant='MI300X-VF')
+        self.claim(3, variant='MI300X-VF')
+        device_admin.set_(self.db, self.vfs[0].uuid, enabled=False)
+        self.assertEqual([True, False, True, True], [
+            device.enabled for device in device_admin.list_all(self.db)])
+
     def test_one_vf_is_quarantined_by_itself(self):
         self.quarantine(self.vfs[0].uuid)
         self.assertEqual(['available', 'quarantined', 'available'],
