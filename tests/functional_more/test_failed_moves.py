@@ -331,7 +331,7 @@ class OneHostTest(test_moves.MovesCase):
             lambda: self.devices_on(self.server) == sorted(self.gpus),
             'what the resize claimed is released')
         self.wait_states('gpu1', 'L40S', assigned=2, available=6)
-        self.wait_inventory(8, 0, 'gpu1', 'L40S')
+        self.wait_written()
         # They would not fit beside what the resize claimed.
         self.resize(self.flavor(L40S=4))
         new = self.moved('gpu1')

@@ -36,6 +36,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import event as event_obj
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import conductor_api
@@ -144,6 +145,7 @@ class ForgeryTest(base.ConductorTestCase):
             'before': None, 'name': 'H100', 'only_enabled': False,
             'vgpu_type': 'passthrough', 'enabled': False, 'force': True,
             'allocation_policy': 'pack', 'instance': None,
+            'guest_nodes': None, 'link_partitions': None,
             'draining': True, 'actor': 'root@control', 'reason': 'none',
             'state': None,
             'used': (), 'used_by': None, 'project': None, 'type': None,
@@ -159,6 +161,12 @@ class ForgeryTest(base.ConductorTestCase):
             'found': drift.of('capacity_wrong', 'h1', 'H100:passthrough')}
         if method == 'changes_since':
             values['known'] = []
+        elif method == 'why_not':
+            values['request'] = self.request(1).request
+        elif method == 'exact_host':
+            values['request'] = scheduling_obj.ExactRequest(
+                instance_uuid='i9', project_id=None,
+                devices=(self.task.device_uuid,))
         names = METHODS[method].__annotations__.keys() - {'ctxt', 'return'}
         return {name: codec.to_primitive(values[name])
                 for name in sorted(names)}
