@@ -15,11 +15,9 @@
 out what is free, claims one of it, and tries again if it was refused. Ours go
 over RabbitMQ to two conductors, and see what is free as schedulers do.
 Placement's WSGI application runs inside each client process, without a
-network, and in two API processes that clients call over HTTP, as Nova does.
-CPU times are those of all processes of a race. What RabbitMQ and
-oslo.messaging alone cost is shown by conductors that refuse each claim without
-looking at it; their clients, and those they are compared with, claim on every
-host without seeing what is free.
+network. What RabbitMQ and oslo.messaging alone cost is shown by conductors
+that refuse each claim without looking at it; their clients, and those they are
+compared with, claim on every host without seeing what is free.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
-from bench import cpu
-from bench import floor
 from bench import outcome
-from bench import placement_http
 from bench import placement_peer
 from bench import race
 from bench import report
@@ -95,53 +90,25 @@ def _race(url: str, conductors: int = 2, *, view: bool = True,
         conductors=conductors, view=view, refuse=refuse))
 
 
-def _ms(used: cpu.Seconds, count: int) -> dict[str, float]:
-    """Return the CPU milliseconds of each part for one of several."""
-    return {part: 1e3 * seconds / count for part, seconds in used.items()}
-
-
-def _cpu_rows(ours: outcome.Outcome,
-              peer: placement_peer.PeerResult) -> Iterator[report.Row]:
-    """Yield what a claim costs, which depends little on other work."""
-    mine = _ms(ours.used, ours.granted)
-    others = _ms(peer.used, peer.accepted)
-    yield report.Row(
-        what='CPU of a claim', unit='ms', ours=sum(mine.values()),
-        peer=sum(others.values()), goal=report.Goal(at_most=0.1, ratio=True),
-        note='peer: Placement over HTTP')
-    for part, cost in mine.items():
-        yield report.Row(
-            what=f'CPU of a claim: {part}', unit='ms', ours=cost,
-            peer=others[part], note='peer: API processes'
-            if part == 'conductors' else '')
-
-
 def run_beside_peer() -> report.Result:
-    """Run the race on PostgreSQL and those of Placement."""
+    """Run the race on PostgreSQL and that of Placement."""
     with database(services.POSTGRESQL) as url:
         ours = _race(url)
     with database(services.POSTGRESQL) as url:
-        placement_peer.set_up(url)
         peer = placement_peer.run(url)
-    with database(services.POSTGRESQL) as url:
-        placement_peer.set_up(url)
-        remote = placement_http.run(url)
     rows = [report.Row(
-        what=f'claims, 64 clients, PostgreSQL{way}', unit='1/s',
-        ours=_rate(ours), peer=other.accepted / other.seconds,
+        what='claims, 64 clients, PostgreSQL', unit='1/s', ours=_rate(ours),
+        peer=peer.accepted / peer.seconds,
         goal=report.Goal(at_least=10, ratio=True),
-        note=f'peer: Placement{where}; devices with two owners: ours '
-             f'{ours.doubles}, peer {other.doubles}')
-        for way, where, other in (('', ', in its clients', peer),
-                                  (' (HTTP)', ' over HTTP', remote))]
+        note=f'peer: Placement; devices with two owners: ours '
+             f'{ours.doubles}, peer {peer.doubles}')]
     for name, part in (('p50', 0.5), ('p99', 0.99)):
         rows.append(report.Row(
             what=f'claim {name}', unit='ms', ours=_at(ours.latencies, part),
             peer=_at(peer.latencies, part),
             goal=report.Goal(at_most=1000) if name == 'p99' else None))
-    return report.Result(
-        name='claims', rows=(*rows, *_cpu_rows(ours, remote)),
-        wrong=tuple(_wrong('PostgreSQL', ours)))
+    return report.Result(name='claims', rows=tuple(rows),
+                         wrong=tuple(_wrong('PostgreSQL', ours)))
 
 
 def _run_beside_messages() -> report.Result:
@@ -150,8 +117,6 @@ def _run_beside_messages() -> report.Result:
         unseen = _race(url, view=False)
     with database(services.POSTGRESQL) as url:
         refused = _race(url, view=False, refuse=True)
-    with database(services.POSTGRESQL) as url:
-        bare = floor.bare_claims(url, _HOSTS, _DEVICES // _HOSTS)
     calls = _DEVICES + _CLAIMERS * _HOSTS
     return report.Result(name='claims', rows=(
         report.Row(
@@ -161,13 +126,7 @@ def _run_beside_messages() -> report.Result:
             what='calls, granted or refused', unit='1/s',
             ours=calls / unseen.all_seconds,
             limit=_CLAIMERS * _HOSTS / refused.all_seconds,
-            note='limit: the same messages, refused without a look'),
-        report.Row(
-            what='CPU of a call that is refused without a look', unit='ms',
-            ours=sum(_ms(refused.used, _CLAIMERS * _HOSTS).values())),
-        report.Row(
-            what='CPU of a claim in bare SQL, by the driver', unit='ms',
-            ours=sum(_ms(bare, _DEVICES).values()))),
+            note='limit: the same messages, refused without a look')),
         wrong=(*_wrong('unseen', unseen), *refused.errors[:3]))
 
 

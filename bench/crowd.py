@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import typing
 from collections.abc import Callable
 
@@ -27,14 +26,13 @@ class Barrier(typing.Protocol):
 
 
 def run(barrier: Barrier, threads: int, warm_up: Callable[[], object],
-        work: Callable[[int], None]) -> float:
+        work: Callable[[int], None]) -> None:
     """Run ``work`` in threads and wait until all have ended.
 
     :param barrier: shared by the processes; they wait for each other there
     :param warm_up: called once by every thread, in all threads at the same
         time, so that every thread has its connections when the race starts
     :param work: takes the thread's number
-    :returns: CPU seconds of this process during that time
     """
     warm = threading.Barrier(threads + 1)
     start = threading.Event()
@@ -51,8 +49,6 @@ def run(barrier: Barrier, threads: int, warm_up: Callable[[], object],
         thread.start()
     warm.wait(120)
     barrier.wait()
-    before = time.process_time()
     start.set()
     for thread in crowd:
         thread.join()
-    return time.process_time() - before

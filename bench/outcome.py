@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from bench import cpu
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import models
@@ -39,18 +38,8 @@ class Grant:
     at: float
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Result of one process of claimers.
-
-    :ivar ended: when it ended
-    :ivar used: CPU seconds
-    """
-
-    grants: list[Grant]
-    errors: list[str]
-    ended: float
-    used: float
+# Grants and errors of one process of claimers, and when it ended.
+Answer = tuple[list[Grant], list[str], float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +54,6 @@ class Outcome:
     :ivar assigned: assigned types by GPU, which is (host, stable id)
     :ivar left: what could still be claimed, by type, on all hosts
     :ivar errors: errors other than the expected refusals
-    :ivar used: CPU seconds of each part, from the start to the last refusal
     """
 
     granted: int
@@ -78,16 +66,12 @@ class Outcome:
     assigned: dict[tuple[str, str], list[str]] = dataclasses.field(
         default_factory=dict)
     left: dict[str, int] = dataclasses.field(default_factory=dict)
-    used: cpu.Seconds = dataclasses.field(default_factory=dict)
 
 
-def judge(db: api.Database, began: float, answers: Sequence[Answer],
-          used: cpu.Seconds) -> Outcome:
-    """Compare the grants of all claimers with the database.
-
-    :param used: CPU seconds of all but the claimers
-    """
-    grants = [grant for answer in answers for grant in answer.grants]
+def judge(db: api.Database, began: float,
+          answers: Sequence[Answer]) -> Outcome:
+    """Compare the grants of all claimers with the database."""
+    grants = [grant for part, _, _ in answers for grant in part]
     active = _active(db)
     left: collections.Counter[str] = collections.Counter()
     for info in vgpu_type_admin.list_all(db):
@@ -101,13 +85,12 @@ def judge(db: api.Database, began: float, answers: Sequence[Answer],
     return Outcome(
         granted=len(grants),
         seconds=max((grant.at for grant in grants), default=began) - began,
-        all_seconds=max(answer.ended for answer in answers) - began,
+        all_seconds=max(ended for _, _, ended in answers) - began,
         latencies=tuple(sorted(grant.seconds for grant in grants)),
         doubles=len(doubles),
         lost=sum(grant.assignment not in known for grant in grants),
-        errors=tuple(error for answer in answers for error in answer.errors),
-        assigned=_assigned(db), left=dict(left),
-        used={'clients': sum(answer.used for answer in answers), **used})
+        errors=tuple(error for _, part, _ in answers for error in part),
+        assigned=_assigned(db), left=dict(left))
 
 
 def _active(db: api.Database) -> list[tuple[str, str]]:

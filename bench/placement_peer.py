@@ -14,25 +14,20 @@
 That is how Nova models PCI devices in Placement: a nested provider for each
 device with a total of 1. Every client asks for candidates, writes the
 allocation, and on 409 tries another candidate. Placement's real WSGI
-application runs inside each client process on a shared database, or in API
-processes, as Nova reaches it (bench.placement_http).
+application runs inside each client process on a shared database.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import logging
 import multiprocessing
 import multiprocessing.synchronize
 import queue
 import random
 import time
-import typing
 import uuid
-from collections.abc import Callable
-from collections.abc import Sequence
 
 import webob
 from oslo_config import cfg
@@ -40,47 +35,16 @@ from placement import conf as placement_conf
 from placement import db_api
 from placement import deploy
 
-from bench import cpu
 from bench import crowd
 
 RESOURCE_CLASS = 'CUSTOM_BENCH_GPU'
-MICROVERSION = 'placement 1.39'
 # A client gives up after so many refusals in a row.
 MAX_REFUSALS = 20
 _NAMESPACE = uuid.UUID('6f0b0f0e-3a55-4c3f-9a63-6a9a6c2f3b11')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Answer:
-    """Result of a client process.
-
-    :ivar claims: device, latency and time of each
-    :ivar errors: their number
-    :ivar used: CPU seconds
-    """
-
-    claims: list[tuple[str, float, float]]
-    errors: int
-    used: float
-
-
-class Response(typing.Protocol):
-    """An answer, as far as clients need it."""
-
-    @property
-    def status_int(self) -> int:
-        """Return the status."""
-
-    @property
-    def json(self) -> typing.Any:
-        """Return the decoded body."""
-
-
-class Client(typing.Protocol):
-    """What can call Placement."""
-
-    def call(self, method: str, path: str, body: object = None) -> Response:
-        """Send one request."""
+# A client process's claims (device, latency, time) and its number of errors.
+_Answer = tuple[list[tuple[str, float, float]], int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,7 +56,6 @@ class PeerResult:
         included
     :ivar doubles: devices that were allocated to two or more consumers
     :ivar errors: answers of 500 and above
-    :ivar used: CPU seconds of each part
     """
 
     accepted: int
@@ -100,7 +63,6 @@ class PeerResult:
     latencies: tuple[float, ...]
     doubles: int
     errors: int
-    used: cpu.Seconds
 
 
 class PlacementClient:
@@ -130,14 +92,11 @@ class PlacementClient:
              body: object = None) -> webob.Response:
         """Send one request, as admin, at the newest microversion."""
         request = webob.Request.blank(path, method=method, headers={
-            'X-Auth-Token': 'admin', 'OpenStack-API-Version': MICROVERSION})
+            'X-Auth-Token': 'admin',
+            'OpenStack-API-Version': 'placement 1.39'})
         if body is not None:
             request.content_type = 'application/json'
             request.json = body
-        return self.send(request)
-
-    def send(self, request: webob.Request) -> webob.Response:
-        """Answer a request."""
         return request.get_response(self._app)
 
 
@@ -146,7 +105,7 @@ def provider(host: int, device: int | None = None) -> str:
     return str(uuid.uuid5(_NAMESPACE, f'{host}/{device}'))
 
 
-def set_up(url: str, hosts: int = 25, devices: int = 8) -> None:
+def set_up(url: str, hosts: int, devices: int) -> None:
     """Create the schema, and providers of hosts and their devices."""
     client = PlacementClient(url, sync=True)
 
@@ -170,7 +129,7 @@ def set_up(url: str, hosts: int = 25, devices: int = 8) -> None:
                    RESOURCE_CLASS: {'total': 1}}})
 
 
-def _claim(client: Client, outcome: collections.Counter[str],
+def _claim(client: PlacementClient, outcome: collections.Counter[str],
            ) -> str | None:
     """Claim one device; return its provider's UUID, None if none is free."""
     for _ in range(MAX_REFUSALS):
@@ -194,16 +153,16 @@ def _claim(client: Client, outcome: collections.Counter[str],
     return None
 
 
-def _work(connect: Callable[[int], Client], number: int, threads: int,
+def _work(url: str, threads: int,
           barrier: multiprocessing.synchronize.Barrier,
           results: queue.Queue[_Answer]) -> None:
     # Placement logs a warning for every lost race, and most races are lost.
     logging.disable(logging.CRITICAL)
-    client = connect(number)
+    client = PlacementClient(url)
     outcome: collections.Counter[str] = collections.Counter()
     claims: list[tuple[str, float, float]] = []
 
-    def claimer(_number: int) -> None:
+    def claimer(number: int) -> None:
         while True:
             began = time.perf_counter()
             device = _claim(client, outcome)
@@ -212,58 +171,37 @@ def _work(connect: Callable[[int], Client], number: int, threads: int,
             now = time.perf_counter()
             claims.append((device, now - began, now))
 
-    used = crowd.run(barrier, threads, lambda: client.call('GET', '/traits'),
-                     claimer)
-    results.put(_Answer(claims=claims, errors=outcome['errors'], used=used))
-    # What its connections used is read before they are closed.
-    barrier.wait(timeout=120)
+    crowd.run(barrier, threads, lambda: client.call('GET', '/traits'),
+              claimer)
+    results.put((claims, outcome['errors']))
 
 
-def _in_process(url: str, _number: int) -> Client:
-    return PlacementClient(url)
-
-
-def run(url: str, *, processes: int = 8, threads: int = 8,
-        connect: Callable[[int], Client] | None = None,
-        servers: Sequence[int] = ()) -> PeerResult:
+def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
+        threads: int = 8) -> PeerResult:
     """Let all clients claim devices until none is free.
 
-    :param url: SQLAlchemy URL of a database, see set_up
-    :param connect: returns the client of a process, which has a number;
-        default: Placement's application itself
-    :param servers: processes that it calls
+    :param url: SQLAlchemy URL of an empty database
     """
+    set_up(url, hosts, devices)
     context = multiprocessing.get_context('spawn')
     barrier = context.Barrier(processes + 1)
     results = context.Queue()
     children = [
-        context.Process(target=_work, args=(
-            connect or functools.partial(_in_process, url), number, threads,
-            barrier, results), daemon=True)
-        for number in range(processes)]
+        context.Process(target=_work, args=(url, threads, barrier, results),
+                        daemon=True)
+        for _ in range(processes)]
     for child in children:
         child.start()
-    # Its clients wait for each other, and so does this.
-    barrier.wait(timeout=120)
-    before = cpu.of_all(url, servers)
+    barrier.wait(timeout=60)
     began = time.perf_counter()
     answers = [results.get(timeout=300) for _ in children]
-    used = cpu.between(before, cpu.of_all(url, servers))
-    barrier.wait(timeout=60)
     for child in children:
         child.join(timeout=30)
-    return _result(answers, began, used)
-
-
-def _result(answers: Sequence[_Answer], began: float,
-            used: cpu.Seconds) -> PeerResult:
-    claims = [claim for answer in answers for claim in answer.claims]
+    claims = [claim for part, _ in answers for claim in part]
     owners = collections.Counter(device for device, _, _ in claims)
     return PeerResult(
         accepted=len(claims),
         seconds=max((at for _, _, at in claims), default=began) - began,
         latencies=tuple(sorted(latency for _, latency, _ in claims)),
         doubles=sum(count > 1 for count in owners.values()),
-        errors=sum(answer.errors for answer in answers),
-        used={'clients': sum(answer.used for answer in answers), **used,
-              'broker': 0.0})
+        errors=sum(errors for _, errors in answers))

@@ -37,7 +37,6 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from bench import claimer
-from bench import cpu
 from bench import crowd
 from bench import outcome
 from bench import processes as processes_mod
@@ -242,14 +241,12 @@ def _compete(setting: Setting, name: str, barrier: crowd.Barrier,
         calls, {f'h{number}': node_uuid(f'h{number}')
                 for number in range(setting.hosts)}, setting.classes,
         pairs=setting.mixed)
-    used = crowd.run(
+    crowd.run(
         barrier, setting.threads,
         lambda: calls.variant_list(gpgpu_context.admin()),
         lambda number: (claimers.claim_seen if setting.view
                         else claimers.claim_unseen)(f'{name}-{number}'))
-    results.put(outcome.Answer(
-        grants=claimers.grants, errors=claimers.errors,
-        ended=time.perf_counter(), used=used))
+    results.put((claimers.grants, claimers.errors, time.perf_counter()))
 
 
 def run(setting: Setting) -> outcome.Outcome:
@@ -257,10 +254,9 @@ def run(setting: Setting) -> outcome.Outcome:
     db = set_up(setting)
     if setting.transport.startswith('fake'):
         began, answers = _run_here(setting, db)
-        used: cpu.Seconds = {}
     else:
-        began, answers, used = _run_processes(setting)
-    return outcome.judge(db, began, answers, used)
+        began, answers = _run_processes(setting)
+    return outcome.judge(db, began, answers)
 
 
 def _run_here(setting: Setting,
@@ -286,8 +282,7 @@ def _run_here(setting: Setting,
     return began[0], answers
 
 
-def _run_processes(setting: Setting) -> tuple[
-        float, list[outcome.Answer], cpu.Seconds]:
+def _run_processes(setting: Setting) -> tuple[float, list[outcome.Answer]]:
     context = (processes_mod.context() if setting.forked
                else multiprocessing.get_context('spawn'))
     end, stop = context.Pipe(duplex=False)
@@ -310,16 +305,13 @@ def _run_processes(setting: Setting) -> tuple[
             child.start()
         _until(lambda: barrier.n_waiting == setting.processes,
                [*conductors, *claimers], 'the claimers')
-        pids = [child.pid for child in conductors if child.pid is not None]
-        before = cpu.of_all(setting.database, pids)
         began = time.perf_counter()
         barrier.wait(timeout=60)
         answers: list[outcome.Answer] = []
         while len(answers) < setting.processes:
             _until(lambda: not results.empty(), conductors, 'an answer')
             answers.append(results.get(timeout=60))
-        return began, answers, cpu.between(
-            before, cpu.of_all(setting.database, pids))
+        return began, answers
     finally:
         stop.close()
         _end([*claimers, *conductors])

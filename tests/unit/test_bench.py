@@ -12,14 +12,11 @@
 """Tests of the table and the JSON of benchmarks."""
 
 import json
-import os
 import pathlib
-import time
 
 import fixtures
 from oslotest import base
 
-from bench import cpu
 from bench import report
 
 SLOW = report.Row(what='claims', unit='1/s', ours=50.0, peer=10.0,
@@ -72,19 +69,3 @@ class OutputTest(base.BaseTestCase):
              'goal': '>= 10 x', 'met': False, 'note': 'peer: x'}, slow)
         self.assertEqual((1000, True), (fast['limit'], fast['met']))
         self.assertEqual((None, None), (bare['goal'], bare['met']))
-
-
-class CPUTest(base.BaseTestCase):
-
-    def test_process_is_charged_for_what_it_computes(self):
-        before, began = cpu.of_process(os.getpid()), time.process_time()
-        while time.process_time() - began < 0.2:
-            pass
-        self.assertGreater(cpu.of_process(os.getpid()) - before, 0.1)
-
-    def test_process_that_has_ended_used_nothing(self):
-        self.assertEqual(0, cpu.of_process(2 ** 22 + 1))
-
-    def test_parts_are_those_of_the_first_reading(self):
-        self.assertEqual(
-            {'a': 1.5}, cpu.between({'a': 1.0}, {'a': 2.5, 'b': 1.0}))
