@@ -331,9 +331,16 @@ class OneHostTest(test_moves.MovesCase):
             lambda: self.devices_on(self.server) == sorted(self.gpus),
             'what the resize claimed is released')
         self.wait_states('gpu1', 'L40S', assigned=2, available=6)
-        self.wait_written()
-        # They would not fit beside what the resize claimed.
-        self.resize(self.flavor(L40S=4))
+        # They would not fit beside what the resize claimed. Nova finds no host
+        # until Placement knows that it is released.
+        flavor = self.flavor(L40S=4)
+
+        def resized() -> bool:
+            self.resize(flavor)
+            return bool(self.wait_status(
+                self.server['id'], 'VERIFY_RESIZE', 'ACTIVE',
+            )['status'] == 'VERIFY_RESIZE')
+        self.wait_for(resized, 'a resize that finds a host')
         new = self.moved('gpu1')
         self.decide('confirmResize')
         self.wait_facts(self.server, self.expected({'gpu1': new}))
