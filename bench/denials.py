@@ -62,7 +62,7 @@ _KINDS = (('passthrough', 1, 'any'), ('passthrough', 2, 'same_numa'),
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Variation:
-    """What decides, beside the filter.
+    """Weighers that decide beside the filter.
 
     :ivar pending: whether schedulers subtract their own choices
     """
@@ -112,7 +112,7 @@ class _Scheduler:
 
 
 class _Cloud:
-    """What Nova and Placement know of the hosts."""
+    """Hosts as Nova and Placement know them."""
 
     def __init__(self, db: api.Database, variation: _Variation) -> None:
         self._db = db

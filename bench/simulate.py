@@ -68,7 +68,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is measured.
+    """Size of a measurement.
 
     :ivar part: one of how many hosts is taken
     :ivar slack: by how much less a goal is missed, as few seeds and hosts

@@ -53,7 +53,7 @@ _SYSFS = '/sys'
 _LOOKUP = 'gpgpu_plugin.cmd.pci_instances'
 
 UNKNOWN = 'unknown'
-"""What is said of the instance if no record of nova-compute tells."""
+"""Value of the instance if no record of nova-compute can be read."""
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:

@@ -47,7 +47,7 @@ _COLUMNS = ('host', 'fits', 'by', 'reason', 'detail')
 _NO_GROUP = str(request_mod.Reason.NO_SUCH_GROUP)
 
 PLUGIN, PLACEMENT, NOVA, CHANGE = 'gpgpu', 'placement', 'nova', 'change'
-"""Who has a reason; CHANGE: what would make the instance fit."""
+"""Values of ``By``. CHANGE marks a change after which the instance fits."""
 
 UNKNOWN = 'unknown'
 """Reason if somebody could not be asked."""

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What Nova, Glance and Placement say to ``gpgpu-manage why-not``."""
+"""Facts from Nova, Glance and Placement for ``gpgpu-manage why-not``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HAS_TOPOLOGY = ('hw:mem_page_size', 'hw:cpu_policy', 'hw:cpu_realtime')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is to be placed.
+    """Instance that is to be placed.
 
     :ivar request: what the flavor requests of the plugin
     :ivar guest_nodes: number of NUMA nodes of the guest; None: it has no

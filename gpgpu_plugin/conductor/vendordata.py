@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a tenant is told of the GPUs of a server (dynamic vendordata of Nova).
+"""Description of the GPUs of a server for its tenant (Nova's vendordata).
 
 Nova asks while it builds a config drive, and with each request of a guest to
 the metadata service. A slow answer delays both, so an answer that takes long

@@ -49,7 +49,7 @@ _Object = Mapping[str, typing.Any]
 
 
 class NamedBy(enum.StrEnum):
-    """What a table names GPUs by."""
+    """Property by which a table names GPUs."""
 
     ORDER = 'order'
     ADDRESS = 'address'
@@ -58,7 +58,7 @@ class NamedBy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GPU:
-    """What a table can name a GPU of a group by.
+    """Names that a table can use for a GPU of a group.
 
     :ivar id: stable id
     """

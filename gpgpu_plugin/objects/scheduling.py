@@ -102,7 +102,7 @@ class HostMasks:
 
 
 class RequestKind(typing.NamedTuple):
-    """What many requests have in common. It is a list on the wire.
+    """Properties that many requests have in common; a list on the wire.
 
     :ivar resource_class: of its GPUs or vGPUs, of which there are ``units``;
         empty: it has none

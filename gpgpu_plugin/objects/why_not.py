@@ -35,7 +35,7 @@ class ChangeInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostAnswer:
-    """What a host says to a request.
+    """Answer of one host to a request.
 
     :ivar findings: all reasons of the plugin to refuse it; none: it fits
     :ivar proposals: changes each of which makes it fit, the cheapest first

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What GpuFilter worked out in one decision, for GpuWeigher.
+"""Results of one decision of GpuFilter, for GpuWeigher.
 
 It is kept with Nova's request, so that a weigher sees what the filter saw,
 without another call.

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a choice that the conductor does not know yet will take of a host.
+"""Prediction of what a choice takes that the conductor does not know yet.
 
 It is a guess: the claim selects the GPUs. It serves to prefer hosts, never to
 refuse one.

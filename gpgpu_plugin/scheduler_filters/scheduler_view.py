@@ -57,7 +57,7 @@ class SchedulerView:
 
     :ivar hosts: by node UUID, which is the UUID of Nova's compute node
     :ivar offers: in how many hosts there is each
-    :ivar pending: choices that the conductor has not told of
+    :ivar pending: choices that the conductor does not know yet
     :ivar mix: requests of the cloud; None: too few are known
     :ivar changed: hosts that changed; emptied by the one who weighs hosts
     """

@@ -49,7 +49,7 @@ class WeighedHost:
     What it is made of is compared by identity in each decision: another view,
     another pending choice or another instance makes another WeighedHost.
 
-    :ivar known: as the conductor told
+    :ivar known: as the conductor sent it
     :ivar pending: choices that are subtracted from it
     :ivar vcpus_used: as Nova says, as is ``free_ram_mb``
     :ivar expected: ``known`` without the pending choices

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What a tenant is told of the GPUs of a server, as Nova's metadata has it."""
+"""Description of the GPUs of a server in Nova's metadata."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def _links_refusal(masks: Iterable[Masks], request: request_mod.Request,
 
 
 class _Count(typing.NamedTuple):
-    """How many units are demanded.
+    """Number of units that are demanded.
 
     :ivar confined: they must be exactly one link partition
     """

@@ -33,7 +33,7 @@ Partition = frozenset[str]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Links:
-    """How the GPUs of one group are linked.
+    """Links between the GPUs of one group.
 
     :ivar partitions: those of which every GPU is known to be there
     :ivar names: of the partitions, in the same order

@@ -57,7 +57,7 @@ class AllocationPolicy(enum.StrEnum):
 
 
 class Topology(enum.StrEnum):
-    """What the GPUs of one instance must have in common.
+    """Property that the GPUs of one instance must have in common.
 
     ``linked``: they are exactly one link partition (``links``).
     """

@@ -25,7 +25,7 @@ _WARM_UP = 5.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a simulation with departures.
+    """Result of a simulation with departures.
 
     :ivar accepted_percent: demanded units that got a place, after the
         warm-up

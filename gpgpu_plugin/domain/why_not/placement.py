@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What Placement says of a host, worked out from inventories and traits.
+"""Reasons of Placement, worked out from inventories and traits.
 
 Placement itself says no more than that a host is no candidate. Its rules for
 resources and traits without a suffix are simple enough to be repeated: each
@@ -81,7 +81,7 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a flavor needs of Placement, without suffixed groups.
+    """Resources and traits that a flavor needs, without suffixed groups.
 
     :ivar resources: amounts by resource class, all above 0
     """
