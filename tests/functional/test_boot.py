@@ -81,6 +81,7 @@ class BootTest(cloud.GpuCloud):
         # Neither Nova's periodic run nor ours comes within a test's time.
         self.wait_inventory(8, 0)
         self.wait_states(available=8)
+        self.wait_offered()
         self.assertEqual(8, len(self.devices_of(self.boot(flavor))))
 
     def test_image_with_trait_boots_with_gpu_flavor(self) -> None:

@@ -67,7 +67,7 @@ class MemoryTest(cloud.GpuCloud):
             self.manage('device', 'release', row['uuid'])
         self.wait_states(available=8)
         self.assertFalse(any(map(self.has_secret, self.gpus.values())))
-        self.wait_inventory(8, 0)
+        self.wait_offered()
         self.boot(self.flavor(H100=8))
 
     def history(self, device: dict[str, typing.Any],

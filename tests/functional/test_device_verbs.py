@@ -77,6 +77,7 @@ class DeviceVerbsTest(cloud.GpuCloud):
         self.wait_inventory(7, 0)
         self.restart_compute()
         self.wait_states(available=7)
+        self.wait_offered()
         self.boot(self.flavor(H100=8), 'ERROR')
         server = self.boot(self.flavor(H100=7))
         self.assertNotIn(f'gpu1 {device["address"]}',

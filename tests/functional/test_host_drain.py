@@ -39,7 +39,7 @@ class HostDrainTest(cloud.GpuCloud):
 
         self.delete(servers[0])
         self.wait_states(host=other, assigned=4, available=4)
-        self.wait_inventory(8, 0, host=other)
+        self.wait_offered(other)
         self.api.post_server_action(left['id'], {'migrate': None})
         self.wait_status(left['id'], 'VERIFY_RESIZE')
         self.api.post_server_action(left['id'], {'confirmResize': None})

@@ -165,6 +165,7 @@ class PCINUMAPolicyTest(GpuNUMACloud):
                 3, hw__pci_numa_affinity_policy=policy), status)
             self.delete(server)
             self.wait_states(variant='L40S', available=4)
+            self.wait_offered()
 
     def test_policy_of_nova_in_the_image_is_obeyed(self) -> None:
         image = self.glance.create(None, {
@@ -173,6 +174,7 @@ class PCINUMAPolicyTest(GpuNUMACloud):
             'properties': {'hw_pci_numa_affinity_policy': 'required'}})
         self.boot(self.numa_flavor(3, 'none'), 'ERROR', imageRef=image['id'])
         self.wait_states(variant='L40S', available=4)
+        self.wait_offered()
         self.take_node(0)
         server = self.boot(self.numa_flavor(2), imageRef=image['id'])
         self.assertEqual(({1}, {1}), (

@@ -238,4 +238,5 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         self.delete(server)
         self.wait_states('gpu1', 'L40S', quarantined=1, available=3)
         self.assertIn('reset', self._reason())
+        self.wait_offered()
         self.boot(self.flavor(L40S=3), host='gpu1')

@@ -80,7 +80,7 @@ class CrossCellTest(cloud.GpuCloud):
         self.act('revertResize', None, 'ACTIVE', 'gpu1')
         self.assertEqual({('gpu1', 'instance', 2)}, self.assigned())
         self.wait_states('gpu2', 'L40S', available=4)
-        self.wait_inventory(4, 0, 'gpu2', 'L40S')
+        self.wait_offered('gpu2')
         self.resize()
         self.act('confirmResize', None, 'ACTIVE', 'gpu2')
         self.assertEqual({('gpu2', 'instance', 3)}, self.assigned())

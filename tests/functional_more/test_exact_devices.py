@@ -98,8 +98,8 @@ class ExactDevicesTest(ExactCloud):
             self.devices_of(server))
         self.assertEqual(2, self.allocated(server, 'gpu2'))
         self.assertEqual(2, self.usage('gpu2'))
-        self.wait_inventory(8, 0, 'gpu2')
         self.wait_states('gpu2', assigned=2, available=6)
+        self.wait_offered('gpu2')
         # A flavor gets none of them.
         others = self.boot(self.flavor(H100=6), availability_zone='nova:gpu2')
         self.assertTrue(self.devices_of(server).isdisjoint(

@@ -86,7 +86,7 @@ class FailedBuildTest(cloud.GpuCloud):
             # A guest must not run with GPUs that are not in the book.
             self.boot(self.flavor(H100=1), 'ERROR')
             self.wait_states(available=8)
-        self.wait_inventory(8, 0)
+        self.wait_offered()
         self.boot(self.flavor(H100=8))
 
 

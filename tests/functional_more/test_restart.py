@@ -88,7 +88,7 @@ class ConductorDownTest(cloud.GpuCloud):
         self.conductor.start()
         self.run_periodics('gpu1')
         self.wait_states(available=8)
-        self.wait_inventory(8, 0)
+        self.wait_offered()
         self.boot(self.flavor(H100=8))
 
     def test_release_survives_a_restart_of_nova_compute(self) -> None:

@@ -124,6 +124,7 @@ class RestoreTest(cloud.GpuCloud):
         self.run_once('gpu1')
         self.assertEqual(self.before, self.devices_of(self.server))
         self.wait_states(assigned=2, available=6)
+        self.wait_offered()
         other = self.boot(self.flavor(H100=6))
         self.assertEqual(set(), self.before & self.devices_of(other))
         self.delete(self.server, other)
