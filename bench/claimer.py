@@ -55,6 +55,15 @@ class Claimers:
         self._pairs = pairs
         self._cache = scheduler_view.SchedulerViewCache(calls)
 
+    def warm_up(self) -> None:
+        """Read what is free, as a scheduler does at its start.
+
+        Only one thread at a time reads it, so each makes a call of its own to
+        have a connection.
+        """
+        self._cache.fill()
+        self._calls.variant_list(gpgpu_context.admin())
+
     def claim_seen(self, name: str) -> None:
         """Claim as a scheduler does, until no host has what is requested.
 

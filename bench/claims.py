@@ -11,9 +11,10 @@
 #    under the License.
 """Claims per second through our whole path, beside Placement's.
 
-64 clients in 8 processes claim 200 devices of 25 hosts one by one. Each finds
-out what is free, claims one of it, and tries again if it was refused. Ours go
-over RabbitMQ to two conductors, and see what is free as schedulers do.
+64 clients in 8 processes claim the 8 devices of each of 25 hosts one by one,
+and those of 100 hosts, where fewer clients want the last ones. Each finds out
+what is free, claims one of it, and tries again if it was refused. Ours go over
+RabbitMQ to two conductors, and see what is free as schedulers do.
 Placement's WSGI application runs inside each client process, without a
 network. What RabbitMQ and oslo.messaging alone cost is shown by conductors
 that refuse each claim without looking at it; their clients, and those they are
@@ -38,7 +39,9 @@ from tests.fixtures import services
 
 _CLAIMERS = 64
 _HOSTS = 25
-_DEVICES = 200
+_LARGER = 100
+_DEVICES = 8
+"""Of a host."""
 
 
 @contextlib.contextmanager
@@ -73,42 +76,46 @@ def _rate(ours: outcome.Outcome) -> float:
     return ours.granted / ours.seconds
 
 
-def _wrong(name: str, ours: outcome.Outcome) -> list[str]:
+def _wrong(name: str, ours: outcome.Outcome,
+           hosts: int = _HOSTS) -> list[str]:
     """Return what was not exact; a double or a lost claim is."""
     wrong = [f'{name}: {error}' for error in ours.errors[:3]]
-    if ours.doubles or ours.lost or ours.granted != _DEVICES:
+    devices = hosts * _DEVICES
+    if ours.doubles or ours.lost or ours.granted != devices:
         wrong.append(
-            f'{name}: {ours.granted} of {_DEVICES} granted, {ours.doubles} '
+            f'{name}: {ours.granted} of {devices} granted, {ours.doubles} '
             f'devices with two owners, {ours.lost} claims lost')
     return wrong
 
 
-def _race(url: str, conductors: int = 2, *, view: bool = True,
-          refuse: bool = False) -> outcome.Outcome:
+def _race(url: str, conductors: int = 2, *, hosts: int = _HOSTS,
+          view: bool = True, refuse: bool = False) -> outcome.Outcome:
     return race.run(race.Setting(
-        database=url, transport=services.RABBITMQ, hosts=_HOSTS,
-        conductors=conductors, view=view, refuse=refuse))
+        database=url, transport=services.RABBITMQ, hosts=hosts,
+        devices=_DEVICES, conductors=conductors, view=view, refuse=refuse))
 
 
-def run_beside_peer() -> report.Result:
+def run_beside_peer(hosts: int = _HOSTS) -> report.Result:
     """Run the race on PostgreSQL and that of Placement."""
     with database(services.POSTGRESQL) as url:
-        ours = _race(url)
+        ours = _race(url, hosts=hosts)
     with database(services.POSTGRESQL) as url:
-        peer = placement_peer.run(url)
+        peer = placement_peer.run(url, hosts=hosts, devices=_DEVICES)
+    where = f'64 clients, {hosts} hosts, PostgreSQL'
     rows = [report.Row(
-        what='claims, 64 clients, PostgreSQL', unit='1/s', ours=_rate(ours),
+        what=f'claims, {where}', unit='1/s', ours=_rate(ours),
         peer=peer.accepted / peer.seconds,
         goal=report.Goal(at_least=10, ratio=True),
         note=f'peer: Placement; devices with two owners: ours '
              f'{ours.doubles}, peer {peer.doubles}')]
     for name, part in (('p50', 0.5), ('p99', 0.99)):
         rows.append(report.Row(
-            what=f'claim {name}', unit='ms', ours=_at(ours.latencies, part),
+            what=f'claim {name}, {hosts} hosts', unit='ms',
+            ours=_at(ours.latencies, part),
             peer=_at(peer.latencies, part),
             goal=report.Goal(at_most=1000) if name == 'p99' else None))
     return report.Result(name='claims', rows=tuple(rows),
-                         wrong=tuple(_wrong('PostgreSQL', ours)))
+                         wrong=tuple(_wrong('PostgreSQL', ours, hosts)))
 
 
 def _run_beside_messages() -> report.Result:
@@ -117,7 +124,7 @@ def _run_beside_messages() -> report.Result:
         unseen = _race(url, view=False)
     with database(services.POSTGRESQL) as url:
         refused = _race(url, view=False, refuse=True)
-    calls = _DEVICES + _CLAIMERS * _HOSTS
+    calls = (_DEVICES + _CLAIMERS) * _HOSTS
     return report.Result(name='claims', rows=(
         report.Row(
             what='claims of clients that do not see what is free',
@@ -145,7 +152,8 @@ def _run_elsewhere() -> report.Result:
 
 def run() -> report.Result:
     """Run all races."""
-    parts = (run_beside_peer(), _run_beside_messages(), _run_elsewhere())
+    parts = (run_beside_peer(), run_beside_peer(_LARGER),
+             _run_beside_messages(), _run_elsewhere())
     return report.Result(
         name='claims', rows=tuple(row for part in parts for row in part.rows),
         wrong=tuple(wrong for part in parts for wrong in part.wrong))

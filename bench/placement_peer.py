@@ -192,9 +192,9 @@ def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
         for _ in range(processes)]
     for child in children:
         child.start()
-    barrier.wait(timeout=60)
+    barrier.wait(timeout=600)
     began = time.perf_counter()
-    answers = [results.get(timeout=300) for _ in children]
+    answers = [results.get(timeout=3000) for _ in children]
     for child in children:
         child.join(timeout=30)
     claims = [claim for part, _ in answers for claim in part]

@@ -40,7 +40,6 @@ from bench import claimer
 from bench import crowd
 from bench import outcome
 from bench import processes as processes_mod
-from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import service
@@ -242,8 +241,7 @@ def _compete(setting: Setting, name: str, barrier: crowd.Barrier,
                 for number in range(setting.hosts)}, setting.classes,
         pairs=setting.mixed)
     crowd.run(
-        barrier, setting.threads,
-        lambda: calls.variant_list(gpgpu_context.admin()),
+        barrier, setting.threads, claimers.warm_up,
         lambda number: (claimers.claim_seen if setting.view
                         else claimers.claim_unseen)(f'{name}-{number}'))
     results.put((claimers.grants, claimers.errors, time.perf_counter()))
@@ -306,11 +304,11 @@ def _run_processes(setting: Setting) -> tuple[float, list[outcome.Answer]]:
         _until(lambda: barrier.n_waiting == setting.processes,
                [*conductors, *claimers], 'the claimers')
         began = time.perf_counter()
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=600)
         answers: list[outcome.Answer] = []
         while len(answers) < setting.processes:
             _until(lambda: not results.empty(), conductors, 'an answer')
-            answers.append(results.get(timeout=60))
+            answers.append(results.get(timeout=600))
         return began, answers
     finally:
         stop.close()
