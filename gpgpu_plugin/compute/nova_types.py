@@ -366,6 +366,12 @@ class AllocationCandidate(typing.TypedDict):
     allocations: dict[str, object]
 
 
+class Aggregate(typing.Protocol):
+    """A host aggregate of Nova."""
+
+    metadata: Mapping[str, str]
+
+
 class HostState(typing.Protocol):
     """A host, as Nova passes it to the scheduler's filters and weighers.
 
@@ -375,6 +381,7 @@ class HostState(typing.Protocol):
 
     host: str
     uuid: str
+    aggregates: Sequence[Aggregate]
     allocation_candidates: Sequence[AllocationCandidate]
     numa_topology: HostNUMATopology | None
     vcpus_total: int

@@ -24,6 +24,7 @@ from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.scheduler_filters import decision as decision_mod
 from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import capabilities
 from gpgpu_plugin.scheduler_weights import ranking
 
 CONF = nova.conf.CONF
@@ -32,8 +33,9 @@ CONF = nova.conf.CONF
 class GpuWeigher(weights.BaseHostWeigher):
     """Rank hosts by what they are worth to the requests to come.
 
-    Requests without GPUs prefer hosts without GPUs. Whatever GpuFilter did
-    not decide about, such as a rebuild or a forced host, is not weighed.
+    Requests without GPUs prefer the hosts with the fewest special
+    capabilities. Whatever GpuFilter did not decide about, such as a rebuild
+    or a forced host, is not weighed.
     """
 
     minval = 0.0
@@ -63,13 +65,14 @@ class GpuWeigher(weights.BaseHostWeigher):
                       ) -> list[float]:
         """Return the ranks of all hosts."""
         decision = decision_mod.of(weight_properties)
-        if decision is None or decision.view is None or not weighed_obj_list:
+        if decision is None or not weighed_obj_list:
             return [0.0] * len(weighed_obj_list)
         if not decision.request:
-            known = decision.view.hosts
-            return [0.0 if weighed.obj.uuid in known
-                    and known[weighed.obj.uuid].providers
-                    else ranking.TOP for weighed in weighed_obj_list]
+            gpu_hosts = decision.view.hosts if decision.view else {}
+            return capabilities.ranks(
+                (weighed.obj for weighed in weighed_obj_list), gpu_hosts)
+        if decision.view is None:
+            return [0.0] * len(weighed_obj_list)
         with self._lock:
             return self._ranks(
                 self._of(decision.view), weighed_obj_list, weight_properties,

@@ -78,6 +78,19 @@ class PackTest(WeigherTest):
         self.assertEqual(['cpu1'] * 4, self.hosts_of(
             *[self.post_server(plain) for _ in range(4)]))
 
+    def test_servers_without_gpus_take_the_fewest_capabilities(self) -> None:
+        for tags, host in (('fast-network,nvme', 'cpu1'),
+                           ('fast-network', 'gpu2')):
+            aggregate = self.api.post_aggregate(
+                {'aggregate': {'name': host}})['id']
+            self.api.post_aggregate_action(aggregate, {'set_metadata': {
+                'metadata': {'gpgpu:tags': tags}}})
+            self.api.add_host_to_aggregate(aggregate, host)
+        # gpu1 has the tag GPU alone; the two others have two tags each.
+        self.boot(self.flavor(H100=1))
+        self.assertEqual(['gpu1'], self.hosts_of(
+            self.post_server(self.flavor_of({}))))
+
     def test_multi_create_fills_one_host_without_denials(self) -> None:
         servers = self.multi_create(self.flavor(H100=1), 8)
         self.assertEqual(8, len(servers))

@@ -143,6 +143,18 @@ class GpuWeigherTest(base.BaseTestCase):
             ['h2', 'h3', 'h1'], [host.host for host in self.order(
                 spec(), *map(make.host, ('h1', 'h2', 'h3')))])
 
+    def test_tags_of_aggregates_count_without_gpus_alone(self):
+        self.cloud(make.groups('h1', free=0b0001), make.groups('h2'))
+        hosts = [make.host('h1'), make.host('h2')]
+        hosts[0].aggregates = [objects.Aggregate(
+            metadata={'gpgpu:tags': 'fast-network'})]
+        self.assertEqual('h2', self.order(spec(), *hosts)[0].host)
+        self.assertEqual('h1', self.order(
+            spec(CUSTOM_GPU_A='1'), *hosts)[0].host)
+        # A conductor that never answered says nothing of GPUs.
+        self.filter = gpu_filter.GpuFilter()
+        self.assertEqual('h2', self.order(spec(), *hosts)[0].host)
+
     def test_without_a_view_nothing_is_weighed(self):
         self.filter = gpu_filter.GpuFilter()
         asked = spec()
