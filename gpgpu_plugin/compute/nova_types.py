@@ -100,6 +100,10 @@ class ProviderTree(typing.Protocol):
     def update_traits(self, name_or_uuid: str, traits: Iterable[str],
                       generation: int | None = None) -> bool: ...
 
+    def add_traits(self, name_or_uuid: str, *traits: str) -> None: ...
+
+    def remove_traits(self, name_or_uuid: str, *traits: str) -> None: ...
+
 
 class ReportClient(typing.Protocol):
     """Nova's client of Placement, with its cache of the provider tree."""

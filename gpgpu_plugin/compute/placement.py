@@ -102,6 +102,9 @@ def apply(tree: nova_types.ProviderTree, node: str,
           inventory: inventory_obj.HostInventory | None) -> None:
     """Bring Nova's tree in line with the inventory.
 
+    The compute node has a trait while the host has groups. Nova writes it to
+    Placement with its next update of the host.
+
     A provider that is in the tree but not in the inventory, or whose
     inventory is unknown (None), is reserved in full: if it left the tree
     while an allocation is on it, every other build on the host would fail.
@@ -115,6 +118,10 @@ def apply(tree: nova_types.ProviderTree, node: str,
                            uuid=group.provider_uuid)
         tree.update_inventory(group.provider_uuid, _records(group))
         tree.update_traits(group.provider_uuid, list(group.traits))
+    if groups:
+        tree.add_traits(node, naming.TRAIT_GPU_HOST)
+    elif inventory is not None:
+        tree.remove_traits(node, naming.TRAIT_GPU_HOST)
     known = {group.provider_uuid for group in groups}
     for uuid in _own_providers(tree, node):
         if uuid not in known:

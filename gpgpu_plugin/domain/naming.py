@@ -31,6 +31,11 @@ PASSTHROUGH = 'passthrough'
 
 TRAIT_GPU = 'CUSTOM_GPU'
 TRAIT_OWNER = os_traits.OWNER_NOVA
+TRAIT_GPU_HOST = 'CUSTOM_GPGPU_HOST'
+"""Trait of the root provider of a host with groups of GPUs. The trait of a
+variant begins with CUSTOM_GPU_, so it is never this one."""
+GPU_HOST_KEY = f'trait:{TRAIT_GPU_HOST}'
+"""Key with which a flavor, an image or an aggregate requires that trait."""
 
 # Placement allows 255 characters for classes and traits; the rest of the
 # name (CUSTOM_VGPU_, a type) must fit beside the variant.

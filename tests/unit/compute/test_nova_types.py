@@ -66,6 +66,7 @@ NOVA = {
     nova_types.RequestSpec: objects.RequestSpec,
     nova_types.InstanceInfo: hardware.InstanceInfo(state=1),
     # Their attributes are made by their constructors.
+    nova_types.Aggregate: objects.Aggregate,
     nova_types.HostState: host_manager.HostState('h', 'n', 'c'),
     nova_types.ComputeManager: constructed(compute_manager.ComputeManager),
     nova_types.NovaResourceTracker: constructed(

@@ -65,6 +65,22 @@ class ApplyTest(TreeTestCase):
         placement.apply(self.tree, 'h1', None)
         self.assertEqual(8, self.record()['reserved'])
 
+    def test_node_has_the_trait_of_gpu_hosts_while_it_has_groups(self):
+        self.tree.update_traits('h1', ['CUSTOM_RACK', 'OWNER_NOVA'])
+        for groups, found in (
+                ([], set()), ([make.group()], {'CUSTOM_GPGPU_HOST'}),
+                ([make.group('T4')], {'CUSTOM_GPGPU_HOST'}), ([], set())):
+            self.apply(*groups)
+            self.assertEqual({'CUSTOM_RACK', 'OWNER_NOVA'} | found,
+                             self.tree.data('h1').traits)
+
+    def test_unknown_inventory_leaves_the_trait_of_the_node(self):
+        placement.apply(self.tree, 'h1', None)
+        self.assertEqual(set(), self.tree.data('h1').traits)
+        self.apply(make.group())
+        placement.apply(self.tree, 'h1', None)
+        self.assertEqual({'CUSTOM_GPGPU_HOST'}, self.tree.data('h1').traits)
+
     def test_provider_of_somebody_else_is_left_alone(self):
         self.tree.new_child('other', 'h1', uuid='other')
         self.tree.update_traits('other', ['OWNER_NOVA'])
