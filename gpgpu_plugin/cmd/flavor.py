@@ -128,6 +128,9 @@ class Flavor(reach.Command, show.ShowOne):
               ) -> tuple[dict[str, str], dict[str, str]]:
         """Return the extra specs and the resource classes by name.
 
+        They require a host with GPUs if other instances are kept away from
+        such hosts.
+
         :raises NotFound: see render
         :raises Invalid: see render
         """
@@ -140,7 +143,10 @@ class Flavor(reach.Command, show.ShowOne):
                 f'{info.variant}/{info.vgpu_type}': info.resource_class
                 for info in api.vgpu_type_list(context)
                 if info.vgpu_type != naming.PASSTHROUGH}
-        return render(parsed_args, classes), classes
+        specs = render(parsed_args, classes)
+        if self.rpc_conf.gpgpu.isolation_aggregate:
+            specs[naming.GPU_HOST_KEY] = 'required'
+        return specs, classes
 
 
 class FlavorRender(Flavor):

@@ -82,6 +82,27 @@ OPTS = [
              'hosts. A value between 0 and 1 makes it one weigher among them, '
              '0 turns it off. The metadata gpgpu_weight_multiplier of a host '
              'aggregate changes it for the hosts of the aggregate.'),
+    cfg.StrOpt(
+        'isolation_aggregate',
+        help='Name of a host aggregate of Nova that gpgpu-conductor creates '
+             'and in which it keeps the hosts with GPUs. The aggregate '
+             'requires the trait CUSTOM_GPGPU_HOST, so that instances whose '
+             'flavor lacks the trait go to other hosts, if nova-scheduler has '
+             '[scheduler] enable_isolated_aggregate_filtering = true. While '
+             'the option is set, "gpgpu-manage flavor set" adds the trait to '
+             'flavors. By default there is no such aggregate.'),
+    cfg.StrOpt(
+        'isolation_cloud',
+        help='Cloud in clouds.yaml with which gpgpu-conductor manages '
+             'isolation_aggregate, as an administrator. By default the '
+             'environment variables of OpenStack clients name it, such as '
+             'OS_CLOUD.'),
+    cfg.FloatOpt(
+        'isolation_vcpus_per_gpu', min=0.0,
+        help='Number of free vCPUs for each free GPU below which a host is in '
+             'isolation_aggregate. It leaves the aggregate when it has enough '
+             'for one free GPU more, or no free GPU. By default all hosts with '
+             'GPUs are in the aggregate, always.'),
     cfg.ListOpt(
         'exact_device_projects', default=[],
         help='IDs of the projects whose servers may name their GPUs in the '

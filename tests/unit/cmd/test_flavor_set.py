@@ -116,6 +116,21 @@ class FlavorSetTest(base.CommandTestCase):
         self.assertEqual((0, rest), (again.code, self.nova.specs))
         self.assertIn('flavor gpu requests no GPUs', again.err)
 
+    def test_flavor_requires_gpu_hosts_while_these_are_isolated(self):
+        self.conf.set_override('isolation_aggregate', 'gpus', 'gpgpu')
+        isolated = {'resources:CUSTOM_GPU_H100': '2',
+                    'trait:CUSTOM_GPGPU_HOST': 'required'}
+        self.assertEqual(isolated, self.json(
+            'flavor', 'render', '--gpu', 'H100=2'))
+        self.set('--gpu', 'H100=2')
+        self.assertEqual(isolated, self.nova.specs)
+        self.json('flavor', 'unset', 'gpu', connect=self.nova.connect)
+        self.assertEqual({}, self.nova.specs)
+        self.set('--gpu', 'H100=2')
+        self.conf.clear_override('isolation_aggregate', 'gpgpu')
+        self.set('--gpu', 'H100=2')
+        self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
+
     def test_unset_of_an_unknown_flavor_is_refused(self):
         self.assertIn('flavor none: ', super().refused(
             'flavor', 'unset', 'none', connect=self.nova.connect))
