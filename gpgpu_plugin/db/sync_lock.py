@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Lock that lets one ``db sync`` at a time change a database.
+"""Locks of a database: one ``db sync`` at a time, one conductor at a time.
 
 On servers the lock belongs to a session and ends with it, even if the process
 was killed, so nobody has to remove it by hand. SQLite has no such lock. There,
@@ -43,6 +43,10 @@ TIMEOUT = 600.0
 
 _INTERVAL = 0.2
 
+SYNC = 1
+ISOLATION = 2
+"""Numbers of the locks: of ``db sync``, and of conductor.isolation."""
+
 
 class _Lock(abc.ABC):
     """One kind of database's lock.
@@ -52,12 +56,17 @@ class _Lock(abc.ABC):
 
     name: str
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, number: int = SYNC) -> None:
         self._connection = connection
+        self._number = number
 
     @abc.abstractmethod
     def acquire(self) -> bool:
         """Take the lock. :returns: False if another session has it"""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Release the lock before its session ends."""
 
     @abc.abstractmethod
     def lock_holder(self) -> str:
@@ -79,20 +88,28 @@ class _PostgreSQL(_Lock):
     """An advisory lock of the session; its number spells "gpgp"."""
 
     KEY = int.from_bytes(b'gpgp', 'big')
-    name = f'advisory lock ({KEY}, 1)'
+
+    def __init__(self, connection: sa.Connection, number: int = SYNC) -> None:
+        super().__init__(connection, number)
+        self.name = f'advisory lock ({self.KEY}, {number})'
 
     def acquire(self) -> bool:
         return self._row(
-            'SELECT pg_try_advisory_lock(:key, 1)', key=self.KEY) == [True]
+            'SELECT pg_try_advisory_lock(:key, :number)', key=self.KEY,
+            number=self._number) == [True]
+
+    def release(self) -> None:
+        self._row('SELECT pg_advisory_unlock(:key, :number)', key=self.KEY,
+                  number=self._number)
 
     def lock_holder(self) -> str:
         row = self._row(
             'SELECT pid, usename, client_addr FROM pg_locks '
             'JOIN pg_stat_activity USING (pid) '
             "WHERE locktype = 'advisory' AND granted AND classid = :key "
-            'AND objid = 1 AND objsubid = 2 AND database = '
+            'AND objid = :number AND objsubid = 2 AND database = '
             '(SELECT oid FROM pg_database WHERE datname = '
-            'current_database())', key=self.KEY)
+            'current_database())', key=self.KEY, number=self._number)
         return (f'backend {row[0]} of user {row[1]} from '
                 f'{row[2] or "localhost"}, which '
                 f'"SELECT pg_terminate_backend({row[0]})" ends'
@@ -102,15 +119,19 @@ class _PostgreSQL(_Lock):
 class _MariaDB(_Lock):
     """A lock by name, which all databases of a server share."""
 
-    def __init__(self, connection: sa.Connection) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: sa.Connection, number: int = SYNC) -> None:
+        super().__init__(connection, number)
+        kind = '' if number == SYNC else str(number)
         # MySQL takes 64 characters.
-        self._key = f'gpgpu_plugin.{connection.engine.url.database}'[:64]
+        self._key = f'gpgpu_plugin{kind}.{connection.engine.url.database}'[:64]
         self.name = f'lock "{self._key}" (GET_LOCK)'
 
     def acquire(self) -> bool:
         return self._row(
             'SELECT GET_LOCK(:name, 0)', name=self._key) == [1]
+
+    def release(self) -> None:
+        self._row('SELECT RELEASE_LOCK(:name)', name=self._key)
 
     def lock_holder(self) -> str:
         row = self._row(
@@ -142,6 +163,9 @@ class _SQLite(_Lock):
         # The commit waits for readers.
         cursor.execute(f'PRAGMA busy_timeout = {int(TIMEOUT * 1000)}')
         return True
+
+    def release(self) -> None:
+        """Leave it to the end of the transaction, which is the section."""
 
     def lock_holder(self) -> str:
         return ('another process, which "fuser '
@@ -187,3 +211,34 @@ def held(connection: sa.Connection,
         time.sleep(_INTERVAL)
     with lock.section():
         yield
+
+
+@contextlib.contextmanager
+def held_if_free(engine: sa.Engine, number: int) -> Iterator[bool]:
+    """Hold a lock for a block, if no other session has it.
+
+    SQLite needs none: one conductor at a time uses a file (db.sqlite_lock),
+    and the lock would keep out its writers.
+
+    :returns: whether it is held
+    """
+    if engine.dialect.name == 'sqlite':
+        yield True
+        return
+    with engine.connect() as connection:
+        lock = _LOCKS[engine.dialect.name](connection, number)
+        is_held = lock.acquire()
+        try:
+            yield is_held
+        finally:
+            if is_held:
+                _release(connection, lock)
+
+
+def _release(connection: sa.Connection, lock: _Lock) -> None:
+    """Release a lock, if need be with its session, which a pool would keep.
+    """
+    try:
+        lock.release()
+    except sa.exc.SQLAlchemyError:
+        connection.invalidate()

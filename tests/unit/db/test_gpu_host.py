@@ -1,0 +1,100 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the numbers of free GPUs of hosts."""
+
+from gpgpu_plugin.db import gpu_host
+from gpgpu_plugin.db import models
+from tests.unit.db import base
+
+
+class LoadTest(base.DatabaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.variant = base.variant('T4')
+        self.host = base.host('h1')
+        self.add(self.variant, self.host)
+        self.number = 0
+
+    def group(self, *types, host=None):
+        """Add a group; each type is max, remaining, on one GPU, enabled."""
+        row = base.group(host or self.host, self.variant)
+        row.types = [models.VGPUType(
+            vgpu_type=f'type{number}', max_capacity=most,
+            remaining_capacity=remaining, max_vgpu_per_pgpu=of_gpu,
+            enabled=enabled, listed=True)
+            for number, (most, remaining, of_gpu, enabled)
+            in enumerate(types)]
+        self.add(row)
+        return row
+
+    def device(self, group, state, **values):
+        self.number += 1
+        row = models.Device(**{
+            'uuid': f'u{self.number}', 'host_id': self.host.id,
+            'group_id': group.id, 'stable_id': f's{self.number}',
+            'address': f'a{self.number}', 'state': state, 'enabled': True,
+            'present': True, 'generation': 1, **values})
+        self.add(row)
+        return row
+
+    def load(self):
+        with self.db.reader() as session:
+            return [tuple(host) for host in gpu_host.load(session)]
+
+    def free(self):
+        [(_, _, free)] = self.load()
+        return free
+
+    def test_whole_gpus_that_remain_are_free(self):
+        self.group((8, 3, 1, True))
+        self.assertEqual([('h1', 'node-of-h1', 3)], self.load())
+
+    def test_vgpus_that_remain_are_the_gpus_that_they_fill(self):
+        # Two GPUs of four small or two large vGPUs; one small one exists.
+        self.group((2, 1, 1, True), (8, 7, 4, True), (4, 3, 2, True))
+        self.assertEqual(2, self.free())
+
+    def test_type_that_is_disabled_is_not_free(self):
+        self.group((8, 8, 1, False), (8, 2, 1, True))
+        self.assertEqual(2, self.free())
+
+    def test_devices_that_are_cleaned_are_free_soon(self):
+        group = self.group((8, 0, 1, True))
+        self.device(group, 'dirty')
+        gpu = self.device(group, 'available')
+        for state in ('cleaning', 'dirty'):
+            self.device(group, state, parent_id=gpu.id)
+        self.assertEqual(2, self.free())
+
+    def test_devices_that_will_not_be_offered_are_not_free(self):
+        group = self.group((8, 0, 1, True))
+        for state in ('quarantined', 'assigned', 'retired'):
+            self.device(group, state)
+        for values in ({'enabled': False}, {'present': False},
+                       {'withdrawn': 'broken'}):
+            self.device(group, 'dirty', **values)
+        self.assertEqual(0, self.free())
+
+    def test_host_that_is_drained_has_an_unknown_number(self):
+        self.host.draining = True
+        self.add(self.host)
+        self.group((8, 0, 1, True))
+        self.assertIsNone(self.free())
+
+    def test_only_live_hosts_with_groups_are_hosts_with_gpus(self):
+        gone, plain = base.host('gone', deleted=7), base.host('plain')
+        self.add(gone, plain)
+        self.group((8, 8, 1, True), host=gone)
+        # Its devices have gone.
+        self.group((0, 0, 1, True))
+        self.assertEqual([], self.load())
