@@ -23,6 +23,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.conductor import caller_keys
 from gpgpu_plugin.conductor import concurrency
+from gpgpu_plugin.conductor import isolation
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
@@ -67,8 +68,8 @@ class ConductorService:
     :param database: its errors are not counted in the metrics
     :raises ConfigInvalid: the database does not have the newest schema, calls
         are signed and there is no master key, this machine does not have the
-        address of the metrics or of vendordata, or notifications have no such
-        driver
+        address of the metrics or of vendordata, notifications have no such
+        driver, or nothing describes the cloud with the isolated aggregate
     """
 
     def __init__(self, conf: cfg.ConfigOpts,
@@ -88,6 +89,7 @@ class ConductorService:
         self._leases = leases.LeaseWatch(
             self.database, compute, conf.gpgpu.session_timeout)
         self._variants = variant_worker.VariantWorker(self.database, compute)
+        self._isolation = isolation.Isolation(conf, self.database)
         self._refused = refusal_events.RefusalEvents(self.database)
         self._no_candidate = no_candidate.Listener(
             conf, self.database, self._refused)
@@ -156,6 +158,7 @@ class ConductorService:
             server.start()
         self._leases.start()
         self._variants.start()
+        self._isolation.start()
         self._counts.start()
         self._mix.start()
         if self._notifier is not None:
@@ -170,6 +173,7 @@ class ConductorService:
         """
         self._leases.stop()
         self._variants.stop()
+        self._isolation.stop()
         self._no_candidate.stop()
         for server in self._servers:
             server.stop()

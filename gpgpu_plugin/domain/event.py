@@ -20,10 +20,10 @@ Kind = typing.Literal[
     'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean',
     'clean_failed', 'clean_interrupted', 'clean_passed', 'clean_started',
     'confirm', 'disable', 'distrust', 'drain', 'enable', 'filter_refused',
-    'group_set', 'health', 'host_delete', 'missing', 'no_candidate',
+    'group_set', 'health', 'host_delete', 'isolate', 'missing', 'no_candidate',
     'operator_end', 'operator_release', 'quarantine', 'release', 'repair',
     'replace', 'restored', 'retire', 'returned', 'session', 'swapped',
-    'takeover', 'type_disable', 'type_enable', 'undrain',
+    'takeover', 'type_disable', 'type_enable', 'undrain', 'unisolate',
     'variant_create', 'variant_delete', 'variant_set', 'variant_undo']
 
 KINDS: tuple[str, ...] = typing.get_args(Kind)
@@ -35,8 +35,8 @@ WARNED = frozenset({'clean_failed', 'health', 'missing', 'swapped'})
 INFORMED = frozenset({
     'abort', 'claim', 'clean', 'clean_interrupted', 'clean_passed', 'confirm',
     'disable', 'distrust', 'drain', 'enable', 'group_set', 'host_delete',
-    'operator_end', 'operator_release', 'quarantine', 'release', 'repair',
-    'replace', 'retire', 'returned', 'takeover', 'type_disable',
-    'type_enable', 'undrain', 'variant_create', 'variant_delete',
-    'variant_set'})
+    'isolate', 'operator_end', 'operator_release', 'quarantine', 'release',
+    'repair', 'replace', 'retire', 'returned', 'takeover', 'type_disable',
+    'type_enable', 'undrain', 'unisolate', 'variant_create',
+    'variant_delete', 'variant_set'})
 """Kinds that are information in the log."""

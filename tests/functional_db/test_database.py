@@ -54,6 +54,7 @@ from tests.unit.conductor import test_claims
 from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import test_confirmation
 from tests.unit.conductor import test_driver_capacity
+from tests.unit.conductor import test_isolation
 from tests.unit.conductor import test_ledger
 from tests.unit.conductor import test_link_claims
 from tests.unit.conductor import test_recleaning
@@ -558,6 +559,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_cleaning.OperatorReleaseTest, test_recleaning.CleanAgainTest,
         test_ledger.RecordTest, test_ledger.ChainTest, rows.LedgerTest,
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
+        test_isolation.ThresholdTest,
         test_variant.VariantTest, test_variant.PendingTest,
         changes.ChunkTest, changes.ReportTest, changes.ClaimTest,
         changes.PolicyTest, changes.TypeTest, changes.CrashTest,

@@ -33,6 +33,8 @@ ELSEWHERE = {
     'compute/host.py': 'a value that joins others, each with a test',
     'conf/gpgpu.py': _OPTIONS,
     'conf/opts.py': _OPTIONS,
+    'conductor/isolation_cloud.py': 'functional/test_isolation.py calls all '
+                                    'of it',
     'db/caller_key.py': 'conductor/test_caller_keys.py and cmd/test_key.py '
                         'call all of it',
     'db/caller_key_tables.py': 'db/test_models.py checks them',

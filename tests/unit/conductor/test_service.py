@@ -30,6 +30,7 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
 from tests.fixtures import patience
+from tests.unit.conductor import test_isolation
 from tests.unit.db import test_outbox
 
 
@@ -63,6 +64,24 @@ class SchemaTest(base.BaseTestCase):
         found = self.start(None).database
         self.addCleanup(found.engine.dispose)
         self.assertEqual(made.connection, str(found.engine.url))
+
+
+class IsolationTest(base.BaseTestCase):
+
+    def test_aggregate_is_kept_while_it_runs(self):
+        conf = self.useFixture(conductor_fixture.Conf()).conf
+        conf.set_override('isolation_aggregate', 'gpus', 'gpgpu')
+        cloud = test_isolation.FakeCloud()
+        cloud.add('gpus', test_isolation.METADATA, ['gone'])
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.isolation.connect', lambda conf: cloud))
+        conductor = service.ConductorService(conf, database=self.useFixture(
+            database.Database(conf)).db)
+        self.assertEqual([], cloud.calls)
+        conductor.start()
+        self.assertTrue(patience.wait_until(
+            lambda: 'remove gone' in cloud.calls))
+        conductor.stop()
 
 
 class NotifierTest(base.BaseTestCase):

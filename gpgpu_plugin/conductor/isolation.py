@@ -1,0 +1,255 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The host aggregate from which instances without GPUs are kept away.
+
+Nova keeps them away (``[scheduler] enable_isolated_aggregate_filtering``).
+This thread makes the right hosts its members. It compares before it acts, so
+that it calls Nova's API for a change only to read the aggregate and to move a
+host. No call of a host or a scheduler waits for it.
+
+Any number of conductors have the thread, and one at a time works. What the
+others know they read from Nova: a move is done when Nova has done it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import openstack
+from keystoneauth1 import exceptions as keystone_exceptions
+from openstack import exceptions as sdk_exceptions
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import isolation_cloud
+from gpgpu_plugin.conductor import periodic
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import gpu_host
+from gpgpu_plugin.db import sync_lock
+from gpgpu_plugin.domain import event
+from gpgpu_plugin.domain import isolation as rules
+from gpgpu_plugin.domain import naming
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL = 60.0
+"""Seconds between two comparisons."""
+
+REREAD = 600.0
+"""Seconds after which an aggregate is read again though no host changed."""
+
+TIMEOUT = 30.0
+"""Seconds that an API may take for an answer."""
+
+MARK = 'gpgpu:managed'
+"""Metadata of an aggregate whose hosts the conductor adds and removes."""
+
+_METADATA = {MARK: 'true', naming.GPU_HOST_KEY: 'required'}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Move:
+    """A host that enters or leaves the aggregate, and why."""
+
+    kind: event.Kind
+    host: str
+    detail: str
+
+
+def connect(conf: cfg.ConfigOpts) -> isolation_cloud.Cloud:
+    """Return the configured cloud, without a call.
+
+    :raises ConfigInvalid: clouds.yaml or the environment does not describe it
+    """
+    name: str | None = conf.gpgpu.isolation_cloud
+    try:
+        return isolation_cloud.Cloud(openstack.connect(
+            cloud=name, api_timeout=TIMEOUT))
+    except (sdk_exceptions.ConfigException,
+            keystone_exceptions.MissingRequiredOptions) as exc:
+        raise exception.ConfigInvalid(
+            option='[gpgpu] isolation_cloud',
+            reason=f'isolation_aggregate needs a cloud of clouds.yaml, or the '
+                   f'environment variables of one: {exc}') from exc
+
+
+class Isolation:
+    """Keeper of the aggregate, if ``[gpgpu] isolation_aggregate`` is set.
+
+    :param cloud: default the configured one
+    :param clock: seconds of a clock that never goes back
+    :raises ConfigInvalid: the cloud is not described
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, database: api.Database,
+                 cloud: isolation_cloud.Cloud | None = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._name: str | None = conf.gpgpu.isolation_aggregate
+        self._threshold: float | None = conf.gpgpu.isolation_vcpus_per_gpu
+        self._db = database
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._failed: set[str] = set()
+        # The hosts that were found right, and until when they are believed.
+        self._right: tuple[Sequence[gpu_host.GPUHost], float] = ((), 0.0)
+        self._thread = periodic.Periodic(
+            'gpgpu-isolation', INTERVAL, self.run_once)
+        if self._name:
+            self._cloud = cloud or connect(conf)
+
+    def start(self) -> None:
+        """Begin to keep the aggregate, if there is to be one."""
+        if self._name:
+            self._stopping.clear()
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the call under way."""
+        self._stopping.set()
+        self._thread.stop()
+
+    def run_once(self) -> None:
+        """Move the hosts that are not where they belong; never raises."""
+        try:
+            with sync_lock.held_if_free(
+                    self._db.engine, sync_lock.ISOLATION) as is_held:
+                if is_held:
+                    self._compare()
+        except (*isolation_cloud.ERRORS,
+                exception.GPUPluginException) as exc:
+            self._fail('', str(exc).partition('\n')[0])
+        except Exception:
+            # The database's driver has errors of its own.
+            LOG.exception('Cannot keep the hosts of aggregate %(aggregate)s, '
+                          'trying again in %(seconds)d s',
+                          {'aggregate': self._name, 'seconds': INTERVAL})
+        else:
+            self._succeed('')
+
+    def _compare(self) -> None:
+        with self._db.reader() as session:
+            hosts = gpu_host.load(session)
+        if self._is_right(hosts):
+            return
+        aggregate = self._aggregate()
+        moves = self._moves(hosts, aggregate)
+        self._failed &= {'', *(move.host for move in moves)}
+        done = [not self._stopping.is_set() and self._try(aggregate, move)
+                for move in moves]
+        self._right = (hosts, self._clock() + REREAD) if all(done) else (
+            (), 0.0)
+
+    def _is_right(self, hosts: Sequence[gpu_host.GPUHost]) -> bool:
+        """Return whether nothing changed that decides about the members.
+
+        With a threshold instances without GPUs do, of which only Placement
+        knows.
+        """
+        right, until = self._right
+        return (self._threshold is None and self._clock() < until
+                and {host.name for host in hosts}
+                == {host.name for host in right})
+
+    def _aggregate(self) -> isolation_cloud.Aggregate:
+        """Return the aggregate, which is made first if there is none.
+
+        An empty one may be left from a conductor that ended meanwhile.
+
+        :raises Conflict: there is one that is somebody else's
+        """
+        assert self._name is not None
+        found = self._cloud.find(self._name)
+        if found is None:
+            found = self._cloud.create(self._name)
+        elif (found.metadata.get(MARK) != _METADATA[MARK]
+                and (found.hosts or found.metadata)):
+            raise exception.Conflict(
+                kind='host aggregate', name=self._name,
+                reason=f'its hosts are not gpgpu-conductor\'s to add and '
+                       f'remove; set another name in [gpgpu] '
+                       f'isolation_aggregate, or the property {MARK}=true '
+                       f'of the aggregate')
+        if not _METADATA.items() <= found.metadata.items():
+            found = self._cloud.set_metadata(found, _METADATA)
+        return found
+
+    def _moves(self, hosts: Sequence[gpu_host.GPUHost],
+               aggregate: isolation_cloud.Aggregate) -> list[_Move]:
+        free = {host.name: self._free(host) for host in hosts}
+        moves = rules.moves(aggregate.hosts, (
+            name for name, left in free.items() if left.is_isolated(
+                self._threshold, before=name in aggregate.hosts)))
+        kinds: dict[event.Kind, Sequence[str]] = {
+            'isolate': moves.enter, 'unisolate': moves.leave}
+        return [_Move(kind=kind, host=name,
+                      detail=self._detail(free.get(name)))
+                for kind, names in kinds.items() for name in names]
+
+    def _free(self, host: gpu_host.GPUHost) -> rules.FreeResources:
+        """Return what a host has left; Placement is asked if it matters."""
+        if self._threshold is None or not host.free_gpus:
+            return rules.FreeResources(free_gpus=host.free_gpus)
+        return rules.FreeResources(
+            free_gpus=host.free_gpus,
+            free_vcpus=self._cloud.free_vcpus(host.node_uuid))
+
+    def _detail(self, left: rules.FreeResources | None) -> str:
+        aggregate = f'aggregate {self._name}'
+        if left is None:
+            return f'{aggregate}: it has no groups of GPUs'
+        if self._threshold is None:
+            return f'{aggregate}: it has groups of GPUs'
+        return (f'{aggregate}: {left.describe()}, each of which needs '
+                f'{self._threshold:g}')
+
+    def _try(self, aggregate: isolation_cloud.Aggregate, move: _Move) -> bool:
+        """Move a host; return whether it is where it belongs.
+
+        :raises SDKException: Nova does not answer
+        """
+        act = (self._cloud.add_host if move.kind == 'isolate'
+               else self._cloud.remove_host)
+        try:
+            act(aggregate, move.host)
+        except (sdk_exceptions.BadRequestException,
+                sdk_exceptions.ConflictException,
+                sdk_exceptions.NotFoundException) as exc:
+            # Only of this host, such as one without a service in Nova.
+            self._fail(move.host, f'{move.kind}: {exc}')
+            return False
+        self._succeed(move.host)
+        self._db.write(lambda session: event_db.add(
+            session, move.kind, move.host, detail=move.detail))
+        return True
+
+    def _fail(self, host: str, reason: str) -> None:
+        """Log a failure, once until what failed is done."""
+        if host not in self._failed:
+            self._failed.add(host)
+            LOG.warning(
+                'Cannot keep the hosts of aggregate %(aggregate)s%(host)s, '
+                'trying again every %(seconds)d s: %(reason)s',
+                {'aggregate': self._name, 'seconds': INTERVAL,
+                 'host': f' ({host})' if host else '', 'reason': reason})
+
+    def _succeed(self, host: str) -> None:
+        if host in self._failed:
+            self._failed.remove(host)
+            LOG.info('The hosts of aggregate %(aggregate)s%(host)s are kept '
+                     'again', {'aggregate': self._name,
+                               'host': f' ({host})' if host else ''})

@@ -1,0 +1,120 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Nova's host aggregates, and Placement's vCPUs, for conductor.isolation."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from keystoneauth1 import exceptions as keystone_exceptions
+from openstack import connection as sdk_connection
+from openstack import exceptions as sdk_exceptions
+
+from gpgpu_plugin.domain.why_not import placement
+
+ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
+"""Errors of a cloud that does not answer, or refuses."""
+
+_CPUS = ('VCPU', 'PCPU')
+_INVENTORY = ('total', 'reserved', 'allocation_ratio')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """A host aggregate of Nova.
+
+    :ivar hosts: names of its nova-compute services
+    """
+
+    id: int
+    metadata: Mapping[str, str]
+    hosts: frozenset[str]
+
+
+class Cloud:
+    """Nova and Placement of a cloud.
+
+    Each method raises ERRORS if a service does not do what it is asked for.
+    """
+
+    def __init__(self, connection: sdk_connection.Connection) -> None:
+        self._connection = connection
+
+    def find(self, name: str) -> Aggregate | None:
+        """Return the aggregate of a name; None: there is none."""
+        found = _json(self._connection.compute.get, '/os-aggregates')
+        for aggregate in found['aggregates']:
+            if aggregate['name'] == name:
+                return _aggregate(aggregate)
+        return None
+
+    def create(self, name: str) -> Aggregate:
+        """Create an aggregate of no availability zone."""
+        return _aggregate(_json(
+            self._connection.compute.post, '/os-aggregates',
+            json={'aggregate': {'name': name}})['aggregate'])
+
+    def set_metadata(self, aggregate: Aggregate,
+                     metadata: Mapping[str, str]) -> Aggregate:
+        """Add metadata to an aggregate, and return it as it is then."""
+        return _aggregate(self._act(
+            aggregate, 'set_metadata', metadata=metadata)['aggregate'])
+
+    def add_host(self, aggregate: Aggregate, host: str) -> None:
+        """Add a host to an aggregate."""
+        self._act(aggregate, 'add_host', host=host)
+
+    def remove_host(self, aggregate: Aggregate, host: str) -> None:
+        """Remove a host from an aggregate."""
+        self._act(aggregate, 'remove_host', host=host)
+
+    def _act(self, aggregate: Aggregate, action: str,
+             **values: object) -> typing.Any:
+        return _json(
+            self._connection.compute.post,
+            f'/os-aggregates/{aggregate.id}/action', json={action: values})
+
+    def free_vcpus(self, node_uuid: str) -> int | None:
+        """Return the free vCPUs of a compute node, dedicated ones included.
+
+        :returns: None: Placement does not know the node, or none of its vCPUs
+        """
+        path = f'/resource_providers/{node_uuid}'
+        placement_api = self._connection.placement
+        try:
+            inventories = _json(placement_api.get, f'{path}/inventories')
+            usages = _json(placement_api.get, f'{path}/usages')
+        except sdk_exceptions.NotFoundException:
+            return None
+        free = [placement.Inventory(
+                    used=usages['usages'].get(name, 0),
+                    **{field: record[field] for field in _INVENTORY}).free
+                for name, record in inventories['inventories'].items()
+                if name in _CPUS]
+        return sum(free) if free else None
+
+
+def _aggregate(answer: Mapping[str, typing.Any]) -> Aggregate:
+    # Nova leaves both out of its answer when it has created one.
+    return Aggregate(id=answer['id'],
+                     metadata=dict(answer.get('metadata', {})),
+                     hosts=frozenset(answer.get('hosts', ())))
+
+
+def _json(send: Callable[..., typing.Any], path: str,
+          **kwargs: object) -> typing.Any:
+    response = send(path, raise_exc=False, **kwargs)
+    sdk_exceptions.raise_from_response(response)
+    return response.json()

@@ -1,0 +1,147 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Servers without GPUs beside isolated hosts, through Nova's REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+from gpgpu_plugin.cmd import manage
+from gpgpu_plugin.conductor import isolation
+from gpgpu_plugin.conductor import isolation_cloud
+from tests.fixtures import cloud
+from tests.fixtures import cloud_views
+
+_TRAIT = 'trait:CUSTOM_GPGPU_HOST'
+
+
+class IsolationCloud(cloud.GpuCloud):
+    """A host with eight GPUs, and Nova's own prefilter is on."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        # The conductor of the cloud has begun without an aggregate.
+        self.flags(isolation_aggregate='gpu-hosts',
+                   exact_device_projects=[self.api.project_id],
+                   group='gpgpu')
+        self.flags(enable_isolated_aggregate_filtering=True,
+                   group='scheduler')
+        self.cloud = isolation_cloud.Cloud(self.connect())
+        self.plain = self.flavor_of({})
+
+    def keep(self) -> None:
+        """Keep the aggregate from now on, whenever a test asks for it."""
+        self.keeper = isolation.Isolation(
+            cloud.CONF, self.conductor.database, self.cloud)
+
+    def members(self) -> list[str]:
+        """Return the hosts in the aggregate after a comparison."""
+        self.keeper.run_once()
+        [aggregate] = self.api.api_get('/os-aggregates').body['aggregates']
+        return list(aggregate['hosts'])
+
+    def flavor_set(self, *gpus: str) -> str:
+        """Make a flavor with "gpgpu-manage flavor set"."""
+        flavor = self.flavor_of({})
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(0, manage.run(
+                ['flavor', 'set', flavor, *gpus], cloud.CONF,
+                connect=self.connect))
+        return flavor
+
+    def moves(self) -> list[str]:
+        """Return the kinds of the moves, the first one first."""
+        return [event['kind'] for event in reversed(
+            self.listing('event', 'list'))
+            if event['kind'] in ('isolate', 'unisolate')]
+
+
+class AlwaysTest(IsolationCloud):
+    """Servers without GPUs never come to a host with GPUs."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keep()
+
+    def test_servers_with_gpus_land_and_others_are_refused(self) -> None:
+        before = self.boot(self.plain)
+        self.assertEqual(['gpu1'], self.members())
+        refused = self.boot(self.plain, 'ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.assertEqual(
+            'ACTIVE', self.api.get_server(before['id'])['status'])
+        self.assertEqual(2, len(self.devices_of(
+            self.boot(self.flavor_set('--gpu', 'H100=2')))))
+        # Placement alone would take it, but not Nova's prefilter.
+        self.boot(self.flavor(H100=1), 'ERROR')
+        self.assertEqual(['isolate'], self.moves())
+
+    def test_image_is_not_enough_without_a_flavor_of_gpu_hosts(self) -> None:
+        self.members()
+        image = self.image('CUSTOM_GPU')
+        self.assertEqual(1, len(self.devices_of(self.boot(
+            self.flavor_set('--gpu', 'H100=1'), imageRef=image))))
+        self.boot(self.flavor(H100=1), 'ERROR', imageRef=image)
+
+    def image(self, trait: str) -> str:
+        """Return an image that requires a trait."""
+        return str(self.glance.create(None, {
+            'name': trait, 'disk_format': 'raw', 'container_format': 'bare',
+            'status': 'active', 'min_ram': 0, 'min_disk': 0, 'size': 1,
+            'visibility': 'public',
+            'properties': {f'trait:{trait}': 'required'}})['id'])
+
+    def test_named_devices_need_the_trait_in_flavor_or_image(self) -> None:
+        self.members()
+        first, second, third = self.devices('--variant', 'H100')[:3]
+        flavor = self.flavor_of({_TRAIT: 'required'})
+        image = self.image('CUSTOM_GPGPU_HOST')
+        for device, flavor_id, image_id, status in (
+                (first, self.plain, cloud.IMAGE, 'ERROR'),
+                (second, flavor, cloud.IMAGE, 'ACTIVE'),
+                (third, self.plain, image, 'ACTIVE')):
+            server = self.wait_status(self.api.post_server({
+                'server': {'name': 'named', 'imageRef': image_id,
+                           'flavorRef': flavor_id, 'networks': 'none'},
+                'os:scheduler_hints': {'gpgpu_device': device['uuid']},
+                })['id'], 'ACTIVE', 'ERROR')
+            self.assertEqual(status, server['status'], server.get('fault'))
+            self.assertEqual(
+                {f'gpu1 {device["address"]}'} if status == 'ACTIVE' else set(),
+                self.devices_of(server))
+
+
+class ThresholdTest(IsolationCloud):
+    """Servers without GPUs may use the vCPUs that free GPUs do not need."""
+
+    def test_host_moves_in_and_out_as_vcpus_and_gpus_are_used(self) -> None:
+        vcpus = self.cloud.free_vcpus(cloud_views.node_uuid('gpu1'))
+        assert vcpus is not None
+        self.assertIsNone(self.cloud.free_vcpus(
+            cloud_views.node_uuid('nowhere')))
+        # Just enough for all eight GPUs.
+        self.flags(isolation_vcpus_per_gpu=vcpus / 8, group='gpgpu')
+        self.keep()
+        self.assertEqual([], self.members())
+        self.boot(self.plain)
+        self.assertEqual(['gpu1'], self.members())
+        self.boot(self.plain, 'ERROR')
+        # Six free GPUs, and vCPUs for one more, are left then.
+        server = self.boot(self.flavor_set('--gpu', 'H100=2'))
+        self.assertEqual([], self.members())
+        self.boot(self.plain)
+        # GPUs that are cleaned are as good as free.
+        self.delete(server)
+        self.assertEqual(['gpu1'], self.members())
+        self.boot(self.plain, 'ERROR')
+        self.assertEqual(['isolate', 'unisolate', 'isolate'], self.moves())

@@ -1,0 +1,255 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the conductor's aggregate, with a cloud in memory."""
+
+import contextlib
+import dataclasses
+
+import fixtures
+import sqlalchemy as sa
+from openstack import exceptions as sdk_exceptions
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import isolation
+from gpgpu_plugin.conductor import isolation_cloud
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import models
+from tests.unit.conductor import base
+
+METADATA = {'gpgpu:managed': 'true', 'trait:CUSTOM_GPGPU_HOST': 'required'}
+
+
+class FakeCloud:
+    """Aggregates by name, and the free vCPUs of each compute node.
+
+    :ivar calls: names of the methods that were called
+    :ivar error: raised by each of them
+    :ivar unknown: hosts that Nova does not have
+    """
+
+    def __init__(self):
+        self.aggregates = {}
+        self.vcpus = {}
+        self.calls = []
+        self.error = None
+        self.unknown = set()
+
+    def _called(self, name):
+        self.calls.append(name)
+        if self.error is not None:
+            raise self.error
+
+    def add(self, name, metadata, hosts=()):
+        self.aggregates[name] = isolation_cloud.Aggregate(
+            id=name, metadata=metadata, hosts=frozenset(hosts))
+        return self.aggregates[name]
+
+    def find(self, name):
+        self._called('find')
+        return self.aggregates.get(name)
+
+    def create(self, name):
+        self._called('create')
+        return self.add(name, {})
+
+    def set_metadata(self, aggregate, metadata):
+        self._called('set_metadata')
+        return self.add(aggregate.id, {**aggregate.metadata, **metadata},
+                        aggregate.hosts)
+
+    def _change(self, aggregate, hosts, host):
+        if host in self.unknown:
+            raise sdk_exceptions.NotFoundException(f'no host {host}')
+        self.aggregates[aggregate.id] = dataclasses.replace(
+            self.aggregates[aggregate.id], hosts=hosts)
+
+    def add_host(self, aggregate, host):
+        self._called(f'add {host}')
+        self._change(aggregate, self.hosts | {host}, host)
+
+    def remove_host(self, aggregate, host):
+        self._called(f'remove {host}')
+        self._change(aggregate, self.hosts - {host}, host)
+
+    @property
+    def hosts(self):
+        return self.aggregates['gpus'].hosts
+
+    def free_vcpus(self, node_uuid):
+        self._called('free_vcpus')
+        return self.vcpus.get(node_uuid)
+
+
+class IsolationTestCase(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.conf.set_override('isolation_aggregate', 'gpus', 'gpgpu')
+        self.cloud = FakeCloud()
+        self.now = 0.0
+        self.log = self.useFixture(fixtures.FakeLogger(
+            format='%(levelname)s %(message)s'))
+        self.isolation = self.keeper()
+
+    def keeper(self):
+        return isolation.Isolation(
+            self.conf, self.db, self.cloud, lambda: self.now)
+
+    def run_once(self):
+        """Return the calls of one comparison, a minute later."""
+        self.now += isolation.INTERVAL
+        del self.cloud.calls[:]
+        self.isolation.run_once()
+        return self.cloud.calls
+
+    def events(self):
+        with self.db.reader() as session:
+            return [(row.kind, row.host) for row in session.scalars(
+                sa.select(models.Event).where(models.Event.kind.in_(
+                    ['isolate', 'unisolate'])).order_by(models.Event.id))]
+
+
+class AlwaysTest(IsolationTestCase):
+    """All hosts with GPUs are isolated."""
+
+    def test_aggregate_is_made_and_gets_the_hosts(self):
+        self.report_second_host()
+        self.assertEqual(
+            ['find', 'create', 'set_metadata', 'add h1', 'add h2'],
+            self.run_once())
+        self.assertEqual({'h1', 'h2'}, self.cloud.hosts)
+        self.assertEqual(METADATA, self.cloud.aggregates['gpus'].metadata)
+        self.assertEqual([('isolate', 'h1'), ('isolate', 'h2')],
+                         self.events())
+        self.assertEqual(1, self.log.output.count(
+            'INFO isolate on h1; by conductor; aggregate gpus: it has '
+            'groups of GPUs'))
+
+    def test_nova_is_asked_again_if_a_host_changed_or_after_minutes(self):
+        self.run_once()
+        self.assertEqual([], self.run_once())
+        self.report_second_host()
+        self.assertEqual(['find', 'add h2'], self.run_once())
+        self.now += isolation.REREAD
+        self.cloud.add('gpus', METADATA, ['h1'])
+        self.assertEqual(['find', 'add h2'], self.run_once())
+
+    def test_host_without_groups_leaves(self):
+        self.cloud.add('gpus', METADATA, ['h1', 'cpu1'])
+        self.assertEqual(['find', 'remove cpu1'], self.run_once())
+        self.assertEqual([('unisolate', 'cpu1')], self.events())
+
+    def test_aggregate_of_somebody_else_is_left_alone(self):
+        self.cloud.add('gpus', {'availability_zone': 'west'}, ['cpu1'])
+        for _ in range(2):
+            self.assertEqual(['find'], self.run_once())
+        self.assertEqual({'cpu1'}, self.cloud.hosts)
+        self.assertEqual(1, self.log.output.count('gpgpu:managed=true'))
+
+    def test_aggregate_that_is_not_complete_yet_is_taken(self):
+        self.cloud.add('gpus', {})
+        self.assertEqual(['find', 'set_metadata', 'add h1'], self.run_once())
+
+    def test_metadata_that_is_missing_is_added(self):
+        self.cloud.add('gpus', {'gpgpu:managed': 'true', 'a': 'b'}, ['h1'])
+        self.assertEqual(['find', 'set_metadata'], self.run_once())
+        self.assertEqual({**METADATA, 'a': 'b'},
+                         self.cloud.aggregates['gpus'].metadata)
+
+    def test_failure_is_logged_once_and_tried_again(self):
+        self.cloud.error = sdk_exceptions.SDKException('down')
+        for _ in range(3):
+            self.assertEqual(['find'], self.run_once())
+        self.assertEqual(1, self.log.output.count(
+            'WARNING Cannot keep the hosts of aggregate gpus, trying again '
+            'every 60 s: down'))
+        self.cloud.error = None
+        self.run_once()
+        self.assertEqual({'h1'}, self.cloud.hosts)
+        self.assertEqual(1, self.log.output.count('are kept again'))
+
+    def test_host_that_nova_does_not_have_stops_no_other(self):
+        self.report_second_host()
+        self.cloud.unknown.add('h1')
+        for _ in range(2):
+            self.assertIn('add h1', self.run_once())
+        self.assertEqual({'h2'}, self.cloud.hosts)
+        self.assertEqual([('isolate', 'h2')], self.events())
+        self.assertEqual(1, self.log.output.count('no host h1'))
+
+    def test_other_conductor_has_the_lock(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.db.sync_lock.held_if_free',
+            lambda engine, number: contextlib.nullcontext(False)))
+        self.assertEqual([], self.run_once())
+
+    def test_keeper_that_stops_moves_no_further_host(self):
+        self.report_second_host()
+        self.cloud.add('gpus', METADATA)
+        self.cloud.add_host = lambda aggregate, host: self.isolation.stop()
+        self.run_once()
+        self.assertEqual([('isolate', 'h1')], self.events())
+
+    def test_nothing_is_done_unless_an_aggregate_is_named(self):
+        self.conf.clear_override('isolation_aggregate', 'gpgpu')
+        keeper = isolation.Isolation(self.conf, self.db)
+        keeper.start()
+        self.assertIsNone(keeper._thread._worker)
+        keeper.stop()
+
+    def test_cloud_that_nothing_describes_is_refused(self):
+        self.conf.set_override('isolation_cloud', 'nowhere', 'gpgpu')
+        exc = self.assertRaises(
+            exception.ConfigInvalid, isolation.Isolation, self.conf, self.db)
+        self.assertIn('nowhere', str(exc))
+
+
+class ThresholdTest(IsolationTestCase):
+    """Hosts are isolated below 16 free vCPUs for each free GPU."""
+
+    def setUp(self):
+        super().setUp()
+        self.conf.set_override('isolation_vcpus_per_gpu', 16.0, 'gpgpu')
+        self.isolation = self.keeper()
+        self.cloud.add('gpus', METADATA)
+
+    def after(self, vcpus):
+        """Return the moves after a change of the free vCPUs."""
+        self.cloud.vcpus[base.NODE] = vcpus
+        return [call for call in self.run_once()
+                if call not in ('find', 'free_vcpus')]
+
+    def test_host_enters_and_leaves_with_room_in_between(self):
+        self.assertEqual([[], ['add h1'], [], [], ['remove h1'], []], [
+            self.after(vcpus) for vcpus in (128, 127, 128, 143, 144, 128)])
+        self.assertEqual([('isolate', 'h1'), ('unisolate', 'h1')],
+                         self.events())
+        self.assertIn('127 free vCPUs for 8 free GPUs, each of which needs 16',
+                      self.log.output)
+
+    def test_gpus_that_are_cleaned_count_as_free(self):
+        granted = self.boot(8)
+        self.assertEqual([], self.after(0))
+        self.assertNotIn('free_vcpus', self.cloud.calls)
+        releases.release(self.db, base.uuids(granted))
+        self.assertEqual(['add h1'], self.after(127))
+
+    def test_host_that_is_drained_is_isolated(self):
+        self.assertEqual([], self.after(1000))
+        host_admin.drain(self.db, 'h1', draining=True)
+        self.assertEqual(['add h1'], self.after(1000))
+
+    def test_unknown_vcpus_are_not_free(self):
+        self.assertEqual(['add h1'], self.after(None))
+        self.assertIn('an unknown number of free vCPUs for 8',
+                      self.log.output)
