@@ -93,7 +93,7 @@ class Examination:
     def _services(self) -> Mapping[str, _Findings] | _Findings:
         """Return reasons of Nova by host, or why they are unknown."""
         try:
-            return self._source.service_findings()
+            return self._source.nova_findings(self._asked.needs)
         except cloud.ERRORS as exc:
             return _unknown(exc)
 

@@ -13,13 +13,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import typing
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import cloud as cloud_mod
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
 from gpgpu_plugin.domain.why_not import placement as placement_rules
@@ -28,7 +31,9 @@ SERVICE_DOWN = 'service_down'
 SERVICE_DISABLED = 'service_disabled'
 NO_SERVICE = 'no_service'
 PLACEMENT_REFUSES = 'placement_refuses'
-"""Reasons that come from Nova's services, and from Placement alone."""
+ISOLATED_AGGREGATE = 'isolated_aggregate'
+"""Reasons that come from Nova's services and aggregates, and from Placement
+alone."""
 
 _NUMBERED = 'hw:numa_nodes'
 _HAS_TOPOLOGY = ('hw:mem_page_size', 'hw:cpu_policy', 'hw:cpu_realtime')
@@ -95,10 +100,15 @@ class Cloud(cloud_mod.Cloud):
             line = str(exc).partition('\n')[0]
             return {}, (f'its image is not examined: {line}',)
 
-    def service_findings(self) -> Mapping[str, tuple[host_mod.Finding, ...]]:
+    def nova_findings(self, needs: placement_rules.Needs,
+                      ) -> Mapping[str, tuple[host_mod.Finding, ...]]:
         """Return by host why Nova would not select it."""
-        return {service['host']: tuple(_of_service(service))
-                for service in self.services()}
+        isolated = _isolated(
+            self.nova('/os-aggregates')['aggregates'], needs)
+        return {
+            service['host']: (*_of_service(service),
+                              *isolated.get(service['host'], ()))
+            for service in self.services()}
 
     def placement_findings(self, node: str, needs: placement_rules.Needs,
                            ) -> tuple[host_mod.Finding, ...]:
@@ -202,3 +212,25 @@ def _of_service(service: Mapping[str, typing.Any],
             'forced_down') else ''
         yield host_mod.Finding(
             reason=SERVICE_DOWN, detail=f'its nova-compute is down{forced}')
+
+
+def _isolated(aggregates: Iterable[typing.Any],
+              needs: placement_rules.Needs,
+              ) -> Mapping[str, list[host_mod.Finding]]:
+    """Return by host why an aggregate of the conductor is no candidate.
+
+    Whether nova-scheduler excludes it, no API says: whoever has the conductor
+    keep an aggregate wants it to.
+    """
+    found: dict[str, list[host_mod.Finding]] = collections.defaultdict(list)
+    if naming.TRAIT_GPU_HOST in needs.required:
+        return found
+    for aggregate in aggregates:
+        if aggregate['metadata'].get(naming.AGGREGATE_MARK) == 'true':
+            for host in aggregate['hosts']:
+                found[host].append(host_mod.Finding(
+                    reason=ISOLATED_AGGREGATE,
+                    detail=f'it is in aggregate {aggregate["name"]}, and the '
+                           f'flavor lacks {naming.GPU_HOST_KEY}=required, '
+                           f'which "gpgpu-manage flavor set" adds'))
+    return found

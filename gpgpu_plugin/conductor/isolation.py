@@ -56,10 +56,8 @@ REREAD = 600.0
 TIMEOUT = 30.0
 """Seconds that an API may take for an answer."""
 
-MARK = 'gpgpu:managed'
-"""Metadata of an aggregate whose hosts the conductor adds and removes."""
-
-_METADATA = {MARK: 'true', naming.GPU_HOST_KEY: 'required'}
+_MARK = naming.AGGREGATE_MARK
+_METADATA = {_MARK: 'true', naming.GPU_HOST_KEY: 'required'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,13 +174,13 @@ class Isolation:
         found = self._cloud.find(self._name)
         if found is None:
             found = self._cloud.create(self._name)
-        elif (found.metadata.get(MARK) != _METADATA[MARK]
+        elif (found.metadata.get(_MARK) != _METADATA[_MARK]
                 and (found.hosts or found.metadata)):
             raise exception.Conflict(
                 kind='host aggregate', name=self._name,
                 reason=f'its hosts are not gpgpu-conductor\'s to add and '
                        f'remove; set another name in [gpgpu] '
-                       f'isolation_aggregate, or the property {MARK}=true '
+                       f'isolation_aggregate, or the property {_MARK}=true '
                        f'of the aggregate')
         if not _METADATA.items() <= found.metadata.items():
             found = self._cloud.set_metadata(found, _METADATA)

@@ -37,6 +37,10 @@ variant begins with CUSTOM_GPU_, so it is never this one."""
 GPU_HOST_KEY = f'trait:{TRAIT_GPU_HOST}'
 """Key with which a flavor, an image or an aggregate requires that trait."""
 
+AGGREGATE_MARK = 'gpgpu:managed'
+"""Metadata of the host aggregate whose hosts the conductor adds and removes;
+its value is ``true``."""
+
 # Placement allows 255 characters for classes and traits; the rest of the
 # name (CUSTOM_VGPU_, a type) must fit beside the variant.
 _VARIANT_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')

@@ -83,7 +83,11 @@ class AlwaysTest(IsolationCloud):
         self.assertEqual(2, len(self.devices_of(
             self.boot(self.flavor_set('--gpu', 'H100=2')))))
         # Placement alone would take it, but not Nova's prefilter.
-        self.boot(self.flavor(H100=1), 'ERROR')
+        flavor = self.flavor(H100=1)
+        self.boot(flavor, 'ERROR')
+        self.assertEqual(['isolated_aggregate'], [
+            row['reason'] for row in self.listing(
+                'why-not', '--flavor', flavor)])
         self.assertEqual(['isolate'], self.moves())
 
     def test_image_is_not_enough_without_a_flavor_of_gpu_hosts(self) -> None:

@@ -43,6 +43,7 @@ class WhyNotTest(base.CommandTestCase):
             '/flavors/detail': {'flavors': [FLAVOR]},
             '/servers/' + base.INSTANCE: {'server': dict(SERVER)},
             '/os-services': {'services': [UP]},
+            '/os-aggregates': {'aggregates': []},
             '/allocation_candidates': {'allocation_requests': [{}]},
             '/resource_providers': {'resource_providers': [
                 {'uuid': 'p', 'name': 'h1_gpu_H100'},
@@ -78,9 +79,9 @@ class WhyNotTest(base.CommandTestCase):
         self.assertIn('filters of Nova that were not examined: '
                       'ComputeCapabilitiesFilter', remarks)
         self.assertNotIn('GpuFilter', remarks)
-        # One list of services and one question to Placement.
+        # One list of services, one of aggregates, one question to Placement.
         self.assertEqual(
-            {('compute', 'GET'): 2, ('placement', 'GET'): 1},
+            {('compute', 'GET'): 3, ('placement', 'GET'): 1},
             self.cloud.requests)
 
     def test_everybody_who_refuses_has_a_line(self):
@@ -101,6 +102,21 @@ class WhyNotTest(base.CommandTestCase):
         self.assertIn('a fan', self.details[2])
         self.assertIn(f'move instance {base.INSTANCE} to', self.details[4])
         self.assertIn('fits on 0 of 1 hosts', remarks)
+
+    def test_flavor_without_the_trait_of_an_isolated_host_is_refused(self):
+        trait = {'trait:CUSTOM_GPGPU_HOST': 'required'}
+        self.answers['/os-aggregates'] = {'aggregates': [
+            {'name': 'gpus', 'hosts': ['h1', 'h2'],
+             'metadata': {'gpgpu:managed': 'true', **trait}},
+            # Whether Nova excludes the hosts of this one is not known.
+            {'name': 'racks', 'hosts': ['h1'], 'metadata': trait}]}
+        rows, _ = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(False, 'nova', 'isolated_aggregate')], rows)
+        self.assertIn('aggregate gpus', self.details[0])
+        self.answers['/flavors/detail'] = {'flavors': [{
+            **FLAVOR, 'extra_specs': {**FLAVOR['extra_specs'], **trait}}]}
+        rows, _ = self.rows('--flavor', 'gpu.2')
+        self.assertEqual([(True, None, None)], rows)
 
     def test_server_is_examined_by_its_flavor(self):
         rows, remarks = self.rows('--server', base.INSTANCE)
