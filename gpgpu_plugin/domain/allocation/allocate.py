@@ -194,11 +194,9 @@ class _Search:
     def _by_cost(self, name: str, part: offer_mod.TypeOffer,
                    ) -> list[links_mod.Partition]:
         """Return the link partitions in a region, the best to take first."""
-        free = self.offers[name].free_partitions
+        cost = self.offers[name].fragmentation.cost
         return sorted(part.partitions_of(self.gpu_counts[name]),
-                      key=lambda taken: (
-                          links_mod.fragmentation_cost(free, taken),
-                          sorted(taken)))
+                      key=lambda taken: (cost(taken), sorted(taken)))
 
     def _attempt(self, offers: _Offers, policy: request_mod.AllocationPolicy,
                  demands: _Demands,
@@ -214,7 +212,7 @@ class _Search:
             name: [gpu for gpu in offers[name].gpus if gpus.get(
                 gpu.id, gpu).available(naming.PASSTHROUGH)]
             for name in self.gpu_counts}, self.gpu_counts, self.policy,
-            {name: self.offers[name].free_partitions
+            {name: self.offers[name].fragmentation
              for name in self.gpu_counts}, self.confined)
         if whole is None:
             return None

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.allocation import request as request_mod
 
 Partition = frozenset[str]
@@ -54,6 +56,42 @@ class Links:
         """
         ids = frozenset(gpus)
         return tuple(part for part in self.partitions if part <= ids)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FreePartitions:
+    """Partitions that a claim can take, and what it takes from later ones.
+
+    :ivar gpus: ids of all GPUs of the offer
+    """
+
+    partitions: tuple[Partition, ...]
+    gpus: tuple[str, ...]
+
+    @functools.cached_property
+    def _bits(self) -> Mapping[str, int]:
+        return {gpu: 1 << index
+                for index, gpu in enumerate(sorted(self.gpus))}
+
+    @functools.cached_property
+    def _masks(self) -> tuple[int, ...]:
+        return tuple(map(self._mask, self.partitions))
+
+    def _mask(self, gpus: Iterable[str]) -> int:
+        return sum([self._bits[gpu] for gpu in gpus])
+
+    def cost(self, taken: Iterable[str]) -> int:
+        """Return the fragmentation cost of a claim of some GPUs.
+
+        :param taken: their ids
+        """
+        return partition.fragmentation_cost(self._masks, self._mask(taken))
+
+    def least_cost(self, gpus: Iterable[str], count: int) -> list[str]:
+        """Return those of some GPUs whose claim costs the least."""
+        by_bit = {self._bits[gpu]: gpu for gpu in gpus}
+        return [by_bit[bit] for bit in partition.least_cost(
+            self._masks, list(by_bit), count)]
 
 
 def of_hives(hives: Mapping[str, str | None]) -> Links | None:
@@ -88,19 +126,6 @@ def is_confined(links: Links | None, request: request_mod.Request) -> bool:
     :param links: of the group; None: not known
     """
     return request.is_linked or (links is not None and links.fabric)
-
-
-def fragmentation_cost(free: Iterable[Partition],
-                       taken: Collection[str]) -> int:
-    """Return how much a claim takes away from later ones.
-
-    That is the number of GPUs of each partition that was free and is not free
-    any more, those of all partitions added.
-
-    :param free: partitions that are free before the claim
-    :param taken: ids of the GPUs that it takes
-    """
-    return sum(len(part) for part in free if not part.isdisjoint(taken))
 
 
 def size_counts(sizes: Iterable[int]) -> dict[int, int]:

@@ -64,6 +64,13 @@ class TypeOffer:
         return self.links.free([
             gpu.id for gpu in self.gpus if self.available_by_gpu[gpu.id]])
 
+    @functools.cached_property
+    def fragmentation(self) -> links_mod.FreePartitions:
+        """Return the link partitions that can be taken, with their cost."""
+        return links_mod.FreePartitions(
+            partitions=self.free_partitions,
+            gpus=tuple(gpu.id for gpu in self.gpus))
+
     def partitions_of(self, count: int) -> list[links_mod.Partition]:
         """Return the link partitions of some size that can be taken now."""
         return [part for part in self.free_partitions if len(part) == count]

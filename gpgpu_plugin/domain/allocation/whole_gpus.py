@@ -33,10 +33,9 @@ from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
 
 MAX_COMBINATIONS = 500
-"""How many sets of nodes (of switches, of GPUs below the same) are tried for
-the optimum. Beyond it the largest are taken first, which is optimal for one
-resource class and close to the optimum for several; of GPUs, those first whose
-links others need the least."""
+"""How many sets of nodes (of switches) are tried for the optimum. Beyond it
+the largest are taken first, which is optimal for one resource class and close
+to the optimum for several."""
 
 _Policy = request_mod.AllocationPolicy
 _Pools = Mapping[str, Sequence[capacity.GPUCapacity]]
@@ -44,7 +43,7 @@ _Counts = Mapping[str, int]
 _Key = int | str
 _KeyOf = Callable[[capacity.GPUCapacity], _Key]
 _Totals = Mapping[_Key, Sequence[int]]
-_Partitions = Mapping[str, Sequence[links_mod.Partition]]
+_Partitions = Mapping[str, links_mod.FreePartitions]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +97,7 @@ class _Search:
             by_id = {gpu.id: gpu for gpu in pools[name]}
             allowed.append([
                 (name, [by_id[gpu_id] for gpu_id in sorted(part)])
-                for part in self.partitions.get(name, ())
+                for part in self.partitions[name].partitions
                 if len(part) == self.counts[name] and part <= by_id.keys()])
         for chosen in itertools.product(*allowed):
             yield {**pools, **dict(chosen)}
@@ -124,21 +123,16 @@ class _Search:
     def _cost(self, name: str, gpus: Iterable[capacity.GPUCapacity]) -> int:
         """Return what GPUs of a class cost in link partitions."""
         free = self.partitions.get(name)
-        if not free:
-            return 0
-        return links_mod.fragmentation_cost(free, {gpu.id for gpu in gpus})
+        return free.cost(gpu.id for gpu in gpus) if free else 0
 
     def _least_cost(self, name: str, pool: Sequence[capacity.GPUCapacity],
                     ) -> Sequence[capacity.GPUCapacity]:
         """Return those GPUs of a pool that break the least partitions."""
-        count = self.counts[name]
-        if len(pool) == count or not self.partitions.get(name):
+        free, count = self.partitions.get(name), self.counts[name]
+        if free is None or len(pool) == count:
             return pool[:count]
-        if math.comb(len(pool), count) > MAX_COMBINATIONS:
-            return sorted(pool, key=lambda gpu: self._cost(
-                name, [gpu]))[:count]
-        return min(itertools.combinations(pool, count),
-                   key=lambda gpus: self._cost(name, gpus))
+        by_id = {gpu.id: gpu for gpu in pool}
+        return [by_id[gpu_id] for gpu_id in free.least_cost(by_id, count)]
 
 
 def _numa_key(gpu: capacity.GPUCapacity) -> int:

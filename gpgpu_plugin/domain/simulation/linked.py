@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable
 
 from gpgpu_plugin.domain.simulation import departures
-from gpgpu_plugin.domain.weighing import partition
+from gpgpu_plugin.domain import partition
 
 GPUS = 8
 SIZES = {size: float(size) for size in (1, 2, 4, 8)}

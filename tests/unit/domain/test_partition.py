@@ -1,0 +1,84 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of link partitions as bit masks."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies
+from oslotest import base
+
+from gpgpu_plugin.domain import partition
+
+EIGHT = partition.lattice(8)
+MASKS = strategies.integers(0, 255)
+
+
+def left(free: int) -> int:
+    """Return the GPUs of all partitions that are wholly free."""
+    return sum(part.bit_count() for part in EIGHT if part & free == part)
+
+
+class PartitionsTest(base.BaseTestCase):
+
+    def test_lattice_is_aligned(self) -> None:
+        self.assertEqual((1, 2, 4, 8, 0b11, 0b1100, 0b1111),
+                         partition.lattice(4))
+        self.assertEqual(15, len(EIGHT))
+
+    def test_single_gpu_comes_from_a_broken_pair(self) -> None:
+        made = partition.of(EIGHT)
+        self.assertEqual((1, 0b0100), made.best(0b1111_0100, 1))
+
+    def test_partition_that_is_not_free_is_never_taken(self) -> None:
+        made = partition.of(EIGHT)
+        # Two GPUs are free, but of different pairs.
+        self.assertIsNone(made.best(0b0110, 2))
+        self.assertIsNone(made.best(0b0111, 3))
+        self.assertFalse(made.is_partition(0b0110))
+        self.assertTrue(made.is_partition(0b1100))
+
+    def test_count_is_of_one_size(self) -> None:
+        made = partition.of(EIGHT)
+        self.assertEqual([6, 2, 1, 0], [
+            made.count(0b0110_1111, size) for size in (1, 2, 4, 8)])
+
+    @given(MASKS, strategies.sampled_from([1, 2, 4, 8]))
+    def test_best_costs_the_least_of_all_partitions(self, free, size) -> None:
+        sets = [part for part in EIGHT
+                if part.bit_count() == size and part & free == part]
+        self.check(partition.of(EIGHT).best(free, size), free, sets)
+
+    @given(MASKS, strategies.integers(1, 8))
+    def test_best_gpus_cost_the_least_of_all_sets(self, free, size) -> None:
+        gpus = [1 << bit for bit in range(8) if free >> bit & 1]
+        self.check(partition.of(EIGHT).best_gpus(free, size), free, [
+            sum(chosen) for chosen in itertools.combinations(gpus, size)])
+
+    def check(self, found, free, sets) -> None:
+        """Check a choice against all sets of GPUs that are possible."""
+        if not sets:
+            self.assertIsNone(found)
+            return
+        self.assertIn(found.gpus, sets)
+        self.assertEqual(left(free) - left(free & ~found.gpus), found.cost)
+        self.assertEqual(found.cost, min(
+            left(free) - left(free & ~gpus) for gpus in sets))
+
+    def test_of_many_gpus_those_are_taken_that_break_the_least_alone(
+            self) -> None:
+        pairs = tuple(0b11 << bit for bit in range(0, 20, 2))
+        made = partition.of(pairs)
+        self.assertEqual(
+            (2, 0b11_0101), made.best_gpus((1 << 20) - 1 & ~0b1010, 4))
