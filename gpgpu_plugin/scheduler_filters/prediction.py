@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 
@@ -38,19 +39,32 @@ def without(sent: scheduling_obj.HostMasks, request: request_mod.Request,
         for index, group in enumerate(groups):
             if any(offer.resource_class == demand.resource_class
                    for offer in group.types):
-                groups[index] = _without(group, demand, request.topology)
+                groups[index] = _without(group, demand, request)
                 break
     return dataclasses.replace(sent, groups=tuple(groups))
 
 
 def _without(group: scheduling_obj.GroupMasks, demand: request_mod.Demand,
-             topology: request_mod.Topology) -> scheduling_obj.GroupMasks:
+             request: request_mod.Request) -> scheduling_obj.GroupMasks:
     offer = next(offer for offer in group.types
                  if offer.resource_class == demand.resource_class)
-    taken = _taken(_units(offer), demand.count, _places(group, topology))
+    taken = _linked(offer, demand.count, request) or _taken(
+        _units(offer), demand.count, _places(group, request.topology))
     return dataclasses.replace(group, types=tuple(
         _rest(other, taken, is_same=other is offer)
         for other in group.types))
+
+
+def _linked(offer: scheduling_obj.TypeMasks, count: int,
+            request: request_mod.Request) -> dict[int, int]:
+    """Return the GPUs of the link partition that a claim must take, if any."""
+    if not (request.is_linked or offer.fabric):
+        return {}
+    best = partition.of(offer.partitions).best(offer.free, count)
+    if best is None:
+        return {}
+    return {gpu: 1 for gpu in range(best.gpus.bit_length())
+            if best.gpus >> gpu & 1}
 
 
 def _units(offer: scheduling_obj.TypeMasks) -> dict[int, int]:

@@ -40,7 +40,6 @@ _NONE: tuple[()] = ()
 _UNFIT = weighed_host.Score(policy_mod.UNFIT, 0)
 _LATER = weighed_host.Score(-1e9, 0)
 """Score of a host for which a decision had no time: the last choice."""
-_TIE = 1e-4
 _DIGITS = 6
 _MOST_KINDS = 1000
 _MOST_CHOICES = 200_000
@@ -198,8 +197,9 @@ class Ranking:
             return weighed_host.Score(vgpus.gain(
                 weighed_host.available(groups[0], demand.resource_class),
                 most, demand.count, is_spread=self._name == 'spread'), 0)
+        state = found.states[groups[0].provider_uuid]
         return self._choose_whole(
-            found.states[groups[0].provider_uuid],
+            state.confined if request.is_linked else state,
             self._catalogue.request(vcpus, memory_mib, demand))
 
     def _choose_whole(self, state: weighing_host.Host,
@@ -227,11 +227,8 @@ class Ranking:
         if not choices:
             return _UNFIT
         choice = choices[0]  # whole GPUs of a host are alike
-        # Of equal choices the one on the fullest host.
-        tie = 0.0 if self._name == 'spread' else _TIE * sum(
-            choice.after.free) / weighing_host.WHOLE
         return weighed_host.Score(
-            choice.gain - tie,
+            choice.gain if self._name == 'spread' else choice.packed_gain,
             self._lost.setdefault(choice.lost, len(self._lost)))
 
 

@@ -17,6 +17,7 @@ import typing
 from collections.abc import Mapping
 
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.weighing import host as weighing_host
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import pending as pending_mod
@@ -70,7 +71,8 @@ class WeighedHost:
         self._subtract()
         self.scores: dict[Key, Score] = {}
         self.states = _states(
-            self.expected.sent, _free_milli_vcpus(host), _free_memory(host))
+            self.expected.sent, _free_milli_vcpus(host), _free_memory(host),
+            len(pending))
 
     def _subtract(self) -> None:
         self.expected = self.known
@@ -88,7 +90,8 @@ class WeighedHost:
         self._subtract()
         self.scores = {}
         self.states = _NO_STATES if state is None else _states(
-            self.expected.sent, state.milli_vcpus, state.memory_mib)
+            self.expected.sent, state.milli_vcpus, state.memory_mib,
+            len(pending))
 
     def groups(self, resource_class: str) -> list[scheduling_obj.GroupMasks]:
         """Return the groups that offer a class."""
@@ -109,10 +112,22 @@ def _free_memory(host: nova_types.HostState) -> int:
 
 
 def _states(sent: scheduling_obj.HostMasks, milli_vcpus: int,
-            memory_mib: int) -> States:
+            memory_mib: int, pending: int) -> States:
+    guests = len(sent.instances) + pending
     return {group.provider_uuid: weighing_host.Host(
-        milli_vcpus, memory_mib, _free(group), group.variant)
-        for group in sent.groups}
+        milli_vcpus, memory_mib, _free(group), group.variant,
+        _links(group, guests)) for group in sent.groups}
+
+
+def _links(group: scheduling_obj.GroupMasks,
+           guests: int) -> weighing_host.Links | None:
+    """Return the link partitions of a group's whole GPUs, if it has some.
+
+    :param guests: instances that have GPUs of the host
+    """
+    return next((weighing_host.Links(
+        partition.of(offer.partitions), offer.free, offer.fabric, guests)
+        for offer in group.types if offer.partitions or offer.fabric), None)
 
 
 def _free(group: scheduling_obj.GroupMasks) -> tuple[int, ...]:

@@ -13,15 +13,30 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Callable
 
-from gpgpu_plugin.domain.simulation import departures
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import partition
+from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import links as links_mod
+from gpgpu_plugin.domain.allocation import offer as offer_mod
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.simulation import departures
+from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.domain.weighing import foresight
+from gpgpu_plugin.domain.weighing import host as host_mod
 
 GPUS = 8
 SIZES = {size: float(size) for size in (1, 2, 4, 8)}
-_PARTITIONS = partition.Partitions(partition.lattice(GPUS))
+_PARTITIONS = partition.of(partition.lattice(GPUS))
+_IDS = tuple(map(str, range(GPUS)))
+_LINKS = links_mod.Links(fabric=True, partitions=tuple(
+    frozenset(_IDS[gpu] for gpu in range(GPUS) if mask >> gpu & 1)
+    for mask in partition.lattice(GPUS)))
+_CLASS = 'GPU'
+_POLICY = foresight.Foresight()
 
 
 class State(typing.NamedTuple):
@@ -64,15 +79,29 @@ def _lowest(free: int, size: int) -> int | None:
 
 
 def _linked(state: State, size: int) -> Choice | None:
-    """Take the partition that breaks the least, where most guests are.
-
-    A host with many guests is not soon empty, so it is no loss as a whole.
-    """
-    best = _PARTITIONS.best(state.free, size)
-    if best is None:
+    """Take the host that the weigher ranks first, and what a claim takes."""
+    choices = _POLICY.choices(host_mod.Host(
+        0, 0, (host_mod.WHOLE,) * state.free.bit_count(), '',
+        host_mod.Links(_PARTITIONS, state.free, is_confined=True,
+                       guests=state.guests)),
+        host_mod.Request(0, 0, size, host_mod.WHOLE, frozenset()))
+    if not choices:
         return None
-    cost, gpus = best
-    return cost - state.guests, state.free.bit_count(), gpus
+    return -choices[0].packed_gain, 0, _claimed(state.free, size)
+
+
+@functools.cache
+def _claimed(free: int, size: int) -> int:
+    """Return the GPUs that a claim takes."""
+    offer = offer_mod.TypeOffer(
+        vgpu_type=naming.PASSTHROUGH, links=_LINKS, gpus=[
+            capacity.GPUCapacity(id=gpu, passthrough=True,
+                                 offered=bool(free >> int(gpu) & 1))
+            for gpu in _IDS])
+    found = allocate.allocate(
+        {_CLASS: offer}, request_mod.Request(demands=(
+            request_mod.Demand(resource_class=_CLASS, count=size),)), {})
+    return sum(1 << int(selection.gpu_id) for selection in found[_CLASS])
 
 
 RULES: dict[str, Rule] = {'spread': _spread, 'pack': _pack,

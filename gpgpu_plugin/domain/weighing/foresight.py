@@ -23,6 +23,11 @@ from gpgpu_plugin.domain.weighing import policy
 from gpgpu_plugin.domain.weighing import scarcity
 
 
+_GUEST = .01
+"""What an instance on the host is worth, of hosts on which a choice breaks the
+same: a host with many is not soon empty, so that it is no loss as a whole."""
+
+
 class Foresight(policy.Policy):
     """The choice that leaves the fewest GPUs over, and saves scarce slots.
 
@@ -54,6 +59,8 @@ class Foresight(policy.Policy):
     def choices(self, host: host_mod.Host, request: host_mod.Request,
                 ) -> list[policy.Choice]:
         """Return the best choice for each different loss of slots."""
+        if host.links is not None and request.units == host_mod.WHOLE:
+            return self._linked(host, host.links, request)
         best: dict[tuple[int, ...], policy.Choice] = {}
         before: tuple[int, ...] | None = None
         for after in host_mod.after(host, request):
@@ -66,8 +73,28 @@ class Foresight(policy.Policy):
                 best[lost] = policy.Choice(gain, lost, after)
         return list(best.values())
 
+    def _linked(self, host: host_mod.Host, links: host_mod.Links,
+                request: host_mod.Request) -> list[policy.Choice]:
+        """Return the choice that breaks the least link partitions.
+
+        Where exactly one partition must be taken, what it breaks says all.
+        """
+        after, choice = (host_mod.after(host, request),
+                         links.choice(request.gpus))
+        if not after or choice is None:
+            return []
+        if links.is_confined:
+            return [policy.Choice(
+                links.guests * _GUEST - choice.cost, (), after[0])]
+        return [policy.Choice(
+            self.gain(host, request, after[0]) - choice.cost, tuple(map(
+                operator.sub, self._scarcity.slots(host),
+                self._scarcity.slots(after[0]))), after[0])]
+
     def price(self, lost: tuple[int, ...]) -> float:
         """Return the GPUs that lost slots are worth."""
+        if not lost:
+            return 0.0
         if self._prices is None:
             self._prices = self._scarcity.prices()
         return sum([count * price for count, price in

@@ -16,8 +16,35 @@ from __future__ import annotations
 import bisect
 import typing
 
+from gpgpu_plugin.domain import partition
+
 WHOLE = 1000
 """Units of a whole GPU."""
+
+
+class Links(typing.NamedTuple):
+    """Link partitions of a host's GPUs, and which GPUs are free.
+
+    :ivar free: GPUs that are free as a whole, as a bit mask
+    :ivar is_confined: whether a request must get exactly one partition
+    :ivar guests: instances that have GPUs of the host
+    """
+
+    partitions: partition.Partitions
+    free: int
+    is_confined: bool
+    guests: int = 0
+
+    def choice(self, gpus: int) -> partition.Choice | None:
+        """Return the GPUs whose choice costs the least; None: no fit."""
+        if self.is_confined:
+            return self.partitions.best(self.free, gpus)
+        return self.partitions.best_gpus(self.free, gpus)
+
+    def after(self, taken: int) -> Links:
+        """Return the links after an instance took some GPUs."""
+        return self._replace(
+            free=self.free & ~taken, guests=self.guests + 1)
 
 
 class Host(typing.NamedTuple):
@@ -29,12 +56,20 @@ class Host(typing.NamedTuple):
     :ivar memory_mib: free RAM
     :ivar free: free units of each GPU, in ascending order
     :ivar variant: variant of all its GPUs
+    :ivar links: None: nothing is known of link partitions
     """
 
     milli_vcpus: int
     memory_mib: int
     free: tuple[int, ...]
     variant: str
+    links: Links | None = None
+
+    @property
+    def confined(self) -> Host:
+        """Return the host for a request that needs linked GPUs."""
+        links = self.links and self.links._replace(is_confined=True)
+        return self._replace(links=links)
 
 
 class Request(typing.NamedTuple):
@@ -68,7 +103,13 @@ def after(host: Host, request: Request) -> list[Host]:
     if milli_vcpus < 0 or memory_mib < 0 or not accepts(
             request, host.variant):
         return []
-    return [Host(milli_vcpus, memory_mib, free, host.variant)
+    links = host.links
+    if links is not None and request.units == WHOLE:
+        choice = links.choice(request.gpus)
+        if choice is None:
+            return []
+        links = links.after(choice.gpus)
+    return [Host(milli_vcpus, memory_mib, free, host.variant, links)
             for free in _free_after(host.free, request)]
 
 

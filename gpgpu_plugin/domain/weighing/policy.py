@@ -30,17 +30,27 @@ _MOST_MILLI_VCPUS = 10_000_000
 _UNITS = 8 * host_mod.WHOLE
 
 
+_TIE = 1e-4
+
+
 class Choice(typing.NamedTuple):
     """A way to place a request on a host.
 
     :ivar gain: its worth, as far as the host's state decides it
-    :ivar lost: slots that the cloud loses of each scarce class
+    :ivar lost: slots that the cloud loses of each scarce class; empty: the
+        gain says all
     :ivar after: the host's state with the request
     """
 
     gain: float
     lost: tuple[int, ...]
     after: host_mod.Host
+
+    @property
+    def packed_gain(self) -> float:
+        """Return the gain; of equal choices that on the fullest host is more.
+        """
+        return self.gain - _TIE * sum(self.after.free) / host_mod.WHOLE
 
 
 class Policy(abc.ABC):

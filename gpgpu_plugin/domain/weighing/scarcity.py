@@ -43,12 +43,18 @@ class SlotClass:
         """Return how many such requests a host has capacity for."""
         if self.variants and host.variant not in self.variants:
             return 0
-        count = host_mod.whole(host.free) // self.gpus
+        count = self._of_gpus(host)
         if count and self.milli_vcpus:
             count = min(count, host.milli_vcpus // self.milli_vcpus)
         if count and self.memory_mib:
             count = min(count, host.memory_mib // self.memory_mib)
         return count
+
+    def _of_gpus(self, host: host_mod.Host) -> int:
+        links = host.links
+        if links is not None and links.is_confined:
+            return links.partitions.count(links.free, self.gpus)
+        return host_mod.whole(host.free) // self.gpus
 
     def needs_at_least(self, other: SlotClass) -> bool:
         """Return whether every slot of this class is one of another."""
@@ -93,7 +99,7 @@ class Scarcity:
                 if other.needs_at_least(slot)) for slot in self.classes]
         self._mean_units = mix.mean_units
         self._no_slots = (0,) * len(self.classes)
-        self._known: dict[tuple[int, int, int, str], tuple[int, ...]] = {}
+        self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._units = 0
         self._slots = [0] * len(self.classes)
         for host in hosts:
@@ -106,7 +112,8 @@ class Scarcity:
             return self._no_slots
         # All that classes need is a multiple of these steps.
         key = (whole, host.milli_vcpus // _MILLI_VCPUS,
-               host.memory_mib // _MEMORY_MIB, host.variant)
+               host.memory_mib // _MEMORY_MIB, host.variant,
+               host.links and host.links[:3])
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = tuple(

@@ -11,6 +11,9 @@
 #    under the License.
 """Builders of hosts as the conductor reports them to schedulers."""
 
+import dataclasses
+
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.objects import scheduling
 
 RC = 'CUSTOM_GPU_A'
@@ -46,6 +49,16 @@ def groups(node, free=0b1111, generation=1, available=(), alone=(),
         ),
         **kwargs,
     )
+
+
+def linked(node, free, fabric=True, instances=(), **kwargs):
+    """Return a host with link partitions of one, two and four GPUs."""
+    sent = groups(node, free, instances=instances, **kwargs)
+    [group] = sent.groups
+    [offer] = group.types
+    return dataclasses.replace(sent, groups=(dataclasses.replace(
+        group, types=(dataclasses.replace(
+            offer, partitions=partition.lattice(4), fabric=fabric),)),))
 
 
 class Host:

@@ -51,6 +51,16 @@ class PredictionTest(base.BaseTestCase):
         self.assertEqual(0b1101, self.free(
             make.groups('h'), asked(1, _SWITCH)) ^ 0b0011)
 
+    def test_gpus_of_a_fabric_are_the_partition_that_breaks_the_least(
+            self):
+        for free, count, expected in (
+                (0b1111, 1, 0b1110), (0b1101, 1, 0b1100),
+                (0b0111, 2, 0b0100), (0b1111, 4, 0)):
+            for topology, fabric in ((request.Topology.ANY, True),
+                                     (request.Topology.LINKED, False)):
+                self.assertEqual(expected, self.free(
+                    make.linked('h', free, fabric), asked(count, topology)))
+
     def test_choices_add_up(self):
         self.assertEqual(0b1000, self.free(
             make.groups('h'), asked(2), asked(1)))

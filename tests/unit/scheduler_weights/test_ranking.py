@@ -168,3 +168,67 @@ class RankingTest(base.BaseTestCase):
                 resource_class=make.RC, count=1),)), 1, 1, None))
         self.assertEqual(fresh._policy._scarcity._slots,
                          self.ranking._policy._scarcity._slots)
+
+
+class LinkedTest(base.BaseTestCase):
+    """Hosts with link partitions of one, two and four GPUs."""
+
+    def best(self, count, *hosts, topology=request.Topology.ANY,
+             policy_name='pack', pending=()):
+        """Return the number of the host that is ranked first."""
+        view = scheduler_view.SchedulerView()
+        view.update(hosts)
+        for number, other in enumerate(pending):
+            view.pending.add(hosts[other].node_uuid, f'pending{number}',
+                             self.request(1, topology))
+        found = ranking.Ranking(view, policy_name).scores(
+            [make.host(host.node_uuid) for host in hosts],
+            (self.request(count, topology), 4, 1024, None))
+        self.assertEqual(1, found.count(max(found)), found)
+        return found.index(max(found))
+
+    def request(self, count, topology):
+        return request.Request(topology=topology, demands=(request.Demand(
+            resource_class=make.RC, count=count),))
+
+    def test_host_whose_partitions_break_the_least_is_first(self):
+        for topology, fabric in ((request.Topology.ANY, True),
+                                 (request.Topology.LINKED, False)):
+            # h1 has a GPU whose pair is broken already; h0 has fewer free.
+            hosts = (make.linked('h0', 0b0011, fabric),
+                     make.linked('h1', 0b1101, fabric))
+            self.assertEqual(1, self.best(1, *hosts, topology=topology))
+            self.assertEqual(0, self.best(
+                1, *hosts[::-1], topology=topology))
+
+    def test_fullest_host_is_first_of_equal_ones(self):
+        self.assertEqual(1, self.best(
+            2, make.linked('h0', 0b0011, instances=('a',)),
+            make.linked('h1', 0b0011, instances=('b', 'c'))))
+        self.assertEqual(0, self.best(
+            2, make.linked('h0', 0b0011), make.linked('h1', 0b0111)))
+
+    def test_pending_choice_breaks_what_its_claim_will(self):
+        hosts = (make.linked('h0', 0b1111), make.linked('h1', 0b1111))
+        self.assertEqual(1, self.best(1, *hosts, pending=[1]))
+        self.assertEqual(0, self.best(4, *hosts, pending=[1]))
+
+    def test_policy_spread_takes_the_host_with_the_most_gpus(self):
+        hosts = (make.linked('h0', 0b0001), make.linked('h1', 0b1111))
+        self.assertEqual(0, self.best(1, *hosts))
+        self.assertEqual(1, self.best(1, *hosts, policy_name='spread'))
+
+    def test_free_partitions_are_the_slots_of_a_fabric(self):
+        view = scheduler_view.SchedulerView()
+        view.update([make.linked('h0', 0b0110),
+                     make.linked('h1', 0b0110, fabric=False)])
+        view.mix = scheduling.RequestMix(version=1, requests=(
+            scheduling.CountedRequests(scheduling.RequestKind(
+                4, 1024, make.RC, 2), 1.0),))
+        made = ranking.Ranking(view, 'pack')
+        made.scores([make.host('h0')], (self.request(
+            1, request.Topology.ANY), 4, 1024, None))
+        self.assertEqual([0], made._policy._scarcity._slots)
+        made.scores([make.host('h1')], (self.request(
+            1, request.Topology.ANY), 4, 1024, None))
+        self.assertEqual([1], made._policy._scarcity._slots)

@@ -64,3 +64,37 @@ class ForesightTest(base.BaseTestCase):
         fresh.start(mix, [before, after])
         self.assertEqual(fresh.price((1,)), changed.price((1,)))
         self.assertGreater(changed.price((1,)), 0)
+
+
+class LinkedTest(base.BaseTestCase):
+    """Hosts with link partitions of one, two, four and eight GPUs."""
+
+    def best(self, gpus, *hosts) -> int:
+        number, _ = best({test_host.request(gpus=size): 1 for size in
+                          (1, 2, 4, 8)}, hosts, test_host.request(gpus=gpus))
+        return int(number)
+
+    def test_choice_breaks_the_least_whatever_is_free(self) -> None:
+        # The fuller host has a half left, the other a single GPU.
+        for gpus, half, other, expected in (
+                (1, 0b1111, 0b1111_0100, 1), (2, 0b1111, 0b1111_0011, 1),
+                (2, 0b1111, 0b1111_1111, 0), (4, 0b1111, 0b1111_1111, 0)):
+            for order in (1, -1):
+                hosts = [test_host.linked(half), test_host.linked(other)]
+                self.assertEqual(
+                    expected if order == 1 else 1 - expected,
+                    self.best(gpus, *hosts[::order]), (gpus, other))
+
+    def test_of_equal_choices_that_with_more_instances_is_taken(
+            self) -> None:
+        self.assertEqual(1, self.best(
+            4, test_host.linked(0b1111, 1), test_host.linked(0b1111, 3)))
+        # It is worth less than any partition.
+        self.assertEqual(0, self.best(
+            1, test_host.linked(0b0001), test_host.linked(0b0011, 8)))
+
+    def test_gpus_without_links_are_taken_first(self) -> None:
+        for free in (0b1111_1111, 0b0000_1111):
+            self.assertEqual(1, self.best(
+                1, test_host.linked(free, is_confined=False),
+                test_host.host(96, 768, [1000] * free.bit_count())))

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies
 from oslotest import base
 
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.weighing import host as host_mod
 
 ANY: frozenset[str] = frozenset()
@@ -24,6 +25,13 @@ ANY: frozenset[str] = frozenset()
 
 def host(vcpus=16, gib=64, free=(1000, 1000), variant='T4'):
     return host_mod.Host(vcpus * 1000, gib * 1024, tuple(free), variant)
+
+
+def linked(free, guests=0, is_confined=True, **fields):
+    """Return a host of eight linked GPUs of which some are free."""
+    return host(96, 768, [1000] * free.bit_count(), **fields)._replace(
+        links=host_mod.Links(partition.of(partition.lattice(8)), free,
+                             is_confined, guests))
 
 
 def request(vcpus=4, gib=8, gpus=1, units=1000, variants=ANY):
@@ -54,6 +62,23 @@ class AfterTest(base.BaseTestCase):
             self.assertEqual([], host_mod.after(host(), needs), needs)
         self.assertEqual([], host_mod.after(
             host(free=(300, 900)), request()))
+
+    def test_linked_gpus_are_those_that_break_the_least(self) -> None:
+        [state] = host_mod.after(linked(0b1111_0100), request())
+        self.assertEqual((0b1111_0000, 1),
+                         (state.links.free, state.links.guests))
+        self.assertEqual((0, 1000, 1000, 1000, 1000), state.free)
+        # Two GPUs are free, but of different pairs.
+        self.assertEqual([], host_mod.after(linked(0b0110), request(gpus=2)))
+
+    def test_gpus_that_need_not_be_linked_may_be_no_partition(self) -> None:
+        loose = linked(0b0110_1111, is_confined=False)
+        [state] = host_mod.after(loose, request(gpus=2))
+        self.assertEqual(0b1111, state.links.free)
+        self.assertEqual(
+            0b0110_1100, host_mod.after(
+                loose.confined, request(gpus=2))[0].links.free)
+        self.assertEqual(host(), host().confined)
 
     @given(strategies.lists(strategies.integers(0, 10), max_size=8),
            strategies.integers(1, 4), strategies.integers(1, 10))

@@ -54,6 +54,16 @@ class SlotsTest(base.BaseTestCase):
                 (1, test_host.host(16, 128, [900, 1000, 1000]))):
             self.assertEqual(count, slot.slots(host), host)
 
+    def test_slots_of_a_fabric_are_free_partitions(self) -> None:
+        for gpus, count in ((1, 6), (2, 2), (3, 0), (4, 1), (8, 0)):
+            made = scarcity.Scarcity(mix_mod.Mix.count({
+                test_host.request(gpus=gpus, variants={'T4'}): 1}), [])
+            host = test_host.linked(0b0110_1111)
+            self.assertEqual((count,), made.slots(host), gpus)
+            loose = host._replace(
+                links=host.links._replace(is_confined=False))
+            self.assertEqual((6 // gpus,), made.slots(loose), gpus)
+
     def test_other_variant_has_no_slots(self) -> None:
         slot, = scarcity.classes(mix_mod.Mix.count(
             {test_host.request(variants={'H100'}): 1}))
