@@ -21,6 +21,7 @@ import fixtures
 
 from tests.fixtures import cloud
 from tests.functional import test_moves
+from tests.functional import test_weigher
 
 MODULES = {str(number): f'GPU{number}' for number in range(1, 9)}
 """Module ids of the GPUs of machine hgx-h100-8 by slot, as if they were so."""
@@ -183,3 +184,32 @@ class LinkedEvacuationTest(MoveCase, test_moves.EvacuateCase):
         self.assertIn(self.modules(self.server, 'gpu2'), PAIRS)
         self.gpu1_comes_back()
         self.wait_facts(self.server, self.expected({'gpu2': new}))
+
+
+class RankedTest(LinkedMixin, test_weigher.WeigherTest):
+    """Two HGX servers with a fabric, ranked by the weigher."""
+
+    machines: typing.ClassVar[dict[str, str]] = {
+        'gpu1': 'hgx-h100-8', 'gpu2': 'hgx-h100-8'}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.state_links()
+
+    def test_host_is_chosen_where_the_claim_breaks_the_least(self) -> None:
+        pairs = [self.boot(self.linked(2)) for _ in range(4)]
+        [fragmented] = {server['OS-EXT-SRV-ATTR:host'] for server in pairs}
+        half = self.boot(self.linked(4))['OS-EXT-SRV-ATTR:host']
+        self.assertNotEqual(fragmented, half)
+        gone = {halves(self.modules(server, fragmented)).pop(): server
+                for server in pairs}
+        self.delete(*gone.values())
+        self.wait_states(fragmented, available=4, assigned=4)
+        self.wait_inventory(8, 0, fragmented)
+        # Each has four free GPUs, but the other one's are all linked.
+        found = self.boot(self.linked(2))
+        self.assertEqual(fragmented, found['OS-EXT-SRV-ATTR:host'])
+        self.assertIn(self.modules(found, fragmented), PAIRS)
+        self.assertEqual(half, self.boot(self.linked(4, 'any'))[
+            'OS-EXT-SRV-ATTR:host'])
+        self.assertEqual([], self.denials())
