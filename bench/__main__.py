@@ -17,6 +17,7 @@ import argparse
 import pathlib
 import sys
 
+from bench import candidates
 from bench import claims
 from bench import denials
 from bench import feed
@@ -27,12 +28,14 @@ from bench import reports
 from bench import scan
 from bench import variants
 
-BENCHMARKS = {'claims': claims.run, 'denials': denials.run,
-              'feed': feed.run, 'filters': filters.run, 'lists': lists.run,
+BENCHMARKS = {'candidates': candidates.run, 'claims': claims.run,
+              'denials': denials.run, 'feed': feed.run,
+              'filters': filters.run, 'lists': lists.run,
               'reports': reports.run, 'scan': scan.run,
               'variants': variants.run}
 # Those of a benchmark that are quick enough for each change.
-PARTS = {'claims-peer': claims.run_beside_peer}
+PARTS = {'candidates-quick': candidates.run_quickly,
+         'claims-peer': claims.run_beside_peer}
 
 
 def main() -> int:

@@ -29,7 +29,8 @@ from gpgpu_plugin.domain import health as health_rules
 
 _LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
          'shown_state', 'enabled', 'health', 'host_state', 'used_by',
-         'project_id', 'serial', 'numa_node', 'slot', 'stable_id', 'reason')
+         'project_id', 'serial', 'numa_node', 'slot', 'link_partitions',
+         'stable_id', 'reason')
 _ALL = (*_LIST, 'present', 'companions', 'replaced_by')
 
 

@@ -99,7 +99,12 @@ def _find(command: reach.Command,
 
 
 class GroupLinks(reach.Command, lister.Lister):
-    """List the link partitions of a group, and which of them are free."""
+    """List the link partitions of a group, and which of them are free.
+
+    State is "taken" if one instance has exactly these GPUs, "overlapped" if
+    instances have some of them as other partitions, and "broken" if an
+    instance has some of them without being linked.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -115,9 +120,10 @@ class GroupLinks(reach.Command, lister.Lister):
         if group.links_problem:
             self.note(f'not all link partitions of {group.variant} on '
                       f'{group.host} are known: {group.links_problem}')
-        return ('Partition', 'GPUs', 'Free', 'Addresses'), [
+        return ('Partition', 'GPUs', 'Free', 'State', 'Addresses'), [
             (name, len(addresses.split()),
-             columns.Cell(name in group.free_partitions), addresses)
+             columns.Cell(name in group.free_partitions),
+             columns.Cell(group.partition_states.get(name)), addresses)
             for name, addresses in group.link_partitions.items()]
 
 

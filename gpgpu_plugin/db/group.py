@@ -114,6 +114,17 @@ _OF_VARIANT = 8
 _OF_TYPE = _OF_VARIANT + len(variant_db.COLUMNS)
 
 
+def with_link_tables(session: orm.Session,
+                     group_ids: Collection[int]) -> frozenset[int]:
+    """Return those of some groups whose link partitions are stated."""
+    return frozenset(session.scalars(
+        sa.select(_GROUPS.c.id)
+        .join(_VARIANTS, _GROUPS.c.variant_id == _VARIANTS.c.id)
+        .where(_GROUPS.c.id.in_(group_ids), sa.or_(
+            _GROUPS.c.link_partitions.is_not(None),
+            _VARIANTS.c.link_partitions.is_not(None)))))
+
+
 def of_hosts(session: orm.Session,
              host_ids: Collection[int]) -> list[models.Group]:
     """Return the groups of hosts with their types, by id."""

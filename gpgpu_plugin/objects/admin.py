@@ -93,6 +93,7 @@ class GroupInfo:
     :ivar link_partitions: PCI addresses of the GPUs of each partition of which
         all are known, by its name
     :ivar free_partitions: names of those that can be claimed now
+    :ivar partition_states: a domain.partition_state.PartitionState by name
     :ivar links_problem: why other partitions of the table are not known
     """
 
@@ -113,6 +114,7 @@ class GroupInfo:
     fabric: bool = False
     link_partitions: dict[str, str] = dataclasses.field(default_factory=dict)
     free_partitions: tuple[str, ...] = ()
+    partition_states: dict[str, str] = dataclasses.field(default_factory=dict)
     links_problem: str | None = None
 
     @property
@@ -185,8 +187,7 @@ class DeviceInfo:
     :ivar replaces: UUID of the retired device whose place it took; only in
         the answer about one device
     :ivar replaced_by: UUID of the device that took its place
-    :ivar link_partitions: names of the link partitions that it is in; only in
-        the answer about one device
+    :ivar link_partitions: names of the link partitions that it is in
     """
 
     uuid: str

@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
@@ -60,11 +61,34 @@ def list_all(db: api.Database, host: str | None = None,
         if variant is not None:
             variant_db.get(session, variant)
         states = host_states.HostStates(session, silent_after)
-        return tuple(_info(device, states) for device in device_list.listed(
+        found = device_list.listed(
             session, host=host, variant=variant, state=state,
             used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
             health=health, include_retired=include_retired,
-            limit=pages.size(limit), marker=marker))
+            limit=pages.size(limit), marker=marker)
+        partitions = _all_partitions(session, [
+            device.row for device in found])
+        return tuple(dataclasses.replace(
+            _info(device, states),
+            link_partitions=partitions.get(device.row.id, ()))
+            for device in found)
+
+
+def _all_partitions(session: orm.Session, rows: Sequence[models.Device],
+                    ) -> dict[int, tuple[str, ...]]:
+    """Return the names of the link partitions of devices, by their id.
+
+    Only hosts that have some are read.
+    """
+    linked = group_db.with_link_tables(session, {
+        row.group_id for row in rows if row.group_id is not None})
+    hosts = {row.host_id for row in rows if row.group_id is not None and (
+        row.group_id in linked or device_db.pci_function(row).hive)}
+    groups = {group.rows.id: group.value
+              for of_host in capacity.load(session, hosts).values()
+              for group in of_host} if hosts else {}
+    return {row.id: groups[row.group_id].partitions_of(row.stable_id)
+            for row in rows if row.group_id in groups}
 
 
 def _check_known(field: str, value: str | None,
@@ -90,17 +114,8 @@ def show(db: api.Database, uuid: str, *,
         return dataclasses.replace(
             _info(found, host_states.HostStates(session, silent_after)),
             replaces=before.uuid if before else None,
-            link_partitions=_partitions(session, found.row))
-
-
-def _partitions(session: orm.Session, row: models.Device) -> tuple[str, ...]:
-    """Return the names of the link partitions that a device is in."""
-    if row.group_id is None:
-        return ()
-    [group] = [group.value for group
-               in capacity.load_host(session, row.host_id).groups
-               if group.rows.id == row.group_id]
-    return group.partitions_of(row.stable_id)
+            link_partitions=_all_partitions(
+                session, [found.row]).get(found.row.id, ()))
 
 
 def _info(device: device_list.ListedDevice,

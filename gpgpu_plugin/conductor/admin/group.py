@@ -34,6 +34,7 @@ from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import partition_state
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin as objects
 
@@ -66,9 +67,16 @@ def list_all(db: api.Database, host: str | None = None,
         return tuple(dataclasses.replace(
             group, host_state=states.of(group.host),
             remaining=0 if states.is_closed(group.host) else group.remaining,
-            free_partitions=() if states.is_closed(group.host)
-            else group.free_partitions)
+            **_closed(group) if states.is_closed(group.host) else {})
             for group in infos)
+
+
+def _closed(group: objects.GroupInfo) -> dict[str, typing.Any]:
+    """Return the fields about partitions of a host that gets no instances."""
+    return {'free_partitions': (), 'partition_states': {
+        name: str(partition_state.PartitionState.UNAVAILABLE)
+        if state == partition_state.PartitionState.FREE else state
+        for name, state in group.partition_states.items()}}
 
 
 def info(host: str, loaded: capacity.LoadedGroup) -> objects.GroupInfo:
@@ -107,7 +115,26 @@ def _links(loaded: capacity.LoadedGroup) -> dict[str, typing.Any]:
             for name, part in named.items()},
         'free_partitions': tuple(name for name, part in named.items()
                                  if part in offer.free_partitions),
+        'partition_states': {
+            name: str(state) for name, state in partition_state.states(
+                named, [gpu_id for gpu_id, available
+                        in offer.available_by_gpu.items() if available],
+                _uses(loaded)).items()},
         'links_problem': group.links.problem or None}
+
+
+def _uses(loaded: capacity.LoadedGroup) -> list[partition_state.Use]:
+    """Return which GPUs each instance has."""
+    gpus = {child.id: gpu_id for gpu_id, children
+            in loaded.value.children.items() for child in children}
+    found: dict[tuple[str, str, str, bool], set[str]] = {}
+    for row in loaded.rows.assignments:
+        key = (row.instance_uuid, row.role, row.migration_uuid,
+               row.vgpu_type == naming.PASSTHROUGH)
+        found.setdefault(key, set()).add(gpus.get(
+            row.device.stable_id, row.device.stable_id))
+    return [partition_state.Use(gpus=frozenset(ids), is_whole=key[-1])
+            for key, ids in found.items()]
 
 
 def set_(db: api.Database, host: str | None, variant: str,

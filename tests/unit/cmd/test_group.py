@@ -125,9 +125,9 @@ class GroupTest(base.CommandTestCase):
             (row['Links Source'], row['Fabric'],
              row['Free Partition Counts'], row['Links Problem']))
         self.assertEqual([
-            {'Partition': 'pair', 'GPUs': 2, 'Free': True,
+            {'Partition': 'pair', 'GPUs': 2, 'Free': True, 'State': 'free',
              'Addresses': '0000:06:00.0 0000:07:00.0'},
-            {'Partition': 'used', 'GPUs': 2, 'Free': False,
+            {'Partition': 'used', 'GPUs': 2, 'Free': False, 'State': 'broken',
              'Addresses': '0000:00:00.0 0000:06:00.0'}],
             self.json('group', 'links', 'h1', 'H100'))
         self.assertEqual(
@@ -140,7 +140,7 @@ class GroupTest(base.CommandTestCase):
         result = self.manage('group', 'links', 'h1', 'H100')
         self.assertIn('nothing is known of the links', result.err)
 
-    def test_device_shows_the_partitions_that_it_is_in(self):
+    def test_devices_show_the_partitions_that_they_are_in(self):
         self.done('group', 'set', 'h1', 'H100', '--link-partitions',
                   self.table())
         for address, names in (('0000:06:00.0', ['pair', 'used']),
@@ -148,6 +148,9 @@ class GroupTest(base.CommandTestCase):
                                ('0000:01:00.0', [])):
             self.assertEqual(names, self.json(
                 'device', 'show', 'h1', address)['Link Partitions'])
+            self.assertEqual([names], [
+                row['Link Partitions'] for row in self.json('device', 'list')
+                if row['Address'] == address])
 
     def test_link_partitions_of_a_variant(self):
         shown = self.json('variant', 'set', 'H100', '--link-partitions',

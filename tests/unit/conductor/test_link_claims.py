@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of claims of link partitions."""
 
+import collections
 import concurrent.futures
 import json
 import random
@@ -129,6 +130,21 @@ class LinkClaimTest(LinkCase):
             group.link_partitions, group.links_source))
         self.assertIn('has 4', group.links_problem)
 
+    def test_states_say_why_a_partition_is_not_free(self):
+        self.take(1, 'i1')
+        self.take(2, 'i2')
+        # GPUs 0, 2 and 3: the half of all three, and all eight.
+        expected = {'taken': 2, 'overlapped': 5, 'free': 8}
+        self.assertEqual(expected, self.states(self.group()))
+        [group] = group_admin.list_all(self.db, 'h1', silent_after=-1.0)
+        self.assertEqual(
+            {'taken': 2, 'overlapped': 5, 'unavailable': 8},
+            self.states(group))
+
+    def states(self, group):
+        """Return the number of partitions by state."""
+        return dict(collections.Counter(group.partition_states.values()))
+
     def test_own_table_of_a_group_replaces_that_of_its_variant(self):
         own = {'named_by': 'address', 'partitions': {
             'left': ['0000:00:00.0', '0000:07:00.0'],
@@ -238,6 +254,10 @@ class WithoutFabricTest(LinkCase):
         self.assertEqual('topology_linked', self.denied(
             3, topology=LINKED).reason)
         self.assertEqual(3, len(self.take(3, 'i3')))
+        states = self.group().partition_states
+        self.assertEqual('broken', states['0'])
+        self.assertEqual({'taken': 2, 'broken': 7, 'overlapped': 6}, dict(
+            collections.Counter(states.values())))
 
 
 class ParallelTest(LinkCase):

@@ -1,0 +1,52 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the state of link partitions."""
+
+from oslotest import base
+
+from gpgpu_plugin.domain import partition_state
+from tests.unit.domain.allocation import base as domain_base
+
+PARTS = {''.join(sorted(part)): part for part in domain_base.lattice('abcd')}
+
+
+class StatesTest(base.BaseTestCase):
+
+    def shown(self, free, *uses, is_whole=True):
+        """Return the states of abcd, ab, cd and c."""
+        found = partition_state.states(PARTS, free, [
+            partition_state.Use(gpus=frozenset(gpus), is_whole=is_whole)
+            for gpus in uses])
+        return [str(found[name]) for name in ('abcd', 'ab', 'cd', 'c')]
+
+    def test_partition_is_free_if_all_its_gpus_are(self):
+        self.assertEqual(['free'] * 4, self.shown('abcd'))
+        self.assertEqual(['unavailable', 'free', 'unavailable', 'free'],
+                         self.shown('abc'))
+
+    def test_partition_of_one_instance_overlaps_others(self):
+        self.assertEqual(['overlapped', 'taken', 'free', 'free'],
+                         self.shown('cd', 'ab'))
+        self.assertEqual(['taken', 'overlapped', 'overlapped', 'overlapped'],
+                         self.shown('', 'abcd'))
+        self.assertEqual(['overlapped', 'taken', 'overlapped', 'taken'],
+                         self.shown('', 'ab', 'c', 'd'))
+
+    def test_gpus_that_are_no_partition_break_those_that_they_are_of(self):
+        self.assertEqual(['broken', 'broken', 'broken', 'broken'],
+                         self.shown('ad', 'bc'))
+        self.assertEqual(['broken', 'taken', 'broken', 'free'],
+                         self.shown('c', 'ab', 'dx'))
+
+    def test_vgpus_break_partitions(self):
+        self.assertEqual(['broken', 'free', 'broken', 'broken'],
+                         self.shown('abd', 'c', is_whole=False))
