@@ -91,6 +91,9 @@ def read(api: conductor_api.ConductorAPI, *, host: str | None,
     devices = api.device_list(context, host=host, variant=variant)
     return tree.build(
         hosts=hosts, types=types, devices=devices,
+        # Only these know which partitions are free.
+        groups=api.group_list(context, host=host, variant=variant)
+        if any(device.link_partitions for device in devices) else (),
         in_use=history.in_use(
             api.usage_list(context, usage_obj.UsageQuery(
                 host=host, variant=variant,

@@ -69,6 +69,9 @@ class _Drawing:
                       + '  disabled in Nova' * host.is_disabled)
             yield (f'{host.name:<{width}}  {nodes or "no GPU"}'
                    f'{self._history(host)}{closed}')
+            for partitions in host.partitions:
+                yield (f'{"":<{width}}  {linked(partitions)}: '
+                       f'{states(partitions)}')
 
     def _history(self, host: tree.Host) -> str:
         if not host.in_use or not host.most:
@@ -127,6 +130,19 @@ def _blocks(entry: mark_mod.Entry) -> str:
     return ', '.join(
         counted(count, name) for count, name in (
             (entry.gpus, 'GPU'), (entry.vgpus, 'vGPU')) if count)
+
+
+def linked(partitions: tree.Partitions) -> str:
+    """Return what link partitions are, such as ``H100, 2 linked GPUs``."""
+    return (f'{partitions.variant}, '
+            + ('1 GPU' if partitions.size == 1
+               else f'{partitions.size} linked GPUs'))
+
+
+def states(partitions: tree.Partitions) -> str:
+    """Return the number of link partitions by state, in words."""
+    return ', '.join(f'{len(names)} {state}'
+                     for state, names in partitions.names.items())
 
 
 def counted(number: int, name: str) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import partition_state
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.objects import admin
@@ -33,6 +34,8 @@ NO_VARIANT = 'no variant'
 NO_TYPE = 'unknown type'
 ILL = (health.Health.FAILED, health.Health.DEGRADED)
 """Values of health that a map marks, the worst one first."""
+UNKNOWN_STATE = 'in an unknown state'
+"""State of a link partition that an older gpgpu-conductor does not tell."""
 UNUSED = (0,) * history.HOURS
 """History of a host of which no GPU was in use."""
 
@@ -76,10 +79,14 @@ class VGPU(Block):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GPU(Block):
-    """A GPU with its vGPUs."""
+    """A GPU with its vGPUs.
+
+    :ivar partitions: names of the link partitions that it is in
+    """
 
     address: str
     vgpus: tuple[VGPU, ...] = ()
+    partitions: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,6 +112,18 @@ class NUMANode:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Partitions:
+    """Link partitions of one size on one host.
+
+    :ivar names: of the partitions, by state
+    """
+
+    variant: str
+    size: int
+    names: Mapping[str, tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
     """A host with its GPUs.
 
@@ -114,6 +133,8 @@ class Host:
     :ivar is_disabled: its nova-compute is disabled in Nova
     :ivar in_use: number of GPUs in use, the oldest first and now last; empty:
         not asked for
+    :ivar partitions: its link partitions by variant and size, if there are
+        some
     """
 
     name: str
@@ -123,6 +144,7 @@ class Host:
     problems: tuple[str, ...]
     numa_nodes: tuple[NUMANode, ...]
     in_use: tuple[int, ...] = ()
+    partitions: tuple[Partitions, ...] = ()
 
     @property
     def gpus(self) -> list[GPU]:
@@ -164,12 +186,15 @@ def build(*, hosts: Iterable[admin.HostInfo],
           devices: Iterable[admin.DeviceInfo],
           types: Sequence[admin.VGPUTypeInfo], drawn_at: str,
           scope: str, empty_hosts: bool,
-          in_use: Mapping[str, tuple[int, ...]] | None = None) -> GPUMap:
+          in_use: Mapping[str, tuple[int, ...]] | None = None,
+          groups: Iterable[admin.GroupInfo] = ()) -> GPUMap:
     """Return the map of what the conductor listed.
 
     :param empty_hosts: draw hosts without a GPU, too
     :param in_use: history.in_use(); None: without history
+    :param groups: of which link partitions are drawn
     """
+    linked = _partitions(groups)
     by_host: dict[str, list[admin.DeviceInfo]] = {}
     for device in devices:
         by_host.setdefault(device.host, []).append(device)
@@ -180,7 +205,8 @@ def build(*, hosts: Iterable[admin.HostInfo],
         drawn_at=drawn_at, scope=scope,
         hosts=tuple(
             _host(info, by_host.get(info.host, ()), shares,
-                  () if in_use is None else in_use.get(info.host, UNUSED))
+                  () if in_use is None else in_use.get(info.host, UNUSED),
+                  linked.get(info.host, ()))
             for info in hosts if empty_hosts or info.host in by_host),
         # A type that is enabled nowhere, and that nobody has, offers nothing.
         capacities=tuple(
@@ -188,8 +214,32 @@ def build(*, hosts: Iterable[admin.HostInfo],
             if capacity.hosts or capacity.assigned))
 
 
+def _partitions(groups: Iterable[admin.GroupInfo],
+                ) -> dict[str, tuple[Partitions, ...]]:
+    """Return the link partitions of hosts, the smallest of a variant first."""
+    found: dict[str, tuple[Partitions, ...]] = {}
+    for group in groups:
+        sizes: dict[int, dict[str, tuple[str, ...]]] = {}
+        for name, addresses in group.link_partitions.items():
+            of_size = sizes.setdefault(len(addresses.split()), {})
+            state = group.partition_states.get(name, UNKNOWN_STATE)
+            of_size[state] = (*of_size.get(state, ()), name)
+        found[group.host] = found.get(group.host, ()) + tuple(
+            Partitions(variant=group.variant, size=size, names={
+                state: names[state]
+                for state in sorted(names, key=_order_of_state)})
+            for size, names in sorted(sizes.items()))
+    return found
+
+
+def _order_of_state(state: str) -> tuple[int, str]:
+    known = [str(found) for found in partition_state.PartitionState]
+    return known.index(state) if state in known else len(known), state
+
+
 def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
-          shares: _Shares, in_use: tuple[int, ...]) -> Host:
+          shares: _Shares, in_use: tuple[int, ...],
+          partitions: tuple[Partitions, ...]) -> Host:
     children = _by_gpu(devices)
     inside = {child.uuid for its in children.values() for child in its}
     roots = sorted((device for device in devices
@@ -198,7 +248,7 @@ def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
         name=info.host, heard_at=info.heard_at,
         is_silent=info.host_state == host_state.HostState.SILENT,
         is_disabled=info.host_state == host_state.HostState.DISABLED,
-        problems=info.problems, in_use=in_use,
+        problems=info.problems, in_use=in_use, partitions=partitions,
         numa_nodes=tuple(
             NUMANode(number=None if number < 0 else number, bridges=tuple(
                 Bridge(name=name, gpus=tuple(
@@ -250,6 +300,7 @@ def _gpu(device: admin.DeviceInfo, children: Iterable[admin.DeviceInfo],
         kind=device.variant or NO_VARIANT, instance=device.used_by,
         project=_project(device), reason=device.reason,
         health=device.health, health_reason=device.health_reason,
+        partitions=device.link_partitions,
         vgpus=tuple(VGPU(
             state=child.shown_state, kind=child.vgpu_type or NO_TYPE,
             instance=child.used_by, project=_project(child),

@@ -87,13 +87,14 @@ class MapPageTest(base.BaseTestCase):
             services.missing(self, 'Chromium is not installed')
         self.browser = self.useFixture(browser_fixture.Browser(program))
 
-    def show(self, devices: list[admin.DeviceInfo] | None = None) -> None:
+    def show(self, devices: list[admin.DeviceInfo] | None = None,
+             **fields: typing.Any) -> None:
         """Open the page of a map."""
         file = pathlib.Path(
             self.useFixture(fixtures.TempDir()).path, 'map.html')
         file.write_text(page.render(
             gpu_maps.build(devices or gpu_maps.small_cloud(),
-                           in_use={'h1': IN_USE}),
+                           in_use={'h1': IN_USE}, **fields),
             mark.Aspect.STATE), encoding='utf-8')
         self.browser.open(file)
 
@@ -145,6 +146,10 @@ class MapPageTest(base.BaseTestCase):
 
     def test_page_fits_wide_and_narrow_windows(self) -> None:
         self.show()
+        self.check_width()
+
+    def check_width(self) -> None:
+        """Check that nothing is wider than the window."""
         for width in (1280, 400):
             self.browser.resize(width)
             for opened in ('true', 'false'):
@@ -166,6 +171,10 @@ class MapPageTest(base.BaseTestCase):
 
     def test_text_has_contrast_in_light_dark_and_print(self) -> None:
         self.show()
+        self.check_contrast()
+
+    def check_contrast(self) -> None:
+        """Check the contrast of all text in each way to show the page."""
         for media, scheme in (('screen', 'light'), ('screen', 'dark'),
                               ('print', 'light')):
             self.browser.prefer(media, color_scheme=scheme)
@@ -216,6 +225,23 @@ class MapPageTest(base.BaseTestCase):
                           for numbers in ('at least 0, at most 4, now 4 of 8',
                                           'at least 0, at most 0, now 0 of 3')
                           ], self.spoken('image'))
+
+    def test_link_partitions_are_a_table_in_words(self) -> None:
+        self.show([gpu_maps.gpu(number, link_partitions=names)
+                   for number, names in enumerate((
+                       ('p0', 'p01'), ('p1', 'p01'), ('p23',), ('p23',)))],
+                  groups=[gpu_maps.linked(p0='overlapped', p1='overlapped',
+                                          p01='taken', p23='broken')])
+        self.wait_spoken('row', {
+            'Variant GPUs of each State Number Names',
+            'H100 1 overlapped 2 p0, p1', 'H100 2 taken 1 p01',
+            'H100 2 broken 1 p23'})
+        self.wait_spoken('listitem', {
+            '0000:00:00.0  H100 \n available \n link partitions p0, p01',
+            '0000:02:00.0  H100 \n available \n link partition p23'})
+        self.assertIn('Link partitions', self.spoken('caption'))
+        self.check_contrast()
+        self.check_width()
 
     def test_history_is_a_line_within_its_picture(self) -> None:
         self.show()

@@ -12,6 +12,7 @@
 """Tests of ``map``."""
 
 import io
+import json
 import os
 import pathlib
 import uuid
@@ -74,6 +75,24 @@ class MapTest(base.CommandTestCase):
         self.assertIn('A unknown project: 1 GPU\n', shown)
         self.assertIn('h1  N0[A - - -]', shown)
         self.assertIn('invalid choice', self.misused('map', '--by', 'age'))
+
+    def test_link_partitions_are_read_where_there_are_some(self):
+        with mock.patch.object(
+                conductor_api.ConductorAPI, 'group_list') as called:
+            self.done('map')
+        called.assert_not_called()
+        file = self.folder / 'links.json'
+        file.write_text(json.dumps({
+            'named_by': 'order', 'partitions': [
+                list(range(8)), [0, 1], [2, 3]]}))
+        self.done('group', 'set', 'h1', 'H100', '--link-partitions',
+                  str(file))
+        self.claim(2)
+        self.report_other_host()
+        for arguments in ((), ('--host', 'h1'), ('--variant', 'H100')):
+            self.assertIn('    H100, 2 linked GPUs: 1 free, 1 taken\n'
+                          '    H100, 8 linked GPUs: 1 overlapped\n',
+                          self.done('map', *arguments))
 
     def test_map_of_a_host_or_variant_has_no_other(self):
         self.report_other_host()

@@ -55,6 +55,17 @@ class TextTest(base.BaseTestCase):
             'AB A-', '-- --', '-- -', '*(AB)'),
             render(gpu_maps.small_cloud(), mark.Aspect.OWNER))
 
+    def test_link_partitions_are_below_their_host(self):
+        devices = [gpu_maps.gpu(0), gpu_maps.gpu(0, on='h2')]
+        shown = render(devices, groups=[gpu_maps.linked(
+            p01='taken', p23='broken', p0='overlapped', p2='free',
+            p3='free')])
+        self.assertTrue(shown.endswith(
+            'h1  N0[F]\n'
+            '    H100, 1 GPU: 2 free, 1 overlapped\n'
+            '    H100, 2 linked GPUs: 1 taken, 1 broken\n'
+            'h2  N0[F]\n'), shown)
+
     def test_colours_change_nothing_else(self):
         coloured = render(gpu_maps.small_cloud(), colours=True)
         self.assertIn('\x1b[48;5;25;38;5;231mA\x1b[0m', coloured)

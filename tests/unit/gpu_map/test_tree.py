@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of the tree of a map."""
 
+import dataclasses
+
 from oslotest import base
 
 from gpgpu_plugin.gpu_map import tree
@@ -89,3 +91,27 @@ class BuildTest(base.BaseTestCase):
             gpu_maps.vgpu_type('T4-4Q', assigned=0)])
         self.assertEqual(['T4-2Q', 'T4-4Q'], [
             capacity.vgpu_type for capacity in found.capacities])
+
+    def test_link_partitions_are_counted_by_variant_size_and_state(self):
+        found = gpu_maps.build(
+            [gpu_maps.gpu(0, link_partitions=('p0', 'p01')),
+             gpu_maps.gpu(0, on='h2')],
+            groups=[gpu_maps.linked(
+                p01='taken', p23='broken', p0='overlapped', p2='free',
+                p1='overlapped', p3='new state')])
+        first, second = found.hosts
+        self.assertEqual([
+            ('H100', 1, {'free': ('p2',), 'overlapped': ('p0', 'p1'),
+                         'new state': ('p3',)}),
+            ('H100', 2, {'taken': ('p01',), 'broken': ('p23',)})],
+            [(part.variant, part.size, part.names)
+             for part in first.partitions])
+        self.assertEqual(['free', 'overlapped', 'new state'],
+                         list(first.partitions[0].names))
+        self.assertEqual((), second.partitions)
+        self.assertEqual(('p0', 'p01'), first.gpus[0].partitions)
+        [host] = gpu_maps.build(
+            [gpu_maps.gpu(0)], groups=[dataclasses.replace(
+                gpu_maps.linked(p01='free'), partition_states={})]).hosts
+        self.assertEqual({tree.UNKNOWN_STATE: ('p01',)},
+                         host.partitions[0].names)
