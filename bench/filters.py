@@ -40,6 +40,7 @@ from nova.scheduler.weights import pci
 from nova.scheduler.weights import ram
 
 from bench import report
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
@@ -62,14 +63,19 @@ def _uuid(name: str) -> str:
 
 
 def _masks(number: int, free: int = 0xff, generation: int = 1,
-           ) -> scheduling.HostMasks:
-    """Return a host with one group of eight GPUs on two NUMA nodes."""
+           partitions: tuple[int, ...] = ()) -> scheduling.HostMasks:
+    """Return a host with one group of eight GPUs on two NUMA nodes.
+
+    :param partitions: link partitions; with some the board has a fabric
+    """
     return scheduling.HostMasks(
         host=f'h{number}', node_uuid=_uuid(f'h{number}'),
         version=scheduling.HostVersion(number, generation, 1.0),
         groups=(scheduling.GroupMasks(
             variant='BENCH', provider_uuid=_uuid(f'h{number}-0'),
-            types=(scheduling.TypeMasks(resource_class=_CLASS, free=free),),
+            types=(scheduling.TypeMasks(
+                resource_class=_CLASS, free=free, partitions=partitions,
+                fabric=bool(partitions)),),
             numa=(0x0f, 0xf0), numa_nodes=(0, 1),
             switches=(0x03, 0x0c, 0x30, 0xc0)),))
 
@@ -77,8 +83,12 @@ def _masks(number: int, free: int = 0xff, generation: int = 1,
 class _Conductor:
     """Answers all hosts once, and then no change."""
 
-    def __init__(self, hosts: int) -> None:
-        self._hosts = list(map(_masks, range(hosts)))
+    def __init__(self, hosts: int,
+                 partitions: tuple[int, ...] = ()) -> None:
+        self._hosts = [
+            # All of them free, and a pair without one of its GPUs.
+            _masks(number, 0xff if number % 2 or not partitions else 0xf7,
+                   partitions=partitions) for number in range(hosts)]
 
     def changes_since(self, *_: object) -> scheduling.Changes:
         packed = scheduling.pack(map(scheduling.encode, self._hosts))
@@ -169,13 +179,15 @@ class _Measure(typing.Protocol):
         """
 
 
-def _ours(count: int, is_weighed: bool = False) -> _Measure:
+def _ours(count: int, is_weighed: bool = False,
+          partitions: tuple[int, ...] = ()) -> _Measure:
     """Return what measures requests in a cloud of some hosts.
 
     :param is_weighed: whether the weigher runs after the filter
+    :param partitions: link partitions of each host
     """
     cache = scheduler_view.SchedulerViewCache(
-        typing.cast(typing.Any, _Conductor(count)))
+        typing.cast(typing.Any, _Conductor(count, partitions)))
     subject = gpu_filter.GpuFilter(cache)
     weigher = gpu_weigher.GpuWeigher()
 
@@ -247,6 +259,11 @@ def _weighed_rows(count: int) -> Iterator[report.Row]:
     yield report.Row(
         what=f'{where}, 1 GPU, 8 candidates a host', unit='us/host',
         ours=measure(1, _GPUS), goal=_GOAL_OF_EIGHT)
+    linked = _ours(count, is_weighed=True,
+                   partitions=partition.lattice(_GPUS))
+    yield report.Row(
+        what=f'{where}, 4 linked GPUs', unit='us/host',
+        ours=linked(4, 1, topology='linked'), goal=_GOAL)
 
 
 def _update(count: int) -> float:

@@ -25,8 +25,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 
 MAX_COMBINATIONS = 500
-"""Sets of GPUs that are tried for the least cost. If there are more, those GPUs
-are taken first that break the least alone."""
+"""Sets of GPUs that are tried for the least cost. If there are more, those
+GPUs are taken first that break the least alone."""
 
 _MOST_STATES = 100_000
 

@@ -13,6 +13,7 @@
 
 import json
 import pathlib
+import re
 
 import fixtures
 from oslotest import base
@@ -69,3 +70,15 @@ class OutputTest(base.BaseTestCase):
              'goal': '>= 10 x', 'met': False, 'note': 'peer: x'}, slow)
         self.assertEqual((1000, True), (fast['limit'], fast['met']))
         self.assertEqual((None, None), (bare['goal'], bare['met']))
+
+
+class NamesTest(base.BaseTestCase):
+
+    def test_every_benchmark_is_documented(self):
+        root = pathlib.Path(report.__file__).parents[1]
+        main = (root / 'bench' / '__main__.py').read_text()
+        names = re.findall(r"'([a-z-]+)': [a-z]+\.run", main)
+        self.assertIn('candidates-quick', names)
+        page = (root / 'doc/source/contributor/benchmarks.rst').read_text()
+        self.assertEqual([], [name for name in names
+                              if f'``{name}``' not in page])

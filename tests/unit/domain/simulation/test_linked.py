@@ -17,6 +17,7 @@ import random
 
 from oslotest import base
 
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.simulation import linked
 
 
@@ -54,6 +55,20 @@ class LinkedTest(base.BaseTestCase):
         self.assertEqual({1}, {place[0] for place in small if place})
         made.release(first[0])
         self.assertEqual((1, 0b1111_0000), made.place(4))
+
+    def test_claim_takes_what_the_weigher_expects_it_to_break(self) -> None:
+        generator = random.Random(5)
+        partitions = partition.of(partition.lattice(linked.GPUS))
+        for free in generator.sample(range(1, 256), 40):
+            for size in (1, 2, 4, 8):
+                choice = linked.RULES['linked'](linked.State(free, 0), size)
+                best = partitions.best(free, size)
+                self.assertEqual(best is None, choice is None)
+                if best is not None and choice is not None:
+                    gpus = choice[2]
+                    self.assertTrue(partitions.is_partition(gpus))
+                    self.assertEqual(best.cost, partition.fragmentation_cost(
+                        partitions.free(free), gpus))
 
     def test_no_gpu_is_taken_twice_nor_lost(self) -> None:
         generator = random.Random(4)
