@@ -34,6 +34,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import slot_labels
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.fake import machine as machine_mod
 from gpgpu_plugin.host.fake import recording
@@ -90,7 +91,7 @@ class PCIList(base.Command, lister.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         scan = (_scan_machine(parsed_args.machine) if parsed_args.machine
-                else scanner.scan(sysfs_mod.Sysfs(parsed_args.sysfs_root)))
+                else _scan(parsed_args.sysfs_root))
         for problem in scan.problems:
             self.app.stderr.write(f'gpgpu-manage: {problem}\n')
         instance_of = self._instance_of(parsed_args)
@@ -129,11 +130,16 @@ class PCIList(base.Command, lister.Lister):
         return 0
 
 
+def _scan(root: str) -> scanner.Scan:
+    sysfs = sysfs_mod.Sysfs(root)
+    return scanner.scan(sysfs, slot_labels.SlotLabels(sysfs))
+
+
 def _scan_machine(name: str) -> scanner.Scan:
     machine = machine_mod.load(name)
     with tempfile.TemporaryDirectory() as root:
         machine_mod.build(machine, root)
-        return scanner.scan(sysfs_mod.Sysfs(root))
+        return _scan(root)
 
 
 class PCIRecord(base.Command, command.Command):

@@ -44,6 +44,7 @@ from gpgpu_plugin.host.backends import sriov_vf
 from gpgpu_plugin.host.cleaning import in_progress
 from gpgpu_plugin.host.discovery import identity as identity_mod
 from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import slot_labels
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.discovery import watch
@@ -96,6 +97,8 @@ class LocalHost(base.Host):
         self._in_cleaning = in_progress.FunctionsInCleaning()
         self._serial_numbers = serial_numbers.SerialNumbers(
             access.sysfs, access.binder)
+        self._slot_labels = slot_labels.SlotLabels(
+            access.sysfs, access.binder.smbios)
         self._start = str(uuid.uuid4())
         self._numbers = itertools.count(1)
 
@@ -152,7 +155,8 @@ class LocalHost(base.Host):
         sampled_at = self._next_sample()
         self._in_cleaning.begin_scan()
         scan = self._serial_numbers.added(
-            self._in_cleaning.shown(scanner.scan(self.access.sysfs)),
+            self._in_cleaning.shown(
+                scanner.scan(self.access.sysfs, self._slot_labels)),
             self._in_cleaning.shown_ids())
         readings = self._health.read(scan, self._in_cleaning.shown_ids())
         if self._watch is not None:
@@ -164,7 +168,8 @@ class LocalHost(base.Host):
             for stable_id, report in scan.driver_capacities.items()})
 
     def inspect(self) -> base.Inspection:
-        scan = self._in_cleaning.shown(scanner.scan(self.access.sysfs))
+        scan = self._in_cleaning.shown(
+            scanner.scan(self.access.sysfs, self._slot_labels))
         return base.Inspection(scan=scan, designated=frozenset(
             function.address for function in scan.functions
             if self.access.is_designated(function)))

@@ -17,12 +17,14 @@ The daemon checks paths and values against RULES, and the device in sysfs.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import typing
 from collections.abc import Callable
 
 from gpgpu_plugin import privsep
+from gpgpu_plugin import smbios
 from gpgpu_plugin import vfio
 from gpgpu_plugin.privsep import guard
 
@@ -77,18 +79,23 @@ class Read(typing.NamedTuple):
 
     :ivar path: below the root of sysfs
     :ivar size: bytes that it reads at most
-    :ivar check: as that of a Rule
+    :ivar check: as that of a Rule; None: the attribute is of no device
+    :ivar select: returns the part of the content that the caller gets; None:
+        the caller gets what one system call reads
     """
 
     path: str
     size: int
-    check: Callable[[str, str], None]
+    check: Callable[[str, str], None] | None
+    select: Callable[[bytes], bytes] | None = None
 
 
 READS = (
     Read(f'{_DEVICE}/config', 4096, guard.check_card),
     # The device itself has to answer, and it is slow.
-    Read(f'{_DEVICE}/vpd', 1024, guard.check_no_guest))
+    Read(f'{_DEVICE}/vpd', 1024, guard.check_no_guest),
+    # Other structures have serial numbers of the host.
+    Read(smbios.TABLE, smbios.LARGEST, None, smbios.selected))
 """All that the helper reads below sysfs; doc/source/admin has the same."""
 
 
@@ -151,10 +158,10 @@ def _resolved(root: str, path: str) -> str:
 
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
 def read(root: str, path: str) -> bytes:
-    """Return the configuration space of a function, or the start of its VPD.
+    """Return the content of an attribute that only root can read.
 
-    Without root's rights the kernel shows only the header of the one, and
-    nothing of the other.
+    Without root's rights the kernel shows only the header of configuration
+    space, and nothing of VPD and SMBIOS.
 
     :param root: root of the caller's sysfs
     :param path: relative to it, that of one of READS
@@ -166,9 +173,13 @@ def read(root: str, path: str) -> bytes:
         if match is None:
             continue
         resolved = _resolved(root, path)
-        rule.check(SYSFS_ROOT, match[1])
+        if rule.check is not None:
+            rule.check(SYSFS_ROOT, match[1])
         with open(resolved, 'rb', buffering=0) as file:
-            return file.read(rule.size)
+            if rule.select is None:
+                return file.read(rule.size)
+            # The kernel returns a page at a time.
+            return rule.select(io.BufferedReader(file).read(rule.size))
     raise PermissionError(
         1, f'{path} is not an attribute that gpgpu_plugin reads', path)
 

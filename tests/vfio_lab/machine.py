@@ -44,6 +44,8 @@ import tempfile
 import threading
 import time
 
+from tests.fixtures import smbios
+
 HERE = pathlib.Path(__file__).parent
 MODULES = ('virtio_pci', 'virtio_blk', 'ext4', '9pnet_virtio', '9p',
            'overlay')
@@ -53,6 +55,10 @@ MDEVS = ('mbochs', 'mtty')
 DISK = 16 * 1024 ** 3
 DISPLAY_ROM = pathlib.Path('/usr/share/seabios/vgabios-bochs-display.bin')
 # Where the guest mounts something of its own (INIT, guest_init.bash).
+# Labels that firmware gives to functions at the addresses that SeaBIOS gives
+# them: a bifurcated slot, and a device on the mainboard.
+SLOT, IN_SLOT = 'LAB SLOT 1', ('0000:21:00.0', '0000:22:00.0')
+ONBOARD, NVME = 'LAB DISK', '0000:23:00.0'
 HIDDEN = ('/dev', '/out', '/proc', '/run', '/sys')
 SCRUB_GUEST = HERE.parents[1] / 'tools/scrub-guest/build'
 CPU = 'Nehalem'
@@ -258,6 +264,21 @@ def devices(rom: pathlib.Path | None = None) -> list[str]:
     return [word for argument in arguments for word in ('-device', argument)]
 
 
+def _smbios(path: pathlib.Path, structure: bytes) -> pathlib.Path:
+    path.write_bytes(structure)
+    return path
+
+
+def slot_label(folder: pathlib.Path) -> pathlib.Path:
+    """Return a file with the SMBIOS structure of the slot of two displays."""
+    return _smbios(folder / 'slot.smbios', smbios.slot(SLOT, *IN_SLOT))
+
+
+def onboard_label(folder: pathlib.Path) -> pathlib.Path:
+    """Return a file with the SMBIOS structure that labels the NVMe."""
+    return _smbios(folder / 'onboard.smbios', smbios.onboard(ONBOARD, NVME))
+
+
 class EmulatorCrashed(Exception):
     """Error: QEMU itself crashed."""
 
@@ -351,6 +372,8 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
         '-object', 'memory-backend-ram,id=m1,size=1024M',
         '-numa', 'node,nodeid=0,cpus=0,memdev=m0',
         '-numa', 'node,nodeid=1,cpus=1,memdev=m1',
+        '-smbios', f'file={slot_label(folder)}',
+        '-smbios', f'file={onboard_label(folder)}',
         '-no-reboot', '-serial', f'file:{folder / "console"}', '-monitor',
         'none', '-kernel', str(image), '-initrd', str(ram), '-append',
         'console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable '

@@ -39,6 +39,7 @@ from gpgpu_plugin.host.discovery import attempt as attempt_mod
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import numa
 from gpgpu_plugin.host.discovery import pci_ids
+from gpgpu_plugin.host.discovery import slot_labels as slot_labels_mod
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vfio_drivers
@@ -96,12 +97,15 @@ class Scan:
     problems: tuple[str, ...] = ()
 
 
-def scan(sysfs: sysfs_mod.Sysfs) -> Scan:
+def scan(sysfs: sysfs_mod.Sysfs,
+         slot_labels: slot_labels_mod.SlotLabels | None = None) -> Scan:
     """Scan all functions.
 
+    :param slot_labels: labels of slots that sysfs does not have; None: those
+        are unknown
     :raises HostError: the root has no PCI bus
     """
-    return codec.printable(Scan, _Scanner(sysfs).scan())
+    return codec.printable(Scan, _Scanner(sysfs, slot_labels).scan())
 
 
 def scan_function(
@@ -150,11 +154,14 @@ def scan_card(sysfs: sysfs_mod.Sysfs, address: str,
 class _Scanner:
     """One scan; it caches what several functions share."""
 
-    def __init__(self, sysfs: sysfs_mod.Sysfs) -> None:
+    def __init__(self, sysfs: sysfs_mod.Sysfs,
+                 slot_labels: slot_labels_mod.SlotLabels | None = None,
+                 ) -> None:
         self._sysfs = sysfs
         self._problems: list[str] = []
         self._vgpus: dict[str, vgpu_sysfs.ObservedVGPUs] = {}
-        self._topology = topology.Topology(sysfs, self._problems)
+        self._topology = topology.Topology(
+            sysfs, self._problems, slot_labels)
         self._numa_nodes = numa.NUMANodes(sysfs, self._problems)
 
     def scan(self) -> Scan:
@@ -219,7 +226,7 @@ class _Scanner:
               attempt: attempt_mod.Attempt) -> pci.PCIFunction | None:
         ids = pci_ids.read(folder, attempt)
         stable_id = topology.Topology.stable_id(hops)
-        pf_id, vf_index = None, None
+        pf_id, vf_index, pf_hops = None, None, None
         pf = attempt('physfn', folder.link, 'physfn')
         if pf is not None:
             vf_index = attempt(
@@ -240,7 +247,7 @@ class _Scanner:
         fields: _GPUFields = {}
         if pci.can_be_gpu(ids.class_code):
             fields = self._gpu(
-                folder, address, stable_id, hops, driver, attempt)
+                folder, address, stable_id, pf_hops or hops, driver, attempt)
             fields['vfio_refusal'] = vfio_drivers.refusal(self._sysfs, ids)
         return pci.PCIFunction(
             id=stable_id, address=address, **ids._asdict(), pf=pf_id,
@@ -258,6 +265,8 @@ class _Scanner:
 
     # -- what is read only of GPUs ------------------------------------------
 
+    # A VF is in the slot of its PF, whatever its own address: hops are those
+    # of the PF.
     def _gpu(self, folder: sysfs_mod.Folder, address: str, stable_id: str,
              hops: list[str], driver: str | None,
              attempt: attempt_mod.Attempt) -> _GPUFields:

@@ -52,6 +52,18 @@ class _Files:
         finally:
             os.close(fd)
 
+    def read_all(self, path: str, limit: int) -> bytes | None:
+        """Return a file of which the kernel returns a page at a time.
+
+        :param limit: bytes; what follows is not read
+        """
+        try:
+            fd = os.open(path, _READ, dir_fd=self._fd)
+        except FileNotFoundError:
+            return None
+        with open(fd, 'rb') as file:
+            return file.read(limit)
+
     def read(self, path: str) -> str | None:
         """Return the text of a file without the final newline."""
         data = self.read_bytes(path)

@@ -16,8 +16,10 @@ from __future__ import annotations
 import functools
 import re
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.host.discovery import attempt as attempt_mod
 from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import slot_labels as slot_labels_mod
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
@@ -33,10 +35,15 @@ class Topology:
     """The topology of one scan; it caches what several functions share.
 
     :param problems: gets sentences about slots that cannot be read
+    :param slot_labels: labels of slots that sysfs does not have; None: those
+        are unknown
     """
 
-    def __init__(self, sysfs: sysfs_mod.Sysfs, problems: list[str]) -> None:
+    def __init__(self, sysfs: sysfs_mod.Sysfs, problems: list[str],
+                 slot_labels: slot_labels_mod.SlotLabels | None = None,
+                 ) -> None:
         self._sysfs = sysfs
+        self._slot_labels = slot_labels
         self._problems = problems
         self._paths: dict[str, list[str]] = {}
         self._vf_index: dict[str, dict[str, int]] = {}
@@ -120,6 +127,8 @@ class Topology:
         """Return the firmware's label of the device, else the nearest slot.
 
         A card with a switch of its own sits in the slot of its upstream port.
+
+        :param hops: those of the PF, if the function is a VF
         """
         if 'label' in names:
             label = attempt('label', folder.read, 'label')
@@ -129,4 +138,15 @@ class Topology:
             name = self._slots.get(hop.rpartition('.')[0])
             if name is not None:
                 return name
-        return None
+        return self._label_in_smbios(hops[1:])
+
+    def _label_in_smbios(self, path: list[str]) -> str | None:
+        if self._slot_labels is None:
+            return None
+        try:
+            return self._slot_labels.get().find(path)
+        except exception.HostError as exc:
+            problem = f'labels of slots in SMBIOS are unknown ({exc})'
+            if problem not in self._problems:
+                self._problems.append(problem)
+            return None

@@ -22,6 +22,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
+from gpgpu_plugin import smbios
 from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
@@ -207,6 +208,15 @@ class Binder:
                 return self._read_file(path)
             except FileNotFoundError:
                 return b''
+
+    def smbios(self) -> bytes:
+        """Return the SMBIOS structures that have labels of slots.
+
+        :raises HostError: they cannot be read
+        :raises HostNotReady: the privileged helper does not start
+        """
+        with translate_errors(smbios.TABLE, 'cannot be read'):
+            return self._read_file(smbios.TABLE)
 
     def write(self, path: str, value: str) -> None:
         """Write to sysfs.

@@ -23,7 +23,9 @@ from oslo_privsep.test import fixture as privsep_fixture
 from oslotest import base
 
 from gpgpu_plugin import privsep
+from gpgpu_plugin import smbios
 from gpgpu_plugin.privsep import sysfs
+from tests.fixtures import smbios as firmware
 
 DEVICE = 'bus/pci/devices/10000:e1:00.0'
 
@@ -210,6 +212,19 @@ class SysfsWriteTest(base.BaseTestCase):
         exc = self.assertRaises(
             PermissionError, sysfs.read, self.root, f'{other}/vpd')
         self.assertIn('neither a GPU', str(exc))
+
+    def test_only_labels_of_slots_are_read_of_smbios(self):
+        table = pathlib.Path(self.root, smbios.TABLE)
+        table.parent.mkdir(parents=True)
+        slots = [firmware.slot(f'S{number}', '0000:01:00.0')
+                 for number in range(200)]
+        table.write_bytes(firmware.table(*slots))
+        found = sysfs.read(self.root, smbios.TABLE)
+        self.assertEqual(b''.join(slots), found)
+        self.assertGreater(len(found), 4096)
+        exc = self.assertRaises(OSError, sysfs.read, self.outside,
+                                smbios.TABLE)
+        self.assertIn('works in', exc.strerror)
 
     def test_only_configuration_space_and_vpd_are_read(self):
         with open(f'{self.root}/{DEVICE}/config', 'wb') as file:

@@ -15,17 +15,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import pathlib
 import subprocess
 import threading
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import smbios
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
+from gpgpu_plugin.host.discovery import slot_labels
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 from tests.contract import passthrough
 from tests.vfio_lab import lab
+from tests.vfio_lab import machine
 
 
 class ScannerTest(lab.LabTestCase):
@@ -53,6 +57,29 @@ class ScannerTest(lab.LabTestCase):
 
     def test_scan_reports_no_problem(self) -> None:
         self.assertEqual((), scanner.scan(sysfs.Sysfs('/sys')).problems)
+
+
+class SlotLabelsTest(lab.LabTestCase):
+    """What gpgpu_plugin.host.discovery.slot_labels relies on."""
+
+    def test_only_root_reads_smbios_and_finds_the_labels(self) -> None:
+        table = pathlib.Path('/sys', smbios.TABLE)
+        self.assertNotEqual(0, subprocess.run(
+            ['cat', table], user=65534, check=False,
+            capture_output=True).returncode)
+        selected = privsep_sysfs.read('/sys', smbios.TABLE)
+        self.assertLess(len(selected), len(table.read_bytes()))
+        found = slot_labels.SlotLabels(sysfs.Sysfs('/sys')).get()
+        self.assertEqual(found, smbios.labels(selected))
+        displays = [display.address for display in lab.displays()]
+        self.assertEqual(
+            [machine.SLOT, machine.SLOT, None, None],
+            [found.find([address]) for address in displays])
+
+    def test_kernel_shows_the_label_of_an_onboard_device(self) -> None:
+        self.assertEqual(machine.NVME, lab.nvme().address)
+        self.assertEqual(f'{machine.ONBOARD}\n', pathlib.Path(
+            '/sys/bus/pci/devices', machine.NVME, 'label').read_text())
 
 
 class SerialNumbersTest(lab.LabTestCase):
