@@ -47,6 +47,16 @@ class VGPUViews:
                 for row in self.listing(
                     'vgpu-type', 'list', '--enabled', *filters)}
 
+    def properties(self, variant: str, name: str) -> tuple[int | None, ...]:
+        """Return memory, heads and resolution, which is in the driver's text.
+
+        None: the driver does not say.
+        """
+        [row] = self.listing('vgpu-type', 'show', variant, name)
+        return tuple(row[key] for key in (
+            'video_ram', 'max_heads', 'max_resolution_x',
+            'max_resolution_y'))
+
     def mdevs(self, host: str = 'gpu1') -> set[str]:
         """Return the UUIDs of the mdevs of a host."""
         path = self.sysfs(host) / 'bus/mdev/devices'
@@ -81,6 +91,8 @@ class MdevTest(MdevCase):
         self.wait_for(lambda: self.unallocated() == {
             'T4': 0, '1Q': 14, '4Q': 3}, 'capacity in Placement')
         self.assertEqual(3, len(self.mdevs()))
+        self.assertEqual((4096, 4, 7680, 4320),
+                         self.properties('T4', 'T4-4Q'))
         self.assertEqual(
             [('T4-1Q', 2), ('T4-4Q', 1), ('passthrough', 0)],
             sorted((row['vgpu_type'], row['assigned']) for row in
@@ -224,6 +236,8 @@ class NvidiaVFTest(NvidiaVFCase):
     """vGPUs that are VFs with types."""
 
     def test_types_of_vfs_are_set_and_cleared(self) -> None:
+        self.assertEqual((12288, None, None, None),
+                         self.properties('L40S', 'L40S-12Q'))
         server = self.boot(self.vgpu_flavor('L40S', Q12=3))
         self.assertEqual(['1153'] * 3, self.typed())
         other = self.boot(self.vgpu_flavor('L40S', Q4=2))
@@ -335,6 +349,8 @@ class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
         expected = {'A100': 0, '4C': 40, '20C': 8}
         self.wait_for(
             lambda: self.unallocated(variant='A100') == expected, 'types')
+        self.assertEqual((20480, 1, 4096, 2160),
+                         self.properties('A100', 'A100D-20C'))
         server = self.boot(self.flavor_of(
             {'resources:CUSTOM_VGPU_A100_A100D_20C': '3'}))
         self.assertEqual(3, len(self.mdevs()))
