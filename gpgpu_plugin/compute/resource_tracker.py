@@ -36,6 +36,7 @@ from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import builds
 from gpgpu_plugin.compute import cleaner
 from gpgpu_plugin.compute import cleanings
+from gpgpu_plugin.compute import guest_addresses
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import inventory
 from gpgpu_plugin.compute import nova_types
@@ -44,6 +45,7 @@ from gpgpu_plugin.compute import releases
 from gpgpu_plugin.compute import schedule
 from gpgpu_plugin.compute import session
 from gpgpu_plugin.compute import tasks
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
@@ -81,6 +83,7 @@ class ResourceTracker:
         self.assignments = assignments.HostAssignments(
             assignments.path_of(conf, host))
         self.allocation_removal = allocation_removal.AllocationRemoval(clock)
+        self.guest_addresses = guest_addresses.GuestAddresses()
         self.inventory = inventory.OfferedInventory(
             host, client, lambda: bool(self.allocation_removal),
             self.assignments.acknowledge)
@@ -109,6 +112,7 @@ class ResourceTracker:
             _T.RELEASE: self.flush_releases,
             _T.RECONCILE: self._reconcile,
             _T.REPORT: self._report,
+            _T.GUEST_ADDRESSES: self._send_guest_addresses,
             _T.FETCH: self._fetch,
             _T.CLEAN: self._clean,
         }
@@ -250,6 +254,24 @@ class ResourceTracker:
             if not tasks.release(self._host(), self.inventory.accept):
                 self.request_reconcile()
 
+    def place(self, found: claim_obj.GuestAddresses) -> None:
+        """Send where a guest that starts has its devices; never raises.
+
+        What no conductor accepts stays due. The addresses of a claim that is
+        not active yet are sent with its activation.
+        """
+        self.guest_addresses.note(found)
+        try:
+            if self._is_due(_T.GUEST_ADDRESSES):
+                self._send_guest_addresses()
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('%s; dynamic vendordata of guests on %s may have the '
+                        'PCI addresses of before', exc, self.host)
+        except Exception:
+            LOG.exception('Cannot send where guests of %s have their GPUs; '
+                          'dynamic vendordata may have the PCI addresses of '
+                          'before until the next iteration', self.host)
+
     def restore(
             self, assignments: Iterable[claim_obj.Assignment] | None = None,
             ) -> None:
@@ -336,6 +358,8 @@ class ResourceTracker:
         if task is _T.RELEASE:
             return bool(self.assignments.pending()
                         or self.assignments.confirmations())
+        if task is _T.GUEST_ADDRESSES:
+            return bool(self._due_guest_addresses())
         if task is _T.RECONCILE and self.allocation_removal:
             return False
         return self._schedule.is_due(task) or (
@@ -351,6 +375,8 @@ class ResourceTracker:
         assert self._node is not None
         tasks.begin(self._host(), self._node)
         self._schedule.begin()
+        self.guest_addresses.begin({
+            assignment.uuid for assignment in self.assignments.all()})
 
     def _compare_digest(self) -> None:
         if not tasks.is_digest_equal(self._host(), self.inventory.newest):
@@ -378,6 +404,22 @@ class ResourceTracker:
         if reported.in_use:
             # The kernel does not notify when the process closes the device.
             self._schedule.require(_T.REPORT)
+
+    def _due_guest_addresses(self) -> dict[str, tuple[str, ...]]:
+        return self.guest_addresses.due({
+            assignment.uuid for assignment in self.assignments.all()
+            if assignment.state == device_rules.DeviceState.ASSIGNED})
+
+    def _send_guest_addresses(self) -> None:
+        due = self._due_guest_addresses()
+        try:
+            self.inventory.accept(
+                tasks.send_guest_addresses(self._host(), due))
+        except exception.NotFound:
+            # The book has an assignment that has ended.
+            self.request_reconcile()
+        else:
+            self.guest_addresses.accept(due)
 
     def _fetch(self) -> None:
         try:

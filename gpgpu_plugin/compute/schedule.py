@@ -30,12 +30,14 @@ ITERATION = (
     _T.REPORT,
     # The report may have found assigned devices at other addresses.
     _T.RECONCILE,
+    _T.GUEST_ADDRESSES,
     _T.FETCH,
     _T.CLEAN,
 )
 """Order in which an iteration runs the tasks that are due."""
 
-AFTER_REPORT = (_T.DIGEST, _T.RECONCILE, _T.FETCH, _T.CLEAN)
+AFTER_REPORT = (_T.DIGEST, _T.RECONCILE, _T.GUEST_ADDRESSES, _T.FETCH,
+                _T.CLEAN)
 """Tasks that wait until the first report of the session was accepted: until
 then the conductor may not know what is assigned here."""
 

@@ -58,6 +58,7 @@ class Task(enum.StrEnum):
     RECONCILE = 'reconcile'
     RECONCILE_LATER = 'reconcile_later'
     REPORT = 'report'
+    GUEST_ADDRESSES = 'guest_addresses'
     FETCH = 'fetch'
     CLEAN = 'clean'
     DIGEST = 'digest'
@@ -244,6 +245,16 @@ def release(host: host_mod.Host, accept: Callable[
             all_accepted = False
         host.assignments.remove_confirmation(confirmation)
     return all_accepted
+
+
+def send_guest_addresses(host: host_mod.Host,
+                         due: claim_obj.GuestAddresses,
+                         ) -> inventory_obj.HostInventory:
+    """Send where guests have their devices.
+
+    :raises NotFound: one of the assignments has ended
+    """
+    return host.session.call(host.api.activate, list(due), None, due)
 
 
 def fetch(host: host_mod.Host) -> inventory_obj.HostInventory:

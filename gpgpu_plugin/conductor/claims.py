@@ -51,6 +51,7 @@ from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import guest_nodes
@@ -65,6 +66,9 @@ from gpgpu_plugin.objects import session as session_obj
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 _Reason = request_mod.Reason
+
+_FUNCTIONS = 8
+"""Functions that a device has at most, with an address each in the guest."""
 
 def claim(db: api.Database, request: objects.ClaimRequest,
           lease: float, origin: session_obj.Origin | None = None,
@@ -394,6 +398,7 @@ def _view(row: assignment_db.AnyAssignment, host: models.Host,
 def activate(db: api.Database, uuids: Sequence[str],
              driver_capacities: report_obj.DriverCapacities | None = None,
              origin: session_obj.Origin | None = None,
+             guest_addresses: objects.GuestAddresses | None = None,
              ) -> inventory_obj.HostInventory:
     """Record that the guest runs (ConductorAPI.activate)."""
     host_id = releases.host_id_of(db, uuids)
@@ -407,6 +412,10 @@ def activate(db: api.Database, uuids: Sequence[str],
         missing = set(uuids) - {row.uuid for row in rows}
         if missing:
             raise _not_active(missing)
+        assignment_db.set_guest_addresses(session, {
+            uuid: _checked(addresses)
+            for uuid, addresses in (guest_addresses or {}).items()
+            if uuid in uuids})
         loaded = loaded.after(_activate(session, host, [
             row for row in rows if row.device.state != _State.ASSIGNED]))
         if driver_capacity.store(session, host, driver_capacities):
@@ -438,6 +447,18 @@ def _activate(session: orm.Session, host: models.Host,
                      [(row.device, row) for row in rows])
     host_db.changed(host)
     return [now for _, now in changes]
+
+
+def _checked(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Return addresses in a guest; none if one of them is malformed.
+
+    A tenant gets them, and the host may send anything.
+    """
+    try:
+        return tuple(str(pci.PCIAddress.parse(address))
+                     for address in addresses[:_FUNCTIONS])
+    except exception.Invalid:
+        return ()
 
 
 def _not_active(uuids: Iterable[str]) -> exception.NotFound:

@@ -183,10 +183,12 @@ class ConductorManager(conductor_contract.Conductor):
         self, ctxt: _Context, *, origin: session_obj.Origin,
         assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None,
+        guest_addresses: claim_obj.GuestAddresses | None = None,
     ) -> inventory_obj.HostInventory:
+        # A host of the previous version sends no addresses.
         offered = claims.activate(
             self._by_host(ctxt, origin.host), assignments,
-            driver_capacities, origin)
+            driver_capacities, origin, guest_addresses)
         for host in releases.left_hosts(self._db, assignments):
             # Usage there has ended unless the host knows better.
             self._tell(ctxt, host)

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import collections
 import hmac
 import json
 import uuid
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from concurrent import futures
 
@@ -56,6 +56,8 @@ LARGEST = 1 << 20
 
 _THREADS = 8
 
+_Kind = tuple[tuple[str, str | None], ...]
+
 Ask = Callable[[str, str], object]
 """Returns the answer for the UUID and the project of an instance."""
 
@@ -74,9 +76,23 @@ def gpus(db: api.Database, instance_uuid: str,
         rows = _of_guest(
             row for row in assignment_db.of_instance(session, instance_uuid)
             if row.project_id == project_id)
-        counts = collections.Counter(_kind(session, row) for row in rows)
-    return [dict(kind) | {'count': count}
-            for kind, count in sorted(counts.items(), key=str)]
+        kinds: dict[_Kind, list[str | None]] = {}
+        for row in rows:
+            kinds.setdefault(_kind(session, row), []).append(
+                row.guest_addresses)
+    return [{**dict(kind), 'count': len(places), **_addresses(places)}
+            for kind, places in sorted(kinds.items(), key=str)]
+
+
+def _addresses(places: Collection[str | None]) -> dict[str, object]:
+    """Return the addresses in the guest; nothing if one is unknown.
+
+    :param places: Assignment.guest_addresses of each GPU
+    """
+    if not all(places):
+        return {}
+    return {'addresses': sorted(
+        json.loads(place) for place in places if place)}
 
 
 def _of_guest(found: Iterable[models.Assignment]) -> list[models.Assignment]:
@@ -95,8 +111,7 @@ def _of_guest(found: Iterable[models.Assignment]) -> list[models.Assignment]:
                 newest.host_id, newest.migration_uuid)]
 
 
-def _kind(session: orm.Session, row: models.Assignment,
-          ) -> tuple[tuple[str, str | None], ...]:
+def _kind(session: orm.Session, row: models.Assignment) -> _Kind:
     gpu = session.get(models.Device, row.device.parent_id or row.device_id)
     function = device_db.pci_function(gpu or row.device)
     return (

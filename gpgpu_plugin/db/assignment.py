@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -178,6 +180,16 @@ def is_used(row: AnyAssignment) -> bool:
 def end_lease(session: orm.Session, rows: Collection[AssignmentRow]) -> None:
     """Record that claims were activated, in one statement."""
     session.execute(_ACTIVATE, {'uuids': [row.uuid for row in rows]})
+
+
+def set_guest_addresses(
+        session: orm.Session,
+        addresses: Mapping[str, Sequence[str]]) -> None:
+    """Store where guests have their devices, by UUID; empty: unknown."""
+    for uuid, found in addresses.items():
+        session.execute(
+            sa.update(_TABLE).where(_TABLE.c.uuid == uuid).values(
+                guest_addresses=json.dumps(found) if found else None))
 
 
 def set_allocated(session: orm.Session, row: AssignmentRow, *,

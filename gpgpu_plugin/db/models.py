@@ -424,7 +424,8 @@ class Assignment(Base):
     before the claim, which orders the claims on it; 0: unknown.
     ``source_host``: from which the migration is, which may end the claim.
     ``exact``: the instance named the device instead of requesting one by its
-    flavor.
+    flavor. ``guest_addresses``: JSON list of the PCI addresses of the device's
+    functions in the guest, NULL if unknown.
 
     Unique keys: an assignment is found by UUID; a device is assigned once; a
     claim is granted once. Indexes: a host's active assignments are read with
@@ -471,4 +472,5 @@ class Assignment(Base):
     source_host: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     exact: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
+    guest_addresses: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     device: orm.Mapped[Device] = orm.relationship(lazy='joined')

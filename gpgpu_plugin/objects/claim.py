@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import naming
@@ -139,6 +140,11 @@ class Assignment:
     lease_expires_at: float | None = None
     host_generation: int = 0
     exact: bool = False
+
+
+GuestAddresses = Mapping[str, tuple[str, ...]]
+"""PCI addresses in a guest, of all functions of a device, by UUID of the
+assignment; empty: unknown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

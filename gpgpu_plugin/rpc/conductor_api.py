@@ -192,10 +192,12 @@ class ConductorAPI(_Conductor):
         self, ctxt: _Context, origin: session_obj.Origin,
         assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None = None,
+        guest_addresses: claim_obj.GuestAddresses | None = None,
     ) -> inventory_obj.HostInventory:
         return self._call(
             _Conductor.activate, ctxt, origin=origin,
-            assignments=assignments, driver_capacities=driver_capacities)
+            assignments=assignments, driver_capacities=driver_capacities,
+            guest_addresses=guest_addresses)
 
     def abort(
         self, ctxt: _Context, origin: session_obj.Origin,

@@ -121,13 +121,16 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         self, ctxt: _Context, *, origin: session_obj.Origin,
         assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None,
+        guest_addresses: claim_obj.GuestAddresses | None,
     ) -> inventory_obj.HostInventory:
         """Mark assignments as active: the guest runs and the lease ends.
 
-        The devices change from provisioning to assigned. Idempotent.
+        The devices change from provisioning to assigned. Idempotent: a host
+        calls it again when an address in a guest has changed.
 
         :param assignments: UUIDs, all of one host
         :param driver_capacities: of the parent GPUs of assigned vGPUs
+        :param guest_addresses: of these assignments; those of others stay
         :raises NotFound: one of them has ended
         """
 

@@ -42,6 +42,24 @@ def content(domain: str, devices: Iterable[
     } for assignment, attachment in devices]}) + '\n'
 
 
+def addresses(domain: str, devices: Iterable[
+        tuple[claim_obj.Assignment, base.Attachment]],
+        ) -> dict[str, tuple[str, ...]]:
+    """Return the addresses in the guest by UUID of the assignment.
+
+    :param domain: XML that libvirt has of the domain
+    :returns: empty for a device of which a function has no address
+    """
+    places = _places(domain)
+    found = {}
+    for assignment, attachment in devices:
+        names = [*attachment.functions, *filter(None, [attachment.mdev])]
+        found[assignment.uuid] = tuple(
+            places[name] for name in names
+        ) if all(name in places for name in names) else ()
+    return found
+
+
 def _places(domain: str) -> dict[str | None, str]:
     """Return addresses in the guest by address on the host or mdev UUID."""
     found: dict[str | None, str] = {}

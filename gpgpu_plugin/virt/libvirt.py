@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -23,7 +24,9 @@ from lxml import etree
 from nova.virt import configdrive
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver
+from nova.virt.libvirt import guest as libvirt_guest
 from nova.virt.libvirt import utils as nova_utils
+from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
@@ -39,6 +42,7 @@ from gpgpu_plugin.virt import mixin
 from gpgpu_plugin.virt import scrub_guest
 from gpgpu_plugin.virt import service
 
+LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 _UPPER_HALF = 0x10
@@ -97,6 +101,64 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
         if attachments and _wants_display(instance.flavor):
             show(guest.devices)
         return guest
+
+    def init_host(self, host: str) -> None:
+        """Start as before, then read where running guests have their GPUs."""
+        super().init_host(host)
+        try:
+            self._gpu_read_guests()
+        except Exception:
+            LOG.exception('Cannot read where guests of %s have their GPUs; '
+                          'each is read again when it starts', host)
+
+    def _gpu_read_guests(self) -> None:
+        book = self.gpu_tracker.assignments
+        if not book.all():
+            return
+        for guest in self._host.list_guests():
+            assigned = book.of_instance(guest.uuid)
+            if assigned:
+                self.gpu_tracker.guest_addresses.note(guest_file.addresses(
+                    guest.get_xml_desc(), (
+                        (assignment, self.gpu_tracker.backend.attachment(
+                            base.HostDevice.of(assignment)))
+                        for assignment in assigned)))
+        self._gpu_wake()
+
+    def _create_guest(
+            self, context: nova_types.Context, xml: str,
+            instance: nova_types.Instance, power_on: bool = True,
+            pause: bool = False,
+            post_xml_callback: Callable[[], None] | None = None,
+            ) -> libvirt_guest.Guest:
+        """Create a domain, and send where its GPUs are before it starts.
+
+        Nova creates all domains here: spawn, hard reboot, rescue and unrescue,
+        and both hosts of a resize.
+        """
+        def defined() -> None:
+            self._gpu_defined(instance)
+            if post_xml_callback is not None:
+                post_xml_callback()
+        return super()._create_guest(
+            context, xml, instance, power_on=power_on, pause=pause,
+            post_xml_callback=defined)
+
+    def _gpu_defined(self, instance: nova_types.Instance) -> None:
+        """Send where a domain has its GPUs; the guest starts in any case."""
+        assigned = self._gpu_of_guest(instance)
+        attachments = self.gpu_attachments(instance)
+        if not attachments:
+            return
+        try:
+            found = guest_file.addresses(
+                self._host.get_guest(instance).get_xml_desc(),
+                zip(assigned, attachments, strict=True))
+        except Exception:
+            LOG.exception('Cannot read where instance %s has its GPUs',
+                          instance.uuid, instance=instance)
+            found = {assignment.uuid: () for assignment in assigned}
+        self.gpu_tracker.place(found)
 
     def _create_configdrive(
             self, context: nova_types.Context, instance: nova_types.Instance,

@@ -19,9 +19,12 @@ import uuid
 from lxml import etree
 from oslotest import base
 
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.virt import guest_file
 from gpgpu_plugin.virt import libvirt as driver
 from tests.functional_libvirt import test_nova_compute
+from tests.unit.compute import make
 
 DOMAIN = """
 <domain type='qemu'><name>{name}</name><memory>65536</memory><vcpu>1</vcpu>
@@ -88,3 +91,21 @@ class DomainTest(base.BaseTestCase):
                          "devices/*/address[@type='pci']")
                      if element.getparent().tag != 'hostdev']
             self.assertFalse(set(places) & set(taken), machine)
+            self._check_addresses(tree)
+
+    def _check_addresses(self, tree: etree.Element) -> None:
+        """Compare what the tenant is told with the domain of libvirt."""
+        found = guest_file.addresses(etree.tostring(tree).decode(), [
+            (make.assignment(uuid=card[0]), host_base.Attachment(
+                functions=card)) for card in FUNCTIONS_BY_CARD])
+        self.assertEqual(
+            {card[0]: len(card) for card in FUNCTIONS_BY_CARD},
+            {name: len(set(places)) for name, places in found.items()})
+        self.assertEqual(
+            [(element.get('bus'), element.get('slot'),
+              element.get('function'))
+             for element in tree.findall('devices/hostdev/address')],
+            [(f'0x{place.bus:02x}', f'0x{place.device:02x}',
+              f'0x{place.function:x}')
+             for card in FUNCTIONS_BY_CARD
+             for place in map(pci.PCIAddress.parse, found[card[0]])])

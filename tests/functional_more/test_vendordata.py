@@ -22,11 +22,13 @@ from lxml import etree
 from nova import context as nova_context
 from nova import service_auth
 from nova.api.metadata import base as metadata
+from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt import configdrive
 
 from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import vendordata
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.rpc import conductor_api
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 from tests.functional import test_moves
@@ -68,8 +70,8 @@ class Endpoint(fixtures.Fixture):
         service_auth.reset_globals()
 
 
-class VendordataTest(test_moves.MovesCase):
-    """A server with two L40S, which moves."""
+class VendordataCase(test_moves.MovesCase):
+    """Base class of tests of a server with two L40S, which moves."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -77,13 +79,20 @@ class VendordataTest(test_moves.MovesCase):
 
     def shown(self) -> list[tuple[str, int]]:
         """Return what the guest reads: variants and numbers of its GPUs."""
+        return [(gpu['variant'], gpu['count']) for gpu in self.read()]
+
+    def read(self) -> list[dict[str, typing.Any]]:
+        """Return the GPUs that the guest reads in Nova's metadata."""
         found = metadata.get_metadata_by_instance_id(
             self.server['id'], '192.0.2.1',
             nova_context.get_admin_context())
         text = found.lookup('/openstack/latest/vendor_data2.json')
-        data = json.loads(text)['gpgpu']
-        return [(gpu['variant'], gpu['count'])
-                for gpu in data['gpus']]
+        gpus: list[dict[str, typing.Any]] = json.loads(text)['gpgpu']['gpus']
+        return gpus
+
+
+class VendordataTest(VendordataCase):
+    """Variants and numbers of GPUs."""
 
     def test_guest_is_shown_what_it_has_over_moves(self) -> None:
         self.assertEqual([('L40S', 2)], self.shown())
@@ -128,6 +137,104 @@ class VendordataTest(test_moves.MovesCase):
         self.endpoint.authenticate('guessed')
         with self.assertRaises(KeyError):
             self.shown()
+
+
+class GuestAddressesTest(VendordataCase):
+    """A server whose hypervisor gives its GPUs other places each time."""
+
+    def setUp(self) -> None:
+        self.first_bus = 4
+        original = fakelibvirt.Domain.XMLDesc
+
+        def described(domain: typing.Any, flags: int) -> str:
+            # Nova's fake libvirt gives all devices the same address. A real
+            # one chooses when the domain is defined.
+            first = vars(domain).setdefault('first_bus', self.first_bus)
+            tree = etree.fromstring(original(domain, flags))
+            for number, element in enumerate(
+                    tree.findall('./devices/hostdev/address')):
+                element.set('bus', f'0x{first + number:02x}')
+                element.set('slot', '0x00')
+            return etree.tostring(tree).decode()
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.XMLDesc', described))
+        self.calls = 0
+        activate = conductor_api.ConductorAPI.activate
+
+        def counted(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+            self.calls += 1
+            return activate(*args, **kwargs)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.conductor_api.ConductorAPI.activate', counted))
+        super().setUp()
+
+    def check(self, host: str = 'gpu1', *, first_bus: int) -> None:
+        """Check that the guest reads what its domain has."""
+        domain = etree.fromstring(self.domain_xml(self.server['id'], host))
+        places = [[f'0000:{element.get("bus")[2:]}:00.0']
+                  for element in domain.findall('./devices/hostdev/address')]
+        self.assertEqual([[f'0000:{first_bus + number:02x}:00.0']
+                          for number in range(len(places))], places)
+        self.assertEqual([places], [
+            gpu.get('addresses') for gpu in self.read()])
+
+    def hard_reboot(self) -> None:
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+
+    def test_guest_is_shown_what_it_has_over_moves(self) -> None:
+        self.check(first_bus=4)
+        self.first_bus = 8
+        self.act('migrate')
+        self.both(2)
+        self.check('gpu2', first_bus=8)
+        self.first_bus = 12
+        self.decide('revertResize')
+        self.check(first_bus=12)
+        self.first_bus = 16
+        self.act('rebuild', {'imageRef': cloud.IMAGE})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.check(first_bus=16)
+        self.act('shelve')
+        self.wait_status(self.server['id'], 'SHELVED_OFFLOADED')
+        self.first_bus = 20
+        self.act('unshelve')
+        server = self.wait_status(self.server['id'], 'ACTIVE')
+        self.check(server['OS-EXT-SRV-ATTR:host'], first_bus=20)
+
+    def test_only_a_change_is_a_call(self) -> None:
+        self.assertEqual(1, self.calls)
+        self.hard_reboot()
+        self.run_once('gpu1')
+        self.assertEqual(1, self.calls)
+        self.first_bus = 8
+        self.hard_reboot()
+        self.check(first_bus=8)
+        self.assertEqual(2, self.calls)
+        # A start reads the guests, and sends all that it knows once.
+        self.restart_compute()
+        for _ in range(2):
+            self.run_once('gpu1')
+            self.assertEqual(3, self.calls)
+        self.hard_reboot()
+        self.assertEqual(3, self.calls)
+        self.check(first_bus=8)
+
+    def test_change_without_a_conductor_is_sent_later(self) -> None:
+        self.conductor.stop()
+        self.first_bus = 8
+        self.hard_reboot()
+        self.conductor.start()
+        self.run_once('gpu1')
+        self.check(first_bus=8)
+
+    def test_guest_that_cannot_be_read_starts_without_addresses(self) -> None:
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.virt.guest_file.addresses',
+                lambda *args: {}['libvirt']):
+            self.hard_reboot()
+        self.assertEqual([('L40S', 2)], self.shown())
+        self.assertNotIn('addresses', self.read()[0])
 
 
 def _create_config_drive(

@@ -130,6 +130,7 @@ class ForgeryTest(base.ConductorTestCase):
             'report': base.scan((), host, base.NODE, number=9),
             'assignments': self.assigned, 'known': [], 'number': 9,
             'driver_capacities': None, 'touched': False, 'fault': None,
+            'guest_addresses': {self.assigned[0]: ['0000:66:00.0']},
             'confirmation': claim_obj.MigrationConfirmation(
                 instance_uuid='i1', migration_uuid='m1',
                 source_assignments=tuple(self.assigned)),

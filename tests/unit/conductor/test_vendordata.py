@@ -70,6 +70,44 @@ class GPUsTest(base.ConductorTestCase):
         claims.activate(self.db, base.uuids(granted))
         self.assertEqual([3], self.shown())
 
+    def places(self):
+        return [row.get('addresses') for row in vendordata.gpus(
+            self.db, INSTANCE, 'p1')]
+
+    def place(self, uuids, *addresses):
+        claims.activate(self.db, uuids, None, None, dict(
+            zip(uuids, addresses, strict=True)))
+
+    def test_addresses_are_shown_once_all_are_known(self):
+        uuids = base.uuids(self.build(2))
+        self.assertEqual([None], self.places())
+        first, second = ('0000:05:00.0', '0000:05:00.1'), ('0000:04:00.0',)
+        for shown, *addresses in (
+                (None, first, ()), ([[*second], [*first]], first, second),
+                # A host may send anything, and tenants get it.
+                (None, first, ('</script>',)),
+                ([[*second], [*first]], first, second),
+                (None, (), second)):
+            self.place(uuids, *addresses)
+            self.assertEqual([shown], self.places())
+        self.place(uuids, [f'0000:04:00.{number & 7}'
+                           for number in range(9999)], second)
+        self.assertEqual([1, 8], [len(place) for place in self.places()[0]])
+
+    def test_addresses_of_the_old_guest_are_not_those_of_the_new_one(self):
+        old = base.uuids(self.build(1))
+        self.place(old, ('0000:04:00.0',))
+        new = base.uuids(self.move(1))
+        self.assertEqual([[['0000:04:00.0']]], self.places())
+        claims.activate(self.db, new)
+        self.assertEqual([None], self.places())
+        # Those of another assignment than the call is about stay.
+        claims.activate(self.db, new, None, None, {
+            old[0]: ('0000:05:00.0',), new[0]: ('0000:06:00.0',)})
+        self.assertEqual([[['0000:06:00.0']]], self.places())
+        claims.releases.release(self.db, new)
+        self.assertEqual([[['0000:04:00.0']]], self.places())
+
     def test_guest_of_an_evacuation_has_the_new_gpus(self):
         self.report_second_host()
         hosts.begin(self.db, 'h2', base.node_uuid('h2'))

@@ -64,3 +64,24 @@ class ContentTest(base.BaseTestCase):
         for address in ('0000:5e:00.0', '0000:99:00.0'):
             self.assertEqual([], self.content(host_base.Attachment(
                 functions=(address,)))['addresses'])
+
+
+class AddressesTest(base.BaseTestCase):
+
+    def addresses(self, attachment):
+        [found] = guest_file.addresses(DOMAIN, [
+            (make.assignment(), attachment)]).values()
+        return found
+
+    def test_all_functions_and_mdevs_have_their_places(self):
+        for attachment, places in (
+                (host_base.Attachment(functions=(
+                    '0000:3b:00.0', '0000:3b:00.1')),
+                 ('0000:07:00.0', '0000:07:00.1')),
+                (host_base.Attachment(mdev=MDEV), ('0000:00:1f.7',))):
+            self.assertEqual(places, self.addresses(attachment))
+
+    def test_gpu_with_a_function_without_a_place_is_unknown(self):
+        for names in (('0000:3b:00.0', '0000:5e:00.0'), ('0000:99:00.0',)):
+            self.assertEqual((), self.addresses(
+                host_base.Attachment(functions=names)))
