@@ -31,19 +31,21 @@ from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import candidates
 from gpgpu_plugin.cmd import cloud
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.cmd import why_not_cloud
+from gpgpu_plugin.cmd import why_not_rank
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.why_not import change as change_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
 from gpgpu_plugin.objects import why_not as objects
 
 _Kind = change_mod.ChangeKind
-_COLUMNS = ('host', 'fits', 'by', 'reason', 'detail')
+_COLUMNS = ('host', 'fits', 'rank', 'score', 'by', 'reason', 'detail')
 _NO_GROUP = str(request_mod.Reason.NO_SUCH_GROUP)
 
 PLUGIN, PLACEMENT, NOVA, CHANGE = 'gpgpu', 'placement', 'nova', 'change'
@@ -66,10 +68,13 @@ class Row:
 
     :ivar fits: whether the host takes the instance; None: somebody who could
         refuse it was not asked
+    :ivar rank: a why_not_rank.Rank.number, as is ``score``
     """
 
     host: str
     fits: bool | None
+    rank: int | None = None
+    score: float | None = None
     by: str | None = None
     reason: str | None = None
     detail: str | None = None
@@ -88,6 +93,12 @@ class Examination:
                  asked: why_not_cloud.Asked) -> None:
         self._source = source
         self._asked = asked
+        # Those that the one long answer of Placement had not.
+        self._alone: dict[str, candidates.Candidate] = {}
+
+    @functools.cached_property
+    def _candidates(self) -> candidates.Candidates:
+        return candidates.read(self._source, self._asked.needs)
 
     @functools.cached_property
     def _services(self) -> Mapping[str, _Findings] | _Findings:
@@ -107,6 +118,15 @@ class Examination:
             return self._lines(answer, None, found)
         return self._lines(answer, fits, found)
 
+    def fitting(self, answers: Iterable[objects.HostAnswer],
+                rows: Iterable[Row]) -> dict[str, candidates.Candidate]:
+        """Return the candidates on hosts that fit, by the host's name."""
+        fit = {row.host for row in rows if row.fits}
+        found = ((answer.host, self._candidate(answer.node_uuid))
+                 for answer in answers if answer.host in fit)
+        return {host: candidate for host, candidate in found
+                if candidate is not None}
+
     def _lines(self, answer: objects.HostAnswer, fits: bool | None,
                found: Sequence[tuple[str, host_mod.Finding]]) -> list[Row]:
         if not found:
@@ -122,10 +142,25 @@ class Examination:
 
     def _placement(self, answer: objects.HostAnswer) -> _Findings:
         try:
+            if self._candidate(answer.node_uuid) is not None:
+                return ()
             return self._source.placement_findings(
                 answer.node_uuid, self._asked.needs)
         except cloud.ERRORS as exc:
             return _unknown(exc)
+
+    def _candidate(self, node: str) -> candidates.Candidate | None:
+        """Return the candidate on a host.
+
+        :raises cloud.ERRORS: Placement cannot be asked
+        """
+        found = self._candidates.of.get(node) or self._alone.get(node)
+        if found is None and not self._candidates.complete:
+            found = candidates.read(
+                self._source, self._asked.needs, node).of.get(node)
+            if found is not None:
+                self._alone[node] = found
+        return found
 
     def _nova(self, host: str) -> _Findings:
         if isinstance(self._services, tuple):
@@ -201,8 +236,10 @@ class WhyNot(reach.Command, lister.Lister):
     """Show on which hosts an instance fits, and all reasons why not elsewhere.
 
     A host that does not fit has a line for each reason, and one for each
-    change that makes it fit for the plugin, the cheapest first. Hosts without
-    a GPU of the requested kind are left out unless --host names them.
+    change that makes it fit for the plugin, the cheapest first. A host that
+    fits has its rank among those that do, and its score, by GpuWeigher's
+    policy. Hosts without a GPU of the requested kind are left out unless
+    --host names them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -226,14 +263,39 @@ class WhyNot(reach.Command, lister.Lister):
         source = why_not_cloud.Cloud(functools.partial(
             connect, cloud=self.manage.options.os_cloud))
         asked = self._asked(source, parsed_args)
+        examination = Examination(source, asked)
         answers = api.why_not(
             context, asked.request, asked.guest_nodes, parsed_args.host)
         shown = [answer for answer in answers
                  if parsed_args.host or not _has_no_group(answer)]
-        examination = Examination(source, asked)
         rows = [row for answer in shown for row in examination.rows(answer)]
         self._remark(asked, len(answers), len(shown), rows)
+        if any(row.fits for row in rows):
+            rows = self._ranked(examination, asked, answers, rows,
+                                only_one=bool(parsed_args.host))
         return columns.rows(rows, _COLUMNS)
+
+    def _ranked(self, examination: Examination, asked: why_not_cloud.Asked,
+                answers: Sequence[objects.HostAnswer],
+                rows: Sequence[Row], *, only_one: bool) -> list[Row]:
+        """Return the rows with the ranks of hosts that fit.
+
+        If only one host is examined, its rank is among all that fit.
+        """
+        api, policy = self.api, self.rpc_conf.gpgpu.weight_policy
+        examined = list(rows)
+        known = {answer.host for answer in answers}
+        others = [answer for answer in api.why_not(
+            gpgpu_context.admin(), asked.request, asked.guest_nodes)
+            if answer.host not in known] if only_one else []
+        examined += [row for answer in others if not answer.findings
+                     for row in examination.rows(answer)]
+        fitting = examination.fitting((*answers, *others), examined)
+        view = why_not_rank.view(api)
+        ranks = why_not_rank.ranks(view, policy, asked, fitting.values())
+        self.note(why_not_rank.remark(view, policy, len(fitting)))
+        return [_with_rank(row, ranks.get(fitting[row.host].uuid))
+                if row.host in fitting else row for row in rows]
 
     def _remark(self, asked: why_not_cloud.Asked, hosts: int, shown: int,
                 rows: Sequence[Row]) -> None:
@@ -261,6 +323,11 @@ class WhyNot(reach.Command, lister.Lister):
                        f'{errors.first_line(exc)}; name the cloud of an '
                        f'administrator with --os-cloud before the command',
             ) from exc
+
+
+def _with_rank(row: Row, rank: why_not_rank.Rank | None) -> Row:
+    return row if rank is None else dataclasses.replace(
+        row, rank=rank.number, score=rank.score)
 
 
 def _has_no_group(answer: objects.HostAnswer) -> bool:

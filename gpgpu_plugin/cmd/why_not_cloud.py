@@ -47,12 +47,15 @@ class Asked:
     :ivar guest_nodes: number of NUMA nodes of the guest; None: it has no
         NUMA topology
     :ivar needs: what the flavor needs of Placement
+    :ivar vcpus: of the flavor, as is ``ram`` in MiB
     :ivar remarks: what the reader should know about them, a sentence each
     """
 
     request: request_mod.Request
     guest_nodes: int | None
     needs: placement_rules.Needs
+    vcpus: int
+    ram: int
     remarks: tuple[str, ...] = ()
 
 
@@ -112,14 +115,10 @@ class Cloud(cloud_mod.Cloud):
 
     def placement_findings(self, node: str, needs: placement_rules.Needs,
                            ) -> tuple[host_mod.Finding, ...]:
-        """Return why Placement has no candidate on a host; none: it has one.
+        """Return why Placement has no candidate on a host that it lacks.
 
         :param node: UUID of the compute node
         """
-        if self.placement('/allocation_candidates', {
-                **needs.query, 'in_tree': node,
-                'limit': '1'})['allocation_requests']:
-            return ()
         return placement_rules.findings(self._tree(node), needs) or (
             host_mod.Finding(
                 reason=PLACEMENT_REFUSES,
@@ -169,6 +168,7 @@ def _asked(flavor: Mapping[str, typing.Any], image: Mapping[str, str],
         request=request_mod.from_extra_specs(
             specs, image.get(request_mod.PCI_NUMA_POLICY_PROPERTY)),
         guest_nodes=_guest_nodes(specs), remarks=remarks,
+        vcpus=flavor['vcpus'], ram=flavor['ram'],
         needs=placement_rules.needs(
             vcpus=flavor['vcpus'], ram=flavor['ram'],
             disk=placement_rules.gib(

@@ -533,6 +533,12 @@ class ConductorManager(conductor_contract.Conductor):
             self._db, request, guest_nodes, host, limit, marker,
             silent_after=self._silent_after)
 
+    def scheduler_view(self, ctxt: _Context, *, marker: int | None,
+                       ) -> scheduling_obj.Changes:
+        return dataclasses.replace(
+            self._feed.changes_since(0, (), marker),
+            mix=self._requests.newer(0))
+
     # -- doctor -------------------------------------------------------------
 
     def examine_database(self, ctxt: _Context, *, host: str | None,

@@ -517,6 +517,10 @@ class ConductorAPI(_Conductor):
                 marker=marker),
             limit, marker, why_not_contract.HOSTS_AT_ONCE)
 
+    def scheduler_view(self, ctxt: _Context, marker: int | None = None,
+                       ) -> scheduling_obj.Changes:
+        return self._call(_Conductor.scheduler_view, ctxt, marker=marker)
+
     def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
         return self._call(_Conductor.examine_cloud, ctxt)
 

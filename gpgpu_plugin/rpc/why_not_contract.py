@@ -20,6 +20,7 @@ import typing
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import caller
 
@@ -30,7 +31,7 @@ HOSTS_AT_ONCE = 50
 
 
 class WhyNot(typing.Protocol):
-    """Method for operators: where a request fits, and why not elsewhere."""
+    """Methods for operators: where a request fits, and why not elsewhere."""
 
     @caller.operators()
     def why_not(self, ctxt: _Context, *, request: request_mod.Request,
@@ -47,4 +48,12 @@ class WhyNot(typing.Protocol):
         :param marker: name of the host before the first one
         :raises Invalid: the request is for no GPU
         :raises NotFound: no such host
+        """
+
+    @caller.operators()
+    def scheduler_view(self, ctxt: _Context, *, marker: int | None,
+                       ) -> scheduling_obj.Changes:
+        """Return one page of all hosts as schedulers see them, and the mix.
+
+        :param marker: None: the first page; otherwise that of the page before
         """

@@ -20,11 +20,15 @@ from __future__ import annotations
 import collections
 import datetime
 import threading
+import typing
 from collections.abc import Mapping
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+
+if typing.TYPE_CHECKING:
+    # Nova is not installed wherever hosts are ranked.
+    from gpgpu_plugin.compute import nova_types
 
 SENT = 50
 """Decisions in one call, which a conductor stores in one statement."""

@@ -19,10 +19,14 @@ from __future__ import annotations
 
 import collections
 import threading
+import typing
 
-from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+
+if typing.TYPE_CHECKING:
+    # Nova is not installed wherever hosts are ranked.
+    from gpgpu_plugin.compute import nova_types
 
 KNOWN = 10_000
 """Instances of which a later request is not counted again."""

@@ -18,11 +18,14 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 
-from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import region
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+
+if typing.TYPE_CHECKING:
+    # Nova is not installed wherever hosts are ranked.
+    from gpgpu_plugin.compute import nova_types
 
 _MasksByClass = Mapping[str, feasibility.Masks]
 

@@ -17,10 +17,10 @@ A decision compares what the scores were made of, and works out the others.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.weighing import host as weighing_host
 from gpgpu_plugin.domain.weighing import policies
@@ -31,6 +31,10 @@ from gpgpu_plugin.scheduler_filters import requests
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import catalogue as catalogue_mod
 from gpgpu_plugin.scheduler_weights import weighed_host
+
+if typing.TYPE_CHECKING:
+    # Nova is not installed wherever hosts are ranked.
+    from gpgpu_plugin.compute import nova_types
 
 TOP = 15.0
 """The highest rank. With a multiplier of 100 two ranks differ by more than

@@ -16,13 +16,16 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 
-from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.weighing import host as weighing_host
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import pending as pending_mod
 from gpgpu_plugin.scheduler_filters import prediction
 from gpgpu_plugin.scheduler_filters import scheduler_host
+
+if typing.TYPE_CHECKING:
+    # Nova is not installed wherever hosts are ranked.
+    from gpgpu_plugin.compute import nova_types
 
 States = Mapping[str, weighing_host.Host]
 """State of each group of a host, by the UUID of its provider."""

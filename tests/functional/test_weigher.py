@@ -72,6 +72,15 @@ class PackTest(WeigherTest):
         self.assertEqual(
             other, self.boot(self.flavor(H100=8))['OS-EXT-SRV-ATTR:host'])
 
+    def test_server_lands_on_the_host_that_why_not_ranks_first(self) -> None:
+        flavor = self.flavor(H100=2)
+        self.boot(flavor)
+        ranked = {row['rank']: row['host'] for row in self.listing(
+            'why-not', '--flavor', flavor)}
+        self.assertEqual({1, 2}, set(ranked))
+        self.assertEqual(
+            ranked[1], self.boot(flavor)['OS-EXT-SRV-ATTR:host'])
+
     def test_servers_without_gpus_stay_away_from_gpu_hosts(self) -> None:
         self.boot(self.flavor(H100=1))
         plain = self.flavor_of({})

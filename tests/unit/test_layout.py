@@ -40,6 +40,9 @@ ELSEWHERE = {
     'db/caller_key_tables.py': 'db/test_models.py checks them',
     'cmd/cloud.py': 'cmd/test_doctor_cloud.py and cmd/test_why_not.py call '
                     'all of it',
+    'cmd/candidates.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '
+                         'all of it',
+    'cmd/why_not_rank.py': 'cmd/test_why_not.py calls all of it',
     'cmd/why_not_cloud.py': 'cmd/test_why_not.py calls all of it',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
     'db/examination.py': 'conductor/test_examination.py calls all of it',

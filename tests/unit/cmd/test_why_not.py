@@ -12,10 +12,16 @@
 """Tests of gpgpu-manage why-not: rows, remarks, and what is asked."""
 
 import json
+import types
+
+import fixtures
 
 from gpgpu_plugin.cmd import why_not
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.objects import why_not as objects
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import ranking
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_cloud
 from tests.unit.conductor import base as conductor_base
@@ -44,7 +50,7 @@ class WhyNotTest(base.CommandTestCase):
             '/servers/' + base.INSTANCE: {'server': dict(SERVER)},
             '/os-services': {'services': [UP]},
             '/os-aggregates': {'aggregates': []},
-            '/allocation_candidates': {'allocation_requests': [{}]},
+            '/allocation_candidates': self.offered(node),
             '/resource_providers': {'resource_providers': [
                 {'uuid': 'p', 'name': 'h1_gpu_H100'},
                 {'uuid': node, 'name': 'h1'}]},
@@ -58,6 +64,18 @@ class WhyNotTest(base.CommandTestCase):
             '/resource_providers/p/inventories': {'inventories': {
                 GPU: self.record(8)}}}
         self.cloud = fake_cloud.FakeCloud(self.answers)
+
+    def offered(self, *nodes, free=96):
+        """Return Placement's answer with hosts of so many free vCPUs."""
+        amounts = {'VCPU': {'capacity': 96, 'used': 96 - free},
+                   'MEMORY_MB': {'capacity': 10 ** 6, 'used': 0}}
+        return {
+            'allocation_requests': [{'allocations': {
+                node: {'resources': {'VCPU': 4}},
+                f'p-{node}': {'resources': {GPU: 2}}}} for node in nodes],
+            'provider_summaries': {
+                name: {'root_provider_uuid': node, 'resources': amounts}
+                for node in nodes for name in (node, f'p-{node}')}}
 
     def record(self, total):
         return {'total': total, 'reserved': 0, 'allocation_ratio': 1.0,
@@ -79,14 +97,88 @@ class WhyNotTest(base.CommandTestCase):
         self.assertIn('filters of Nova that were not examined: '
                       'ComputeCapabilitiesFilter', remarks)
         self.assertNotIn('GpuFilter', remarks)
-        # One list of services, one of aggregates, one question to Placement.
+        # One list of services, one of aggregates, and one question to
+        # Placement for all hosts.
         self.assertEqual(
             {('compute', 'GET'): 3, ('placement', 'GET'): 1},
             self.cloud.requests)
 
+    def ranks(self, *arguments):
+        """Return rank and score by host, and the remarks."""
+        done = self.manage('why-not', '--flavor', 'gpu.2', *arguments,
+                           '-f', 'json', connect=self.cloud.connect)
+        self.assertEqual(0, done.code, done.err)
+        return {row['Host']: (row['Rank'], row['Score'])
+                for row in json.loads(done.out)}, done.err
+
+    def second_host(self, functions=conductor_base.EIGHT):
+        second = conductor_base.node_uuid('h2')
+        self.report(functions, 'h2', node_uuid=second)
+        self.answers['/os-services'] = {'services': [
+            UP, {**UP, 'host': 'h2'}]}
+        self.answers['/allocation_candidates'] = self.offered(
+            conductor_base.NODE, second)
+
+    def test_hosts_that_fit_are_ranked_as_the_weigher_does(self):
+        self.second_host()
+        self.claim(2)
+        ranks, remarks = self.ranks()
+        self.assertEqual({'h1': 1, 'h2': 2}, {
+            host: rank for host, (rank, _) in ranks.items()})
+        self.assertGreater(ranks['h1'][1], ranks['h2'][1])
+        self.assertIn('rank among 2 hosts that fit, by policy pack, for all '
+                      'kinds of requests alike', remarks)
+        self.assertIn('not included: the other weighers of Nova', remarks)
+        self.conf.set_override('weight_policy', 'spread', 'gpgpu')
+        self.assertEqual({'h1': 2, 'h2': 1}, {
+            host: rank for host, (rank, _) in self.ranks()[0].items()})
+
+    def test_rank_of_one_host_is_among_all_that_fit(self):
+        self.second_host()
+        self.claim(2)
+        ranks, remarks = self.ranks('--host', 'h2')
+        self.assertEqual({'h2': 2}, {
+            host: rank for host, (rank, _) in ranks.items()})
+        self.assertIn('rank among 2 hosts', remarks)
+
+    def test_rank_and_score_are_those_of_gpu_weigher(self):
+        self.second_host()
+        self.claim(3)
+        requests = self.conductor._service._requests
+        requests.add([scheduling.CountedRequests(
+            scheduling.RequestKind(4, 512, GPU, 2), 100)])
+        requests.run_once()
+        ranks, remarks = self.ranks()
+        self.assertIn('the 1 most frequent kinds of requests', remarks)
+        view = scheduler_view.SchedulerViewCache(self.api).refresh()
+        self.assertIsNotNone(view.mix)
+        hosts = [types.SimpleNamespace(
+            uuid=conductor_base.node_uuid(host), vcpus_total=48,
+            cpu_allocation_ratio=2.0, vcpus_used=0, free_ram_mb=10 ** 6,
+            total_usable_ram_mb=10 ** 6, ram_allocation_ratio=1.0,
+            allocation_candidates=[]) for host in ('h1', 'h2')]
+        scores = ranking.Ranking(view, 'pack').scores(hosts, (
+            request_mod.from_extra_specs(FLAVOR['extra_specs']), 4, 512,
+            None))
+        self.assertEqual([round(score, 6) for score in scores],
+                         [ranks['h1'][1], ranks['h2'][1]])
+
+    def test_hosts_beyond_the_long_answer_are_asked_for_alone(self):
+        self.second_host()
+        both, second = self.answers['/allocation_candidates'], (
+            conductor_base.node_uuid('h2'))
+        self.answers['/allocation_candidates'] = lambda path, query: (
+            self.offered(second) if query.get('in_tree') == second
+            else self.offered(conductor_base.NODE))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.cmd.candidates.LIMIT', 1))
+        asked_alone, _ = self.ranks()
+        self.answers['/allocation_candidates'] = both
+        self.assertEqual(self.ranks()[0], asked_alone)
+
     def test_everybody_who_refuses_has_a_line(self):
         self.claim(7)
-        self.answers['/allocation_candidates'] = {'allocation_requests': []}
+        self.answers['/allocation_candidates'] = self.offered()
         self.answers['/os-services'] = {'services': [
             {**UP, 'status': 'disabled', 'disabled_reason': 'a fan',
              'state': 'down'}]}
@@ -153,7 +245,7 @@ class WhyNotTest(base.CommandTestCase):
         self.assertIn('fits on 0 of 1 hosts', remarks)
 
     def test_placement_that_refuses_without_a_reason_is_named(self):
-        self.answers['/allocation_candidates'] = {'allocation_requests': []}
+        self.answers['/allocation_candidates'] = self.offered()
         self.answers['/resource_providers/p/usages'] = {'usages': {}}
         rows, _ = self.rows('--flavor', 'gpu.2')
         self.assertEqual([(False, 'placement', 'placement_refuses')], rows)
@@ -164,9 +256,7 @@ class WhyNotTest(base.CommandTestCase):
         self.assertEqual([(False, 'nova', 'no_service')], rows)
 
     def test_host_without_such_gpus_is_counted_unless_it_is_named(self):
-        self.report((), 'h2', node_uuid=conductor_base.node_uuid('h2'))
-        self.answers['/os-services'] = {'services': [
-            UP, {**UP, 'host': 'h2'}]}
+        self.second_host(())
         rows, remarks = self.rows('--flavor', 'gpu.2')
         self.assertEqual([(True, None, None)], rows)
         self.assertIn('1 more have no GPU of the requested kind', remarks)

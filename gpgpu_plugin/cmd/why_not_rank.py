@@ -1,0 +1,96 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Ranks of the hosts that an instance fits on, by GpuWeigher's own code.
+
+What the weigher gets from Nova, free vCPUs and RAM, Placement knows, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.cmd import candidates as candidates_mod
+from gpgpu_plugin.cmd import why_not_cloud
+from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import ranking
+
+if typing.TYPE_CHECKING:
+    from gpgpu_plugin.compute import nova_types
+
+NOT_INCLUDED = (
+    'not included: the other weighers of Nova, multipliers, also those of '
+    'aggregates, choices of schedulers that were not claimed yet, and what '
+    'they know of hosts that this request does not fit on')
+
+_DIGITS = 6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rank:
+    """Rank of a host.
+
+    :ivar number: 1 for the best host; hosts that are equal share it
+    :ivar score: GPUs that the choice saves for the requests to come, by the
+        policy; more is better
+    """
+
+    number: int
+    score: float
+
+
+def view(api: conductor_api.ConductorAPI) -> scheduler_view.SchedulerView:
+    """Return the view that a scheduler which starts now would have."""
+    found = scheduler_view.SchedulerView()
+    marker: int | None = None
+    while True:
+        page = api.scheduler_view(gpgpu_context.admin(), marker)
+        found.update(scheduling_obj.unpack(page.packed))
+        found.mix = page.mix
+        marker = page.marker
+        if marker is None:
+            return found
+
+
+def ranks(seen: scheduler_view.SchedulerView, policy: str,
+          asked: why_not_cloud.Asked,
+          fitting: Iterable[candidates_mod.Candidate]) -> Mapping[str, Rank]:
+    """Return the ranks of hosts that fit, by the UUID of the node.
+
+    :param policy: ``[gpgpu] weight_policy``
+    """
+    hosts = list(fitting)
+    kind = asked.request, asked.vcpus, asked.ram, asked.guest_nodes
+    weigher = ranking.Ranking(seen, policy)
+    scores: list[float] = []
+    # One decision works out no more than NEW states.
+    for _ in range(0, len(hosts) + 1, ranking.NEW):
+        scores = [round(score, _DIGITS) for score in weigher.scores(
+            typing.cast('list[nova_types.HostState]', hosts), kind)]
+    best = sorted(set(scores), reverse=True)
+    return {host.uuid: Rank(number=best.index(score) + 1, score=score)
+            for host, score in zip(hosts, scores, strict=True)}
+
+
+def remark(seen: scheduler_view.SchedulerView, policy: str,
+           fitting: int) -> str:
+    """Return how the ranks came about, for the reader."""
+    mix = (f'the {len(seen.mix.requests)} most frequent kinds of requests'
+           if seen.mix else 'all kinds of requests alike, since too few '
+                            'arrived yet')
+    return (f'rank among {fitting} hosts that fit, by policy {policy}, for '
+            f'{mix}; {NOT_INCLUDED}')
