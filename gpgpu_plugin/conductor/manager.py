@@ -51,6 +51,7 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import what_if
 from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
@@ -77,6 +78,7 @@ from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import what_if as what_if_obj
 from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import arrival
 from gpgpu_plugin.rpc import compute_api
@@ -538,6 +540,17 @@ class ConductorManager(conductor_contract.Conductor):
         return dataclasses.replace(
             self._feed.changes_since(0, (), marker),
             mix=self._requests.newer(0))
+
+    def what_if_leaving(self, ctxt: _Context, *, hosts: Sequence[str],
+                        ) -> tuple[what_if_obj.Leaving, ...]:
+        return what_if.leaving(self._db, hosts)
+
+    def what_if_drain(self, ctxt: _Context, *,
+                      question: what_if_obj.DrainQuestion,
+                      ) -> what_if_obj.DrainAnswer:
+        return what_if.drain(
+            self._db, question, silent_after=self._silent_after,
+            seconds=self._conf.gpgpu.rpc_timeout / 3)
 
     # -- doctor -------------------------------------------------------------
 

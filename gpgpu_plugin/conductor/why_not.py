@@ -53,7 +53,7 @@ def page(db: api.Database, request: request_mod.Request,
         raise exception.Invalid(
             field='limit', value=limit, expected='a number of hosts above 0')
     with db.reader() as session:
-        ours = _own_demands(session, request)
+        ours = own_demands(session, request)
         hosts = ([host_db.get(session, host)] if host is not None
                  else host_db.listed(session, min(
                      limit, why_not_contract.HOSTS_AT_ONCE), marker))
@@ -64,7 +64,7 @@ def page(db: api.Database, request: request_mod.Request,
             ours, guest_nodes) for row in hosts)
 
 
-def _own_demands(session: orm.Session,
+def own_demands(session: orm.Session,
                  request: request_mod.Request) -> request_mod.Request:
     """Return the part of a request that is for the plugin's classes.
 
@@ -94,7 +94,7 @@ def _answer(row: models.Host, loaded: capacity.LoadedHost,
     return objects.HostAnswer(
         host=row.name, node_uuid=row.node_uuid, findings=found,
         proposals=tuple(
-            tuple(_info(change, devices) for change in proposal)
+            tuple(change_info(change, devices) for change in proposal)
             for proposal in smallest.proposals(host, request, guest_nodes)
         ) if found else ())
 
@@ -113,8 +113,13 @@ def host_value(name: str, loaded: capacity.LoadedHost,
                for assignment in loaded.rows.assignments})
 
 
-def _info(change: change_mod.Change,
-          devices: Mapping[str, device_db.DeviceRow]) -> objects.ChangeInfo:
+def change_info(change: change_mod.Change,
+                devices: Mapping[str, device_db.DeviceRow],
+                ) -> objects.ChangeInfo:
+    """Return a change as it crosses RPC.
+
+    :param devices: of its host, by stable id
+    """
     device = devices.get(change.subject)
     return objects.ChangeInfo(
         kind=change.kind,

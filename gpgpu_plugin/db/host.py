@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -139,6 +140,14 @@ def by_node_uuid(session: orm.Session, node_uuid: str) -> models.Host | None:
     """Return the live host of a compute node, not locked."""
     return session.scalar(sa.select(models.Host).where(
         models.Host.node_uuid == node_uuid, models.Host.deleted == 0))
+
+
+def by_node_uuids(session: orm.Session,
+                  uuids: Collection[str]) -> dict[str, models.Host]:
+    """Return live hosts by the UUID of their node, not locked."""
+    return {host.node_uuid: host for host in session.scalars(
+        sa.select(models.Host).where(
+            models.Host.deleted == 0, models.Host.node_uuid.in_(uuids)))}
 
 
 def listed(session: orm.Session, limit: int,

@@ -18,6 +18,7 @@ are one chain. Nothing changes or deletes them.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -73,3 +74,15 @@ def listed(session: orm.Session, device_uuid: str, limit: int,
             .where(models.Cleaning.device_uuid == device_uuid,
                    models.Cleaning.number > after)
             .order_by(models.Cleaning.number).limit(limit)))
+
+
+def last(session: orm.Session,
+         device_uuids: Collection[str]) -> list[str]:
+    """Return the content of the last record of each of some devices."""
+    chains = models.CleaningChain
+    return list(session.scalars(
+        sa.select(models.Cleaning.content)
+        .join(chains, sa.and_(
+            chains.device_uuid == models.Cleaning.device_uuid,
+            chains.number == models.Cleaning.number))
+        .where(models.Cleaning.device_uuid.in_(device_uuids))))

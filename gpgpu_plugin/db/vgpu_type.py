@@ -75,6 +75,26 @@ def listed(session: orm.Session) -> list[tuple[str, str]]:
         .where(models.VGPUType.listed).distinct())]
 
 
+def remaining(session: orm.Session, variants: Collection[str],
+              closed: Collection[str]) -> dict[tuple[str, str], int]:
+    """Return how many units of enabled types can be claimed on live hosts.
+
+    :param closed: names of hosts that do not count
+    :returns: by the variant and the type
+    """
+    return {(variant, vgpu_type): int(count) for variant, vgpu_type, count
+            in session.execute(
+        sa.select(models.Variant.name, models.VGPUType.vgpu_type,
+                  sa.func.sum(models.VGPUType.remaining_capacity))
+        .join(models.Group, models.Group.variant_id == models.Variant.id)
+        .join(models.Host, models.Host.id == models.Group.host_id)
+        .join(models.VGPUType,
+              models.VGPUType.gpu_group_id == models.Group.id)
+        .where(models.Host.deleted == 0, models.Variant.name.in_(variants),
+               models.VGPUType.enabled, models.Host.name.not_in(closed))
+        .group_by(models.Variant.name, models.VGPUType.vgpu_type))}
+
+
 def of_variant(session: orm.Session, variant_id: int,
                host: str | None = None) -> list[str]:
     """Return the names of the types that GPUs of a variant have.

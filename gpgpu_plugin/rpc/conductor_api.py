@@ -40,6 +40,7 @@ from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import what_if as what_if_obj
 from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import caller as caller_mod
 from gpgpu_plugin.rpc import compute_api
@@ -520,6 +521,15 @@ class ConductorAPI(_Conductor):
     def scheduler_view(self, ctxt: _Context, marker: int | None = None,
                        ) -> scheduling_obj.Changes:
         return self._call(_Conductor.scheduler_view, ctxt, marker=marker)
+
+    def what_if_leaving(self, ctxt: _Context, hosts: Sequence[str],
+                        ) -> tuple[what_if_obj.Leaving, ...]:
+        return self._call(_Conductor.what_if_leaving, ctxt, hosts=hosts)
+
+    def what_if_drain(self, ctxt: _Context,
+                      question: what_if_obj.DrainQuestion,
+                      ) -> what_if_obj.DrainAnswer:
+        return self._call(_Conductor.what_if_drain, ctxt, question=question)
 
     def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
         return self._call(_Conductor.examine_cloud, ctxt)

@@ -17,10 +17,12 @@ See rpc.conductor_contract, which has the other methods.
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.objects import what_if as what_if_obj
 from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import caller
 
@@ -28,6 +30,13 @@ _Context = gpgpu_context.RequestContext
 
 HOSTS_AT_ONCE = 50
 """Number of hosts that one call explains at most."""
+
+LEAVING_AT_ONCE = 256
+"""Number of instances that one plan has at most."""
+
+OPTIONS_AT_ONCE = 1000
+"""Number of candidates of each kind that one plan has at most, as many as
+nova-scheduler asks for ([scheduler] max_placement_results)."""
 
 
 class WhyNot(typing.Protocol):
@@ -56,4 +65,27 @@ class WhyNot(typing.Protocol):
         """Return one page of all hosts as schedulers see them, and the mix.
 
         :param marker: None: the first page; otherwise that of the page before
+        """
+
+    @caller.operators()
+    def what_if_leaving(self, ctxt: _Context, *, hosts: Sequence[str],
+                        ) -> tuple[what_if_obj.Leaving, ...]:
+        """Return the instances that have devices on hosts.
+
+        :raises NotFound: no such host
+        """
+
+    @caller.operators()
+    def what_if_drain(self, ctxt: _Context, *,
+                      question: what_if_obj.DrainQuestion,
+                      ) -> what_if_obj.DrainAnswer:
+        """Return where instances would go if hosts were drained.
+
+        Nothing is claimed, drained or locked. As many hosts are examined as
+        can matter. The search ends after a third of ``[gpgpu] rpc_timeout``;
+        the answer says how many orders it has tried.
+
+        :raises Invalid: there are too many instances or candidates, or one
+            requests no GPU
+        :raises NotFound: no such host
         """

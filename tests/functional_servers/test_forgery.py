@@ -38,6 +38,7 @@ from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import what_if as what_if_obj
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
@@ -162,6 +163,13 @@ class ForgeryTest(base.ConductorTestCase):
             'found': drift.of('capacity_wrong', 'h1', 'H100:passthrough')}
         if method == 'changes_since':
             values['known'] = []
+        elif method == 'what_if_drain':
+            values['question'] = what_if_obj.DrainQuestion(
+                hosts=('h1',), kinds=(what_if_obj.Kind(
+                    request=self.request(2).request,
+                    options=(what_if_obj.Option(
+                        node_uuid=NODE2, allocations=({},)),)),),
+                leaving={'i1': 0})
         elif method == 'why_not':
             values['request'] = self.request(1).request
         elif method == 'exact_host':

@@ -42,6 +42,10 @@ ELSEWHERE = {
                     'all of it',
     'cmd/candidates.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '
                          'all of it',
+    'cmd/what_if_servers.py': 'cmd/test_what_if.py calls all of it',
+    'conductor/what_if_hosts.py': 'conductor/test_what_if.py calls all of it',
+    'conductor/what_if_reasons.py': 'conductor/test_what_if.py calls all of '
+                                    'it',
     'cmd/why_not_rank.py': 'cmd/test_why_not.py calls all of it',
     'cmd/why_not_cloud.py': 'cmd/test_why_not.py calls all of it',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
@@ -95,6 +99,7 @@ ELSEWHERE = {
     'objects/inventory.py': _VALUES,
     'objects/report.py': _VALUES,
     'objects/usage.py': _VALUES,
+    'objects/what_if.py': _VALUES,
     'objects/why_not.py': _VALUES,
     'rpc/conductor_contract.py': _CONTRACT,
     'rpc/device_contract.py': _CONTRACT,

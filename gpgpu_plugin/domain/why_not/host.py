@@ -150,6 +150,16 @@ def _opened(host: Host) -> Host:
         for group in host.groups))
 
 
+def anywhere(request: request_mod.Request) -> request_mod.Request:
+    """Return a request for any NUMA nodes.
+
+    Where the guest's memory will be, only its host knows.
+    """
+    return dataclasses.replace(
+        request, numa_policy=request_mod.NUMAPolicy.NONE,
+        pci_numa_policy=None)
+
+
 def _of_all(host: Host, request: request_mod.Request,
             guest_nodes: int | None = None) -> request_mod.Refusal | None:
     """Return why the claim, or else the filter, refuses the request."""
@@ -158,12 +168,8 @@ def _of_all(host: Host, request: request_mod.Request,
         found = host.offered(demand.resource_class)
         assert found is not None
         offers[demand.resource_class] = found[0].offer(found[1])
-    # Where the guest's memory will be, only the claim knows.
-    anywhere = dataclasses.replace(
-        request, numa_policy=request_mod.NUMAPolicy.NONE,
-        pci_numa_policy=None)
     try:
-        allocate.allocate(offers, anywhere, {})
+        allocate.allocate(offers, anywhere(request), {})
     except request_mod.Unsatisfiable as exc:
         return request_mod.Refusal(reason=exc.reason, detail=exc.detail)
     masks = feasibility.masks(list(offers.values()))

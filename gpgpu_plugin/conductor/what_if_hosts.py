@@ -1,0 +1,111 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Hosts that are loaded for a question of gpgpu-manage what-if.
+
+They are loaded until each kind of instance has as many that take one as there
+are instances: of so many hosts, at least one is left whatever the others take,
+so that further hosts make nothing possible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import host_states
+from gpgpu_plugin.conductor import why_not
+from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain.what_if import claim
+from gpgpu_plugin.domain.what_if import plan as plan_mod
+from gpgpu_plugin.domain.why_not import host as host_mod
+from gpgpu_plugin.objects import what_if as objects
+from gpgpu_plugin.rpc import why_not_contract
+
+_AT_ONCE = why_not_contract.HOSTS_AT_ONCE
+
+
+class Hosts:
+    """Hosts that were loaded for a question.
+
+    :ivar values: by name
+    :ivar loaded: their rows, by name
+    :ivar drained: names of the hosts that are to be drained
+    :ivar closed: names of hosts that take no instance
+    :ivar cut: whether time was over before all that matter were loaded
+    """
+
+    def __init__(self, session: orm.Session, question: objects.DrainQuestion,
+                 silent_after: float | None) -> None:
+        self._states = host_states.HostStates(session, silent_after)
+        self.values: dict[str, host_mod.Host] = {}
+        self.loaded: dict[str, capacity.LoadedHost] = {}
+        self.cut = False
+        self.drained = tuple(dict.fromkeys(question.hosts))
+        self.closed: Collection[str] = (
+            frozenset() if silent_after is None else host_db.closed(
+                session, time.time() - silent_after).keys())
+        self.load(session, [host_db.get(session, name)
+                            for name in self.drained])
+
+    def load(self, session: orm.Session,
+             rows: Iterable[models.Host]) -> None:
+        """Load hosts that were not loaded yet."""
+        new = [row for row in rows if row.name not in self.values]
+        found = group_db.load(session, [row.id for row in new])
+        for row in new:
+            loaded = self.loaded[row.name] = capacity.LoadedHost.of(
+                found[row.id])
+            self.values[row.name] = why_not.host_value(
+                row.name, loaded, self._states.of(row.name))
+
+    def is_target(self, name: str) -> bool:
+        """Return whether instances may go to a host."""
+        return name not in self.drained and name not in self.closed
+
+    def kind(self, session: orm.Session, asked: objects.Kind,
+             needed: int, has_time: Callable[[], bool] = lambda: True,
+             ) -> plan_mod.Kind:
+        """Return a kind with as many hosts as can matter.
+
+        :param needed: number of instances that leave
+        :param has_time: whether more hosts are loaded
+        """
+        request = why_not.own_demands(session, asked.request)
+        options: dict[str, Sequence[plan_mod.Amounts]] = {}
+        for first in range(0, len(asked.options), _AT_ONCE):
+            some = asked.options[first:first + _AT_ONCE]
+            rows = host_db.by_node_uuids(
+                session, [option.node_uuid for option in some])
+            self.load(session, (row for row in rows.values()
+                                if self.is_target(row.name)))
+            for option in some:
+                row = rows.get(option.node_uuid)
+                if row is not None and self.is_target(row.name) and (
+                        row.name not in asked.closed) and (
+                        claim.after(self.values[row.name], request,
+                                    asked.guest_nodes) is not None):
+                    options[row.name] = option.allocations
+            if len(options) >= needed:
+                break
+            if not has_time() and len(asked.options) > first + _AT_ONCE:
+                self.cut = True
+                break
+        return plan_mod.Kind(request=request, guest_nodes=asked.guest_nodes,
+                             options=options)

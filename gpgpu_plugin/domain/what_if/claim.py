@@ -1,0 +1,118 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The host after a claim, as values.
+
+GPUs are selected by the same function as in a claim of the conductor, and
+their devices by the same rules (conductor.device_rows).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection
+from collections.abc import Iterable
+
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import group as group_mod
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import offer as offer_mod
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.why_not import host as host_mod
+
+_Units = list[offer_mod.Selection]
+
+
+def after(host: host_mod.Host, request: request_mod.Request,
+          guest_nodes: int | None = None) -> host_mod.Host | None:
+    """Return a host after the claim of a request; None: it is refused.
+
+    Which of several equally many GPUs a guest with a NUMA topology gets, its
+    host decides; here it gets those of a guest without one.
+
+    :param guest_nodes: as of ``findings``
+    """
+    if host_mod.findings(host, request, guest_nodes):
+        return None
+    taken: dict[str, _Units] = {}
+    for resource_class, units in _selected(host, request).items():
+        found = host.offered(resource_class)
+        assert found is not None
+        taken.setdefault(found[0].provider_uuid, []).extend(units)
+    return dataclasses.replace(host, groups=tuple(
+        _group_after(group, taken.get(group.provider_uuid, ()))
+        for group in host.groups))
+
+
+def available(host: host_mod.Host, request: request_mod.Request) -> int:
+    """Return how many units of a request's classes a host has left."""
+    found = [host.offered(demand.resource_class)
+             for demand in request.demands]
+    return sum(group.available(offered)
+               for group, offered in filter(None, found))
+
+
+def _selected(host: host_mod.Host,
+              request: request_mod.Request) -> allocate.Selections:
+    offers: dict[str, offer_mod.TypeOffer] = {}
+    policies: dict[str, request_mod.AllocationPolicy] = {}
+    for demand in request.demands:
+        found = host.offered(demand.resource_class)
+        assert found is not None
+        group, offered = found
+        offers[demand.resource_class] = group.offer(offered)
+        policies[demand.resource_class] = group.allocation_policy
+    selected = allocate.allocate(
+        offers, host_mod.anywhere(request), policies)
+    return dict(sorted(selected.items()))
+
+
+def _group_after(group: group_mod.GroupCapacity,
+                 units: Iterable[offer_mod.Selection],
+                 ) -> group_mod.GroupCapacity:
+    taken: dict[str, group_mod.Device] = {}
+    for unit in units:
+        device = _device(group, unit, taken)
+        is_whole = unit.vgpu_type == naming.PASSTHROUGH
+        taken[device.id] = dataclasses.replace(
+            device, state=device_rules.DeviceState.ASSIGNED,
+            vgpu_type=device.vgpu_type if is_whole else unit.vgpu_type,
+            placement_id=unit.placement_id)
+    if not taken:
+        return group
+    known = {device.id for device in group.devices}
+    return dataclasses.replace(group, devices=(
+        *(taken.get(device.id, device) for device in group.devices),
+        *(device for device in taken.values() if device.id not in known)))
+
+
+def _device(group: group_mod.GroupCapacity, unit: offer_mod.Selection,
+            taken: Collection[str]) -> group_mod.Device:
+    """Return the device of a unit: the GPU, a VF or an mdev row."""
+    gpu = next(gpu for gpu in group.gpus if gpu.id == unit.gpu_id)
+    if unit.vgpu_type == naming.PASSTHROUGH:
+        return gpu
+    free = (group.free_vfs(gpu) if gpu.has_vf_vgpus
+            else group.free_mdev_rows(gpu))
+    return next((device for device in free if device.id not in taken),
+                None) or _new_mdev_row(group, gpu, taken)
+
+
+def _new_mdev_row(group: group_mod.GroupCapacity, gpu: group_mod.Device,
+                  taken: Collection[str]) -> group_mod.Device:
+    existing = {*taken, *(child.id for child in group.children[gpu.id])}
+    names = (pci.mdev_row_id(gpu.id, number) for number in itertools.count())
+    return group_mod.Device(
+        id=next(name for name in names if name not in existing),
+        parent_id=gpu.id, kind=device_rules.DeviceKind.MDEV)

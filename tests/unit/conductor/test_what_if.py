@@ -1,0 +1,342 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests that a plan to drain hosts changes nothing and can be carried out."""
+
+import dataclasses
+
+import fixtures
+import hypothesis
+import sqlalchemy as sa
+from hypothesis import strategies as st
+from oslotest import base as oslotest_base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import what_if
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import what_if as objects
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
+
+VFS = (vgpu_base.PF, *(vgpu_base.vf(vgpu_base.PF, index)
+                       for index in range(3)))
+ANY, SAME_NUMA = request_mod.Topology.ANY, request_mod.Topology.SAME_NUMA
+
+
+def rows(db):
+    """Return all that the database has."""
+    with db.engine.connect() as connection:
+        return {table.name: sorted(map(str, connection.execute(
+            sa.select(table)).all()))
+            for table in models.Base.metadata.sorted_tables}
+
+
+def asked(count, resource_class='CUSTOM_GPU_H100', **fields):
+    return request_mod.Request(demands=(request_mod.Demand(
+        resource_class=resource_class, count=count),), **fields)
+
+
+def question(requests, targets, drained=('h1',), vcpus=8, free=100,
+             **fields):
+    """Return a question about instances, each of a kind of its own.
+
+    :param requests: by instance
+    :param targets: hosts that Placement offers for all of them
+    """
+    options = tuple(objects.Option(
+        node_uuid=base.node_uuid(host),
+        allocations=({host: {'VCPU': vcpus}},)) for host in targets)
+    return objects.DrainQuestion(
+        hosts=drained, kinds=tuple(
+            objects.Kind(request=request, options=options)
+            for request in requests.values()),
+        leaving={instance: number
+                 for number, instance in enumerate(requests)},
+        free={host: {'VCPU': free} for host in targets}, **fields)
+
+
+class DrainTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.report_second_host()
+
+    def ask(self, requests, targets=('h1', 'h2'), **fields):
+        kwargs = {name: fields.pop(name) for name in (
+            'silent_after', 'seconds') if name in fields}
+        return what_if.drain(
+            self.db, question(requests, targets, **fields), **kwargs)
+
+    def test_instance_goes_to_the_other_host(self):
+        self.boot(4)
+        answer = self.ask({'i1': asked(4)})
+        self.assertEqual(
+            (objects.Move(instance_uuid='i1', target='h2'),), answer.moves)
+        [left] = answer.capacities
+        # Four free on h1 and eight on h2; then four on h2.
+        self.assertEqual(('H100', 'passthrough', 'CUSTOM_GPU_H100', 12, 4), (
+            left.variant, left.vgpu_type, left.resource_class, left.before,
+            left.after))
+
+    def test_reasons_are_those_after_the_other_instances_have_moved(self):
+        self.boot(5, 'i1')
+        self.boot(3, 'i2')
+        self.boot(2, 'there', host='h2')
+        answer = self.ask({'i1': asked(5), 'i2': asked(3)})
+        moved, stays = answer.moves
+        self.assertEqual(('i1', 'h2', 'i2', None), (
+            moved.instance_uuid, moved.target, stays.instance_uuid,
+            stays.target))
+        [refusal] = stays.refusals
+        self.assertEqual(('h2', 'not_enough_available'), (
+            refusal.host, refusal.finding.reason))
+        self.assertIn('3 of CUSTOM_GPU_H100 requested, 1 available',
+                      refusal.finding.detail)
+        self.assertEqual(('h2', ['there']), (stays.change_host, [
+            change.subject for change in stays.change]))
+        self.assertGreater(answer.orders, 1)
+
+    def test_change_names_the_device(self):
+        self.boot(8)
+        device, *_ = device_admin.list_all(self.db, 'h2')
+        device_admin.set_(self.db, device.uuid, enabled=False)
+        [stays] = self.ask({'i1': asked(8)}).moves
+        self.assertEqual([('enable', device.uuid, device.address)], [
+            (change.kind, change.subject, change.address)
+            for change in stays.change])
+
+    def test_placement_is_a_reason(self):
+        self.boot(1)
+        self.boot(1, 'i2')
+        both = {'i1': asked(1), 'i2': asked(1)}
+        for fields, reasons in (
+                ({'targets': ()}, ['placement_no_candidate'] * 2),
+                ({'free': 8}, ['placement_taken'])):
+            self.assertEqual(reasons, [
+                refusal.finding.reason for move in self.ask(
+                    both, **fields).moves for refusal in move.refusals])
+
+    def test_hosts_that_take_nothing_are_no_targets(self):
+        self.boot(1)
+        for fields in ({'drained': ('h1', 'h2')}, {'silent_after': -3600}):
+            [stays] = self.ask({'i1': asked(1)}, **fields).moves
+            self.assertEqual((None, ()), (stays.target, stays.refusals))
+
+    def test_host_that_nova_does_not_select_is_no_target(self):
+        self.boot(1)
+        asking = question({'i1': asked(1)}, ('h2',))
+        [stays] = what_if.drain(self.db, dataclasses.replace(
+            asking, kinds=(dataclasses.replace(
+                asking.kinds[0], closed=('h2',)),))).moves
+        self.assertEqual(['placement_no_candidate'], [
+            refusal.finding.reason for refusal in stays.refusals])
+
+    def test_no_more_hosts_are_loaded_than_can_matter(self):
+        self.boot(1)
+        self.boot(1, 'i2')
+        names = [f'h{number}' for number in range(3, 9)]
+        for name in names:
+            hosts.store(self.db, base.scan(
+                base.EIGHT, host=name, node_uuid=base.node_uuid(name)))
+        answer = self.ask({'i1': asked(1), 'i2': asked(1)}, targets=names)
+        self.assertTrue(all(move.target for move in answer.moves))
+        with self.statements() as found:
+            self.ask({'i1': asked(1), 'i2': asked(1)}, targets=names)
+        self.assertLess(len(found), 30)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.what_if_hosts._AT_ONCE', 2))
+        # h1, and the first two.
+        answer = self.ask(
+            {'i1': asked(1), 'i2': asked(1)}, targets=names)
+        self.assertEqual((3, False), (answer.examined, answer.cut))
+        # Nothing fits, and there is no time to look at all.
+        self.assertTrue(self.ask(
+            {'i1': asked(9)}, targets=names, seconds=0).cut)
+
+    def test_too_much_is_refused(self):
+        for fields in (
+                {'leaving': {f'i{number}': 0 for number in range(257)}},
+                {'leaving': {'i1': 1}},
+                {'kinds': (objects.Kind(request=asked(1), options=(
+                    objects.Option(node_uuid='n', allocations=()),) * 1001),
+                )},
+                {'kinds': (objects.Kind(request=asked(1, 'CUSTOM_FPGA')),)}):
+            self.assertRaises(
+                exception.Invalid, what_if.drain, self.db,
+                dataclasses.replace(
+                    question({'i1': asked(1)}, ['h2']), **fields))
+        self.assertRaises(exception.NotFound, self.ask, {'i1': asked(1)},
+                          drained=('h9',))
+
+    def test_who_leaves_and_how_long_their_gpus_are_cleaned(self):
+        granted = self.boot(2)
+        self.boot(1, 'i2', host='h2')
+        [known] = what_if.leaving(self.db, ['h1', 'h1'])
+        self.assertEqual(objects.Leaving(
+            instance_uuid='i1', host='h1',
+            resources={'CUSTOM_GPU_H100': 2}), known)
+        releases.release(self.db, base.uuids(granted))
+        self.clean_all()
+        self.boot(2)
+        [known, other] = what_if.leaving(self.db, ['h1', 'h2'])
+        self.assertEqual('i2', other.instance_uuid)
+        self.assertIsNone(other.cleaning_seconds)
+        self.assertIsInstance(known.cleaning_seconds, float)
+        self.assertRaises(exception.NotFound, what_if.leaving, self.db, ['x'])
+
+
+# -- plans that are carried out ---------------------------------------------
+
+def check(case, requests, others):
+    """Drain h1 as planned, and check that the plan came true.
+
+    :param requests: by instance on h1
+    """
+    before = rows(case.db)
+    asking = question(requests, others)
+    answer = what_if.drain(case.db, asking)
+    case.assertEqual(before, rows(case.db))
+    case.assertEqual(sorted(requests), sorted(
+        move.instance_uuid for move in answer.moves))
+    host_admin.drain(case.db, 'h1', draining=True)
+    for move in answer.moves:
+        request = requests[move.instance_uuid]
+        if move.target is not None:
+            case.assertIsNone(
+                denial(case, request, move.target, move.instance_uuid), move)
+    for move in answer.moves:
+        if move.target is None:
+            refusals = {refusal.host: refusal.finding.reason
+                        for refusal in move.refusals}
+            for host in others:
+                case.assertIn(host, refusals)
+                case.assertIsNotNone(denial(
+                    case, requests[move.instance_uuid], host, 'late'))
+    left = {}
+    for info in vgpu_type_admin.list_all(case.db):
+        left[info.vgpu_type] = (
+            left.get(info.vgpu_type, 0) + info.remaining_capacity)
+    for capacity in answer.capacities:
+        case.assertEqual(left[capacity.vgpu_type], capacity.after, capacity)
+
+
+def denial(case, request, host, instance):
+    """Claim for a migration from h1; return the reason of a denial."""
+    try:
+        claims.claim(case.db, claim_obj.ClaimRequest(
+            instance_uuid=instance, host=host, request=request,
+            role=claim_obj.ClaimRole.DESTINATION, source_host='h1',
+            migration_uuid=f'm-{instance}'), lease=60)
+    except exception.ClaimDenied as exc:
+        return exc.reason
+    return None
+
+
+SETTINGS = hypothesis.settings(
+    max_examples=12, deadline=None, derandomize=True)
+
+
+class CarriedOutTest(oslotest_base.BaseTestCase):
+
+    @SETTINGS
+    @hypothesis.given(
+        leaving=st.lists(st.tuples(
+            st.integers(1, 4), st.sampled_from([ANY, SAME_NUMA])),
+            min_size=1, max_size=4),
+        there=st.lists(st.tuples(
+            st.sampled_from(['h2', 'h3']), st.integers(1, 5)), max_size=4),
+        disabled=st.sets(st.integers(0, 15), max_size=4))
+    def test_of_whole_gpus(self, leaving, there, disabled):
+        case = base.MachineCase('run')
+        case.setUp()
+        try:
+            for name in ('h2', 'h3'):
+                hosts.store(case.db, base.scan(
+                    base.EIGHT, host=name, node_uuid=base.node_uuid(name)))
+            requests = {}
+            for number, (count, topology) in enumerate(leaving):
+                if boot(case, asked(count, topology=topology), 'h1',
+                        f'i{number}'):
+                    requests[f'i{number}'] = asked(count, topology=topology)
+            for number, (host, count) in enumerate(there):
+                boot(case, asked(count), host, f'j{number}')
+            devices = [*device_admin.list_all(case.db, 'h2'),
+                       *device_admin.list_all(case.db, 'h3')]
+            for number in disabled:
+                device_admin.set_(
+                    case.db, devices[number].uuid, enabled=False)
+            check(case, requests, ('h2', 'h3'))
+        finally:
+            case.doCleanups()
+
+    @SETTINGS
+    @hypothesis.given(
+        leaving=st.lists(st.tuples(
+            st.sampled_from(['1Q', '4Q', '16Q', None]), st.integers(1, 3)),
+            min_size=1, max_size=4),
+        there=st.lists(st.tuples(
+            st.sampled_from(['1Q', '4Q']), st.integers(1, 3)), max_size=3),
+        policy=st.sampled_from(['same_type', 'any_mix']))
+    def test_of_mdevs(self, leaving, there, policy):
+        self.carry_out(vgpu_base.GPUS, leaving, there, policy)
+
+    @SETTINGS
+    @hypothesis.given(
+        leaving=st.lists(st.tuples(
+            st.sampled_from(['1Q', '4Q']), st.integers(1, 2)),
+            min_size=1, max_size=3),
+        there=st.lists(st.just(('1Q', 1)), max_size=2))
+    def test_of_vgpus_on_vfs(self, leaving, there):
+        self.carry_out(VFS, leaving, there, 'any_mix')
+
+    def carry_out(self, functions, leaving, there, policy):
+        case = vgpu_base.MachineCase('run')
+        case.mix_policy, case.functions = policy, functions
+        case.setUp()
+        try:
+            hosts.store(case.db, base.scan(
+                functions, host='h2', node_uuid=base.node_uuid('h2')))
+            for name in ('T4-1Q', 'T4-4Q', 'T4-16Q'):
+                case.enable(name)
+            requests = {}
+            for number, (size, count) in enumerate(leaving):
+                if boot(case, of_type(size, count), 'h1', f'i{number}'):
+                    requests[f'i{number}'] = of_type(size, count)
+            for number, (size, count) in enumerate(there):
+                boot(case, of_type(size, count), 'h2', f'j{number}')
+            check(case, requests, ('h2',))
+        finally:
+            case.doCleanups()
+
+
+def of_type(size, count):
+    return asked(count, naming.resource_class(
+        'T4', f'T4-{size}' if size else naming.PASSTHROUGH))
+
+
+def boot(case, request, host, instance):
+    """Claim and activate; return whether there was enough."""
+    try:
+        granted = claims.claim(case.db, claim_obj.ClaimRequest(
+            instance_uuid=instance, host=host, request=request), lease=60)
+    except exception.ClaimDenied:
+        return False
+    claims.activate(case.db, base.uuids(granted))
+    return True

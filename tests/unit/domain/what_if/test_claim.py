@@ -1,0 +1,60 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of a host after a claim; conductor/test_what_if.py compares claims."""
+
+from oslotest import base as oslotest_base
+
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.what_if import claim
+from tests.fixtures import group as make
+from tests.unit.domain.why_not import base
+
+FREE, USED = base.State.AVAILABLE, base.State.ASSIGNED
+Q4 = naming.resource_class('T4', 'T4-4Q')
+
+
+class AfterTest(oslotest_base.BaseTestCase):
+
+    def states(self, host):
+        return [device.state for device in host.groups[0].devices]
+
+    def test_whole_gpus_are_assigned(self):
+        host = claim.after(base.t4s(FREE, USED, FREE), base.request(2))
+        self.assertEqual([USED] * 3, self.states(host))
+
+    def test_refused_claim_has_no_host(self):
+        self.assertIsNone(claim.after(base.t4s(USED), base.request(1)))
+        self.assertIsNone(claim.after(
+            base.t4s(FREE, draining=True), base.request(1)))
+
+    def test_vgpus_get_mdev_rows_that_exist_before_new_ones(self):
+        gpu = make.gpu(0, mechanism='mdev')
+        host = base.host_mod.Host(name='h1', groups=(
+            make.t4s(gpu, make.mdev_row(gpu, 0)),))
+        before = claim.available(host, base.request(1, Q4))
+        after = claim.after(host, base.request(2, Q4))
+        self.assertEqual(
+            [('T4-4Q', USED)] * 2, [(device.vgpu_type, device.state)
+                                    for device in after.groups[0].devices[1:]])
+        self.assertEqual(before - 2, claim.available(
+            after, base.request(1, Q4)))
+
+    def test_vgpus_get_free_vfs(self):
+        gpu = make.gpu(0, mechanism='vf')
+        host = base.host_mod.Host(name='h1', groups=(make.t4s(
+            gpu, make.vf(gpu, 0, state=USED, vgpu_type='T4-4Q'),
+            make.vf(gpu, 1), make.vf(gpu, 2)),))
+        after = claim.after(host, base.request(1, Q4))
+        self.assertEqual(
+            [None, 'T4-4Q', 'T4-4Q', None],
+            [device.vgpu_type for device in after.groups[0].devices])
+        self.assertIsNone(claim.after(host, base.request(3, Q4)))
