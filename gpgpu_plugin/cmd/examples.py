@@ -125,6 +125,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'vgpu-type enable': ('L4 L4-4Q',),
     'vgpu-type list': ('--enabled --cloud',),
     'vgpu-type show': ('L4 L4-4Q',),
+    'what-if drain': (
+        'gpu1',
+        'gpu1 gpu2 -f json',
+    ),
     'why-not': (
         '--flavor gpu.2xh100',
         '--server web-1 --host gpu1',

@@ -85,6 +85,13 @@ class Cloud(cloud_mod.Cloud):
             raise exception.NotFound(
                 kind='server', name=f'{uuid} (of a server that was deleted, '
                                     f'use --flavor)')
+        return self.asked_of(server)
+
+    def asked_of(self, server: dict[str, typing.Any]) -> Asked:
+        """Return what a server requested, as Nova describes it.
+
+        :raises Invalid: its flavor and image are no request
+        """
         properties, remarks = self._image(server)
         if not server['image']:
             server['flavor']['disk'] = 0  # It boots from a volume.

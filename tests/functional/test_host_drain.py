@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from tests.fixtures import cloud
+from tests.fixtures import cloud_views
 
 
 class HostDrainTest(cloud.GpuCloud):
@@ -52,3 +53,35 @@ class HostDrainTest(cloud.GpuCloud):
         self.wait_inventory(8, 0, host=drained)
         self.assertEqual(
             drained, self.boot(flavor)['OS-EXT-SRV-ATTR:host'])
+
+    def test_server_lands_where_what_if_says(self) -> None:
+        flavor = self.flavor(H100=4)
+        server = self.boot(flavor)
+        drained = server['OS-EXT-SRV-ATTR:host']
+        [other] = {'gpu1', 'gpu2'} - {drained}
+        moving, left = self.listing('what-if', 'drain', drained)
+        self.assertEqual(
+            ('instance', server['id'], other, None),
+            (moving['what'], moving['name'], moving['target'],
+             moving['reason']))
+        self.assertIn(f'openstack server migrate --host {other} '
+                      f'{server["id"]}', moving['detail'])
+        # Asking has drained nothing.
+        self.wait_inventory(8, 0, host=drained)
+
+        self.manage('host', 'drain', drained)
+        self.api.post_server_action(server['id'], {
+            'migrate': {'host': moving['target']}})
+        self.wait_status(server['id'], 'VERIFY_RESIZE')
+        self.api.post_server_action(server['id'], {'confirmResize': None})
+        moved = self.wait_status(server['id'], 'ACTIVE')
+        self.assertEqual(other, moved['OS-EXT-SRV-ATTR:host'])
+        self.assertEqual(4, len(self.devices_of(moved)))
+        self.assertEqual(left['after'], sum(
+            row['remaining'] for row in self.listing('group', 'list')))
+
+        # Now nobody could leave the other host.
+        failed = self.assertRaises(
+            cloud_views.CommandFailed, self.listing, 'what-if', 'drain',
+            other)
+        self.assertIn('0 of 1 instance can leave', str(failed))

@@ -160,6 +160,7 @@ UNKNOWN = {
                        ('--cloud --limit 2', 'none with --cloud')),
     'vgpu-type show': (('V9 T9', _VARIANT), ('H100 T9', 'vGPU type T9'),
                        ('H100 passthrough --host h9', _HOST)),
+    'what-if drain': (('h9', _HOST), ('h1 h9', _HOST)),
     'why-not': (('--flavor f1 --host h9', _HOST),
                 ('--flavor f9', 'flavor f9: Nova cannot be asked'),
                 ('--server s9', 'server s9: Nova cannot be asked')),

@@ -54,6 +54,7 @@ IMPORTS = {
     'usage_export': RPC,
     'variant': RPC,
     'vgpu_type': RPC,
+    'what_if': RPC | {'keystoneauth1', 'openstack'},
     'why_not': RPC | {'keystoneauth1', 'openstack'},
 }
 
