@@ -77,6 +77,18 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
     return max(0.0, (now - began).total_seconds()) if began else None
 
 
+def has_passed(session: orm.Session, device_uuid: str,
+               assignment_uuid: str) -> bool:
+    """Return whether a device passed a cleaning after an assignment."""
+    for content in ledger_db.newest_first(session, device_uuid):
+        fields = json.loads(content)
+        if fields['assignment_uuid'] != assignment_uuid:
+            return False
+        if fields['verdict'] == rules.Verdict.PASSED:
+            return True
+    return False
+
+
 def compared(session: orm.Session, device: device_db.AnyDevice,
              results: Sequence[cleaning.StepResult],
              ) -> tuple[cleaning.StepResult, ...]:

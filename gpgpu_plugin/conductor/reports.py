@@ -190,8 +190,9 @@ def _store(session: orm.Session, host: models.Host,
         if function.pf in seen:
             seen[function.id].parent_id = seen[function.pf].id
             if function.id in new:
-                withdrawal.inherit(session, host, seen[function.pf],
-                                   seen[function.id])
+                withdrawal.inherit(
+                    session, host, seen[function.pf], seen[function.id],
+                    known.children.get(seen[function.pf].id, ()))
     for stable_id, before in exchanged.items():
         retirement.occupy(
             session, host, before, seen[stable_id],

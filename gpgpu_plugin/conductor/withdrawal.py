@@ -97,7 +97,8 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         check_unassigned(session, host, [device, *vgpus])
         _check_cleanable(device, parts, vgpus)
         changed = [
-            part for part in _all_parts(device, vgpus)
+            part for part in dict.fromkeys((device, *_all_parts(
+                device, vgpus)))
             if part.state == _State.QUARANTINED
             or (part.state == _State.AVAILABLE and part in parts)]
         for part in changed:
@@ -114,14 +115,37 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
            actor: str) -> None:
     """Have the host clean a device that is quarantined or retired.
 
+    A GPU that has VFs is never reset: guests get these, which are cleaned.
+
     :param actor: who accepts it, for the ledger
     :raises InvalidTransition: it is neither
+    :raises Conflict: it has VFs, and a guest had it whole before
     """
-    device_db.transition(session, device, _Event.OPERATOR_RELEASE)
-    device.clean_token = str(uuid_mod.uuid4())
+    if device_db.pci_function(device).has_vfs:
+        _check_parts_suffice(session, device)
+        device_db.transition(session, device, _Event.ACCEPT)
+        device.clean_token = None
+    else:
+        device_db.transition(session, device, _Event.OPERATOR_RELEASE)
+        device.clean_token = str(uuid_mod.uuid4())
     ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
                reason=device.reason, actor=actor)
     device.reason = device.swapped = device.before_swap = None
+
+
+def _check_parts_suffice(session: orm.Session, gpu: models.Device) -> None:
+    """Refuse a GPU with VFs that a guest had whole, and that is not clean.
+
+    :raises Conflict: it is one
+    """
+    last = assignment_db.last_of_device(session, gpu.id)
+    if last is not None and not ledger.has_passed(
+            session, gpu.uuid, last.uuid):
+        raise exception.Conflict(
+            kind='device', name=gpu.uuid,
+            reason=f'instance {last.instance_uuid} had the whole GPU '
+                   f'{gpu.address}, which cannot be cleaned while it has '
+                   f'VFs; remove them on the host first')
 
 
 def release(session: orm.Session, host: models.Host, device: models.Device,
@@ -194,15 +218,36 @@ def vfs(vgpus: Sequence[models.Device]) -> list[models.Device]:
 
 
 def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
-            vf: models.Device) -> None:
-    """Withhold a VF that was never there before, if its GPU is withheld."""
+            vf: models.Device, known: Sequence[models.Device]) -> None:
+    """Withhold a VF that was never there before, if its GPU is withheld.
+
+    :param known: VFs and mdev rows that the GPU had before
+    """
     vf.enabled = gpu.enabled
-    if gpu.state == _State.QUARANTINED and vf.state == _State.AVAILABLE:
-        session.flush()
+    if vf.state != _State.AVAILABLE:
+        return
+    session.flush()
+    if gpu.state == _State.RETIRED:
         vf.reason = gpu.reason
+        device_db.transition(session, vf, _Event.RETIRE)
+    elif (reason := _quarantined(gpu, vfs(known))) is not None:
+        vf.reason = reason
         ledger.add(session, host, vf, ledger_rules.Verdict.QUARANTINED,
-                   reason=gpu.reason)
+                   reason=reason)
         device_db.transition(session, vf, _Event.QUARANTINE)
+    elif gpu.state in (_State.DIRTY, _State.CLEANING):
+        # It gets its token when it joins a group.
+        device_db.transition(session, vf, _Event.DISTRUST)
+
+
+def _quarantined(gpu: models.Device,
+                 known: Sequence[models.Device]) -> str | None:
+    """Return why a GPU is quarantined: itself, or all VFs that it had."""
+    if gpu.state == _State.QUARANTINED:
+        return gpu.reason or ''
+    reasons = [vf.reason or '' if vf.state == _State.QUARANTINED
+               else vf.withdrawn for vf in known]
+    return None if not reasons or None in reasons else reasons[0]
 
 
 def check_unassigned(session: orm.Session, host: models.Host,

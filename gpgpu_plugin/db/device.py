@@ -194,15 +194,23 @@ def host_ids_by_ids(session: orm.Session, vendor_id: str | None,
 def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
     """Return the present devices of a host that are dirty or cleaning.
 
-    A device without a token waits until it is in a group.
+    A device without a token waits until it is in a group, and a GPU until its
+    mdevs are removed: its host resets no GPU that has one.
     """
+    mdev = orm.aliased(models.Device)
     return list(session.scalars(
         sa.select(models.Device)
         .where(models.Device.host_id == host_id, models.Device.present,
                models.Device.clean_token.is_not(None),
                models.Device.state.in_([
                    device_rules.DeviceState.DIRTY,
-                   device_rules.DeviceState.CLEANING]))
+                   device_rules.DeviceState.CLEANING]),
+               ~sa.exists().where(
+                   mdev.parent_id == models.Device.id,
+                   mdev.kind == str(device_rules.DeviceKind.MDEV),
+                   mdev.state.not_in([
+                       device_rules.DeviceState.AVAILABLE,
+                       device_rules.DeviceState.RETIRED])))
         .order_by(models.Device.stable_id)))
 
 

@@ -34,7 +34,8 @@ too. After a restore of the database from a backup, ``adopt`` takes a device in
 any state to assigned, since its host knows who uses it. ``distrust`` takes an
 available one to dirty: after a restore, when more is required of it than its
 last cleaning passed, when it replaces another one, or because an operator has
-it cleaned.
+it cleaned. ``accept`` takes a GPU with VFs from quarantined or retired to
+available: guests get its VFs, which are cleaned in its place.
 
 ``enabled`` (set by the operator), ``present`` (seen by the last scan) and
 ``health`` (domain.health) are separate facts, not states: disabling or losing
@@ -103,6 +104,7 @@ class DeviceEvent(enum.StrEnum):
     CLEAN_FAILED = 'clean_failed'
     CLEAN_INTERRUPTED = 'clean_interrupted'
     OPERATOR_RELEASE = 'operator_release'
+    ACCEPT = 'accept'
     ADOPT = 'adopt'
     DISTRUST = 'distrust'
     QUARANTINE = 'quarantine'
@@ -133,6 +135,8 @@ TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
         **{(state, _E.RETIRE): _S.RETIRED for state in (
             _S.AVAILABLE, _S.DIRTY, _S.CLEANING, _S.QUARANTINED)},
         (_S.RETIRED, _E.OPERATOR_RELEASE): _S.DIRTY,
+        **{(state, _E.ACCEPT): _S.AVAILABLE
+           for state in (_S.QUARANTINED, _S.RETIRED)},
         **{(state, _E.ADOPT): _S.ASSIGNED for state in _S
            if state not in (_S.PROVISIONING, _S.ASSIGNED)},
     }))

@@ -237,6 +237,12 @@ class PCIFunction:
         return self.used_by in (device_rules.DeviceUser.MDEV,
                                 device_rules.DeviceUser.VF)
 
+    @property
+    def has_vfs(self) -> bool:
+        """Return whether it has VFs."""
+        return (self.used_by == device_rules.DeviceUser.VF
+                or bool(self.sriov_numvfs))
+
 
 _PLACEHOLDERS = ('N/A', 'NA', 'NONE', 'UNKNOWN')
 

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of GPUs that leave the cloud, and of those in their place."""
 
+import dataclasses
 import uuid
 
 from gpgpu_plugin import exception
@@ -355,13 +356,13 @@ class VFTest(RetirementCase):
         self.old, *self.vfs = self.listed()
 
     def report(self, **facts):
-        pf = base.function(
-            0, device='74a1', used_by='vf', sriov_totalvfs=2, sriov_numvfs=2,
-            **{**OLD, **facts})
+        pf = base.function(0, **{
+            'device': '74a1', 'used_by': 'vf', 'sriov_totalvfs': 4,
+            'sriov_numvfs': 2, **OLD, **facts})
         hosts.store(self.db, base.scan((pf, *(base.function(
             0, id=f'{pf.id}/vf{number}', device='74b5', dsn=None,
             address=f'0000:00:00.{number + 1}', pf=pf.id,
-            vf_index=number) for number in range(2)))))
+            vf_index=number) for number in range(pf.sriov_numvfs)))))
 
     def states(self):
         return [device.state for device in device_admin.list_all(self.db)]
@@ -378,6 +379,51 @@ class VFTest(RetirementCase):
         claims.activate(self.db, base.uuids(self.claim(variant='MI300X-VF')))
         self.assertIn('instance i1', self.refused(
             retirement.retire, self.old, None))
+
+    def test_release_of_a_retired_gpu_has_its_vfs_cleaned(self):
+        granted = self.claim(variant='MI300X-VF')
+        claims.activate(self.db, base.uuids(granted))
+        releases.release(self.db, base.uuids(granted))
+        self.retire()
+        cleaning.operator_release(self.db, self.old, OPERATOR)
+        # A host never resets a GPU that has VFs.
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states())
+        self.assertEqual(set(self.vfs), {
+            task.device_uuid for task in cleaning.tasks(self.db, 'h1')})
+        self.clean_all()
+        self.claim(2, 'i2', variant='MI300X-VF')
+        self.assertEqual(['released'], self.verdicts(self.old))
+
+    def test_gpu_that_a_guest_had_whole_is_not_released_below_its_vfs(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X', vendor='10de', device='74a1'))
+        whole = base.function(1, device='74a1', dsn='5')
+        hosts.store(self.db, base.scan((whole,)))
+        granted = self.claim(variant='MI300X')
+        claims.activate(self.db, base.uuids(granted))
+        gpu = granted.assignments[0].device_uuid
+        releases.release(self.db, base.uuids(granted))
+        self.retire(gpu)
+        hosts.store(self.db, base.scan((dataclasses.replace(
+            whole, used_by='vf', sriov_numvfs=1),)))
+        self.assertIn('remove them on the host', self.refused(
+            cleaning.operator_release, gpu, OPERATOR))
+        hosts.store(self.db, base.scan((whole,)))
+        cleaning.operator_release(self.db, gpu, OPERATOR)
+        self.clean_all()
+        self.retire(gpu)
+        hosts.store(self.db, base.scan((dataclasses.replace(
+            whole, used_by='vf', sriov_numvfs=1),)))
+        cleaning.operator_release(self.db, gpu, OPERATOR)
+        self.assertEqual('available', self.shown(gpu).state)
+
+    def test_vf_that_appears_on_a_retired_gpu_is_retired(self):
+        self.retire()
+        self.report(sriov_numvfs=3)
+        self.assertEqual([], self.states())
+        self.assertEqual(4, len(self.listed(state='retired')))
+        cleaning.operator_release(self.db, self.old, OPERATOR)
+        self.assertEqual(['available', *['dirty'] * 3], self.states())
 
     def test_vfs_of_the_new_card_are_cleaned(self):
         for exchanged in ('before', 'after', 'unannounced'):
@@ -419,3 +465,16 @@ class MdevTest(vgpu_base.VGPUTestCase):
         self.clean_all()
         self.ask(Q4=1)
         self.assertEqual(2, len(device_admin.list_all(self.db)))
+
+    def test_released_gpu_is_cleaned_after_its_vgpus(self):
+        claim = self.ask(Q4=1)
+        [gpu, row] = device_admin.list_all(self.db)
+        releases.release(self.db, base.uuids(claim))
+        retirement.retire(self.db, gpu.uuid, None)
+        cleaning.operator_release(self.db, gpu.uuid, OPERATOR)
+        for device in (row, gpu):
+            # The mdev may still be there: its host cleans no such GPU.
+            self.assertEqual([device.uuid], [
+                task.device_uuid for task in cleaning.tasks(self.db, 'h1')])
+            self.clean_all()
+        self.ask(Q4=1)

@@ -301,7 +301,7 @@ class VFTest(WithdrawalCase):
         self.assertIn('fan is loud', device_admin.list_all(
             self.db)[-1].reason)
         cleaning.operator_release(self.db, self.gpu.uuid, OPERATOR)
-        self.assertEqual(['dirty'] * 4, self.states())
+        self.assertEqual(['available', *['dirty'] * 3], self.states())
 
     def test_vfs_that_are_away_are_cleaned_when_they_return(self):
         self.report(0)
@@ -310,6 +310,23 @@ class VFTest(WithdrawalCase):
         self.clean_all()
         self.report(2)
         self.assertEqual(['available', 'dirty', 'dirty'], self.states())
+
+    def test_vfs_that_appear_on_a_quarantined_gpu_are_quarantined(self):
+        self.quarantine(self.gpu.uuid)
+        self.report(3)
+        self.assertEqual(['available', *['quarantined'] * 3], self.states())
+        self.assertIn('fan is loud', device_admin.list_all(
+            self.db)[-1].reason)
+
+    def test_gpu_that_was_quarantined_without_vfs_is_never_reset(self):
+        for call in (withdrawal.clean, cleaning.operator_release):
+            self.report(0)
+            self.quarantine(self.gpu.uuid)
+            self.report(2)
+            call(self.db, self.gpu.uuid, OPERATOR)
+            self.assertEqual(['available', 'dirty', 'dirty'], self.states())
+            self.clean_all()
+            self.assertEqual(['available'] * 3, self.states())
 
     def test_release_of_a_gpu_with_clean_vfs_is_refused(self):
         self.assertIn(

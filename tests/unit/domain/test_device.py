@@ -45,6 +45,8 @@ LEGAL = {
     ('cleaning', 'retire'): 'retired',
     ('quarantined', 'retire'): 'retired',
     ('retired', 'operator_release'): 'dirty',
+    ('quarantined', 'accept'): 'available',
+    ('retired', 'accept'): 'available',
 }
 
 
