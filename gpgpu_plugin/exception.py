@@ -61,9 +61,11 @@ class Conflict(GPUPluginException):
 
 
 class InvalidTransition(Conflict):
-    """The device's state has no such event; see domain.device."""
+    """The device's state has no such event; see domain.device.
 
-    msg_fmt = 'Event %(event)s is not possible for a device in state %(state)s'
+    ``state`` and ``event`` are for programs; the message says what cannot be
+    done to the device, and what can.
+    """
 
 
 class VariantTie(Conflict):

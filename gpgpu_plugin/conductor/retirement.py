@@ -31,7 +31,6 @@ from collections.abc import Sequence
 
 from sqlalchemy import orm
 
-from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import sessions
@@ -60,18 +59,16 @@ class _Card:
     vgpus: Sequence[models.Device]
 
     @classmethod
-    def lock(cls, session: orm.Session, host_id: int, uuid: str) -> _Card:
+    def lock(cls, session: orm.Session, host_id: int, uuid: str,
+             asked: str) -> _Card:
         """Return a GPU, locked.
 
+        :param asked: see domain.device.refusal
         :raises NotFound: no device has this UUID
         :raises Conflict: it is a VF or an mdev row
         """
         host, gpu = device_db.lock(session, host_id, uuid)
-        if gpu.parent_id is not None:
-            raise exception.Conflict(
-                kind='device', name=uuid,
-                reason=f'it is a part of a GPU; name the GPU itself: '
-                       f'{_parent(session, gpu).uuid}')
+        _check_whole(session, host, gpu, asked)
         return cls(session=session, host=host, gpu=gpu,
                    vgpus=withdrawal.children(session, gpu))
 
@@ -89,6 +86,20 @@ class _Card:
         inventory.refresh(self.session, self.host)
 
 
+def _check_whole(session: orm.Session, host: models.Host,
+                 device: models.Device, asked: str) -> None:
+    """Refuse a part of a GPU, which leaves and returns with it.
+
+    :param asked: see domain.device.refusal
+    :raises Conflict: it is a VF or an mdev row
+    """
+    if device.parent_id is not None:
+        parent = _parent(session, device)
+        raise withdrawal.refused(host, device, (
+            f'it cannot be {asked}: it is {device.state} and a part of a '
+            f'GPU; name the GPU itself: {parent.address} ({parent.uuid})'))
+
+
 def _parent(session: orm.Session, device: models.Device) -> models.Device:
     return next(row for row in device_db.of_hosts(session, [device.host_id])
                 if row.id == device.parent_id)
@@ -101,22 +112,23 @@ def retire(db: api.Database, uuid: str, reason: str | None) -> None:
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> None:
-        card = _Card.lock(session, host_id, uuid)
+        card = _Card.lock(session, host_id, uuid, 'retired')
         if card.gpu.state == _State.RETIRED:
-            raise exception.Conflict(
-                kind='device', name=uuid, reason='it is retired already')
+            raise withdrawal.refused(card.host, card.gpu, device_rules.refusal(
+                _State.RETIRED, 'retired'))
         _retire(card, reason and cleaning.shortened(reason))
         withdrawal.record(session, card.host, 'retire', card.devices, reason)
         card.end()
     db.write(work)
 
 
-def _retire(card: _Card, reason: str | None) -> None:
+def _retire(card: _Card, reason: str | None, asked: str = 'retired') -> None:
     """Retire a GPU with all its parts.
 
+    :param asked: see domain.device.refusal
     :raises Conflict: an instance has one of them
     """
-    withdrawal.check_unassigned(card.session, card.host, card.devices)
+    withdrawal.check_unassigned(card.session, card.host, card.devices, asked)
     # Else the host would be fenced when it boots with another card.
     sessions.forget_gpu(card.host, card.gpu.stable_id)
     for device in card.devices:
@@ -135,7 +147,7 @@ def replace(db: api.Database, uuid: str, actor: str) -> str:
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> str:
-        card = _Card.lock(session, host_id, uuid)
+        card = _Card.lock(session, host_id, uuid, 'replaced')
         found = _replace(card, actor)
         card.end()
         return found
@@ -146,8 +158,8 @@ def _replace(card: _Card, actor: str) -> str:
     gpu = card.gpu
     if gpu.state == _State.RETIRED and gpu.replaced_by is not None:
         session = card.session
-        return _accept(_Card.lock(session, gpu.host_id, gpu.replaced_by),
-                       gpu, actor)
+        return _accept(_Card.lock(
+            session, gpu.host_id, gpu.replaced_by, 'replaced'), gpu, actor)
     if gpu.before_swap is not None:
         return _split(card)
     before = device_db.replaced(card.session, gpu)
@@ -156,7 +168,7 @@ def _replace(card: _Card, actor: str) -> str:
     if gpu.awaits_replacement:
         return gpu.uuid
     if gpu.state != _State.RETIRED:
-        _retire(card, None)
+        _retire(card, None, 'replaced')
     gpu.awaits_replacement = True
     withdrawal.record(
         card.session, card.host, 'replace', card.devices,
@@ -176,9 +188,10 @@ def _accept(card: _Card, before: models.Device, actor: str) -> str:
     """
     devices = _unaccepted(card)
     if not devices:
-        raise exception.Conflict(
-            kind='device', name=before.uuid,
-            reason=f'device {card.gpu.uuid} has replaced it already')
+        raise withdrawal.refused(card.host, before, (
+            f'it cannot be replaced: it is {before.state}, and device '
+            f'{card.gpu.uuid} has replaced it already; name that one to '
+            f'replace it in turn'))
     for device in devices:
         withdrawal.accept(card.session, card.host, device, actor)
     _record(card.session, card.host, before, [card.gpu])
@@ -195,7 +208,7 @@ def _split(card: _Card) -> str:
              and device.kind == device_rules.DeviceKind.PCI]
     copies = {device.id: _copy(device) for device in found}
     before = gpu.before_swap
-    _retire(card, None)
+    _retire(card, None, 'replaced')
     for device in card.devices:
         leave_place(device)
     assert before is not None
@@ -301,12 +314,13 @@ def reinstate(session: orm.Session, host: models.Host, gpu: models.Device,
     """Have a retired GPU cleaned and offered again.
 
     :param actor: who brings it back, for the ledger
-    :raises Conflict: another card is in its place
+    :raises Conflict: another card is in its place, or it is a part of a GPU
     """
+    _check_whole(session, host, gpu, 'released')
     if gpu.replaced_by is not None:
-        raise exception.Conflict(
-            kind='device', name=gpu.uuid,
-            reason=f'device {gpu.replaced_by} is in its place')
+        raise withdrawal.refused(host, gpu, (
+            f'it cannot be released: it is {gpu.state}, and device '
+            f'{gpu.replaced_by} is in its place; name that one'))
     gpu.awaits_replacement = False
     card = _Card(session=session, host=host, gpu=gpu,
                  vgpus=withdrawal.children(session, gpu))

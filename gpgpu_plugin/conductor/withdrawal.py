@@ -51,16 +51,14 @@ def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
 
     def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, uuid)
+        check_no_mdev(host, device, 'quarantined')
         text = cleaning.shortened(f'quarantined by {actor}: {reason}')
         parts = _all_parts(device, children(session, device))
         at_once = [part for part in parts if part.state in _AT_ONCE]
         later = [part for part in parts if part.withdrawn is None
                  and part.state in device_rules.ASSIGNED_STATES]
         if not at_once and not later:
-            raise exception.Conflict(
-                kind='device', name=uuid,
-                reason=f'it is {device.state} already: '
-                       f'{parts[0].withdrawn or parts[0].reason}')
+            raise refused(host, device, _already(parts[0]))
         for part in at_once:
             ledger.add(session, host, part, ledger_rules.Verdict.QUARANTINED,
                        reason=text, actor=actor)
@@ -74,6 +72,28 @@ def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
         record(session, host, 'quarantine', later,
                 f'{reason} (when its assignment ends)')
     db.write(work)
+
+
+def _already(device: models.Device) -> str:
+    """Return why a device cannot be quarantined once more."""
+    state = _State(device.state)
+    if device.withdrawn is not None:
+        return (f'it is {state}, and is quarantined when its assignment ends '
+                f'already: {device.withdrawn}; "gpgpu-manage device release" '
+                f'takes that back')
+    return (device_rules.refusal(state, 'quarantined')
+            + (f' (reason: {device.reason})' if device.reason else ''))
+
+
+def refused(host: models.Host, device: models.Device,
+            reason: str) -> exception.Conflict:
+    """Return the refusal of what an operator asked for.
+
+    :param reason: what was asked for, why not, and what to do instead
+    """
+    return exception.Conflict(
+        kind='device', name=f'{host.name} {device.address} ({device.uuid})',
+        reason=reason)
 
 
 def check_reason(reason: str) -> None:
@@ -92,10 +112,11 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
 
     def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, uuid)
+        check_no_mdev(host, device, 'cleaned')
         vgpus = children(session, device)
         parts = parts_of(device, vgpus)
-        check_unassigned(session, host, [device, *vgpus])
-        _check_cleanable(device, parts, vgpus)
+        check_unassigned(session, host, [device, *vgpus], 'cleaned')
+        _check_cleanable(host, device, parts, vgpus)
         changed = [
             part for part in dict.fromkeys((device, *_all_parts(
                 device, vgpus)))
@@ -122,7 +143,7 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
     :raises Conflict: it has VFs, and a guest had it whole before
     """
     if device_db.pci_function(device).has_vfs:
-        _check_parts_suffice(session, device)
+        _check_parts_suffice(session, host, device)
         device_db.transition(session, device, _Event.ACCEPT)
         device.clean_token = None
     else:
@@ -133,19 +154,26 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
     device.reason = device.swapped = device.before_swap = None
 
 
-def _check_parts_suffice(session: orm.Session, gpu: models.Device) -> None:
+def _last_whole(session: orm.Session,
+                gpu: models.Device) -> models.Assignment | None:
+    """Return the last assignment of the whole GPU if it is not clean since."""
+    last = assignment_db.last_of_device(session, gpu.id)
+    return (None if last is None or ledger.has_passed(
+        session, gpu.uuid, last.uuid) else last)
+
+
+def _check_parts_suffice(session: orm.Session, host: models.Host,
+                         gpu: models.Device) -> None:
     """Refuse a GPU with VFs that a guest had whole, and that is not clean.
 
     :raises Conflict: it is one
     """
-    last = assignment_db.last_of_device(session, gpu.id)
-    if last is not None and not ledger.has_passed(
-            session, gpu.uuid, last.uuid):
-        raise exception.Conflict(
-            kind='device', name=gpu.uuid,
-            reason=f'instance {last.instance_uuid} had the whole GPU '
-                   f'{gpu.address}, which cannot be cleaned while it has '
-                   f'VFs; remove them on the host first')
+    last = _last_whole(session, gpu)
+    if last is not None:
+        raise refused(host, gpu, (
+            f'it cannot be released, since it is {gpu.state}: instance '
+            f'{last.instance_uuid} had the whole GPU, which cannot be cleaned '
+            f'while it has VFs; remove them on the host first'))
 
 
 def release(session: orm.Session, host: models.Host, device: models.Device,
@@ -164,12 +192,10 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
                    if part.state == _State.QUARANTINED]
     marked = [part for part in parts if part.withdrawn is not None]
     if not quarantined and not marked:
-        raise exception.Conflict(
-            kind='device', name=device.uuid,
-            reason=f'it is {device.state}; only what is quarantined or '
-                   f'retired is released')
+        raise refused(host, device, device_rules.refusal(
+            _State(device.state), 'released'))
     if device in quarantined:
-        check_unassigned(session, host, vgpus)
+        check_unassigned(session, host, vgpus, 'released')
     for part in quarantined:
         accept(session, host, part, actor)
     record(session, host, 'operator_release', quarantined, f'by {actor}')
@@ -191,14 +217,22 @@ def parts_of(device: models.Device,
     """Return the devices that guests get of a GPU: its VFs, or itself.
 
     :param vgpus: its VFs and mdev rows
-    :raises Conflict: it is an mdev row
+    """
+    return [vf for vf in vfs(vgpus) if vf.present] or [device]
+
+
+def check_no_mdev(host: models.Host, device: models.Device,
+                  asked: str) -> None:
+    """Refuse the row of an mdev.
+
+    :param asked: see domain.device.refusal
+    :raises Conflict: it is one
     """
     if device.kind == device_rules.DeviceKind.MDEV:
-        raise exception.Conflict(
-            kind='device', name=device.uuid,
-            reason=f'it is the row of an mdev, which is made and removed with '
-                   f'its vGPU; name the GPU {device.address}')
-    return [vf for vf in vfs(vgpus) if vf.present] or [device]
+        raise refused(host, device, (
+            f'it cannot be {asked}: it is the row of an mdev '
+            f'({device.state}), which is made and removed with its vGPU; name '
+            f'the GPU {device.address}'))
 
 
 def _all_parts(device: models.Device,
@@ -251,23 +285,25 @@ def _quarantined(gpu: models.Device,
 
 
 def check_unassigned(session: orm.Session, host: models.Host,
-                     devices: Collection[models.Device]) -> None:
+                     devices: Collection[models.Device],
+                     asked: str) -> None:
     """Refuse devices of a (locked) host of which an instance has one.
 
+    :param asked: see domain.device.refusal
     :raises Conflict: names it and the instance
     """
     by_id = {device.id: device for device in devices}
     for row in assignment_db.of_hosts(session, [host.id]):
         if row.device_id in by_id:
             device = by_id[row.device_id]
-            raise exception.Conflict(
-                kind='device', name=device.uuid,
-                reason=f'instance {row.instance_uuid} has it '
-                       f'({device.address} of {host.name}); migrate or delete '
-                       f'its server first')
+            raise refused(host, device, (
+                f'it cannot be {asked}, since it is {device.state}: instance '
+                f'{row.instance_uuid} has it; migrate or delete its server '
+                f'first'))
 
 
-def _check_cleanable(device: models.Device, parts: Sequence[models.Device],
+def _check_cleanable(host: models.Host, device: models.Device,
+                     parts: Sequence[models.Device],
                      vgpus: Sequence[models.Device]) -> None:
     """Refuse what cannot or must not be cleaned.
 
@@ -293,8 +329,7 @@ def _check_cleanable(device: models.Device, parts: Sequence[models.Device],
             reason = ('it has vGPUs that no instance of this cloud uses; '
                       'remove them on the host first')
     if reason is not None:
-        raise exception.Conflict(
-            kind='device', name=device.uuid, reason=reason)
+        raise refused(host, device, f'it cannot be cleaned: {reason}')
 
 
 def record(session: orm.Session, host: models.Host, kind: event_rules.Kind,

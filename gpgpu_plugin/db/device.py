@@ -346,13 +346,16 @@ def row_of(device: models.Device) -> DeviceRow:
     return DeviceRow(*(getattr(device, column.name) for column in COLUMNS))
 
 
-def after(device: DeviceRow, event: device_rules.DeviceEvent) -> DeviceRow:
+def after(device: DeviceRow, event: device_rules.DeviceEvent,
+          host: str = '') -> DeviceRow:
     """Return the device after an event.
 
+    :param host: name of its host, for the error
     :raises InvalidTransition: the state has no such event
     """
     state = device_rules.next_state(
-        device_rules.DeviceState(device.state), event)
+        device_rules.DeviceState(device.state), event,
+        f'{host} {device.address} ({device.uuid})'.strip())
     # In these states there is no vGPU any more.
     has_vgpu = state not in (device_rules.DeviceState.AVAILABLE,
                              device_rules.DeviceState.RETIRED)
@@ -413,7 +416,8 @@ def transition(session: orm.Session, device: models.Device,
     """
     session.flush()
     before = row_of(device)
-    now = after(before, event)
+    host = session.get(models.Host, device.host_id)
+    now = after(before, event, host.name if host is not None else '')
     swap(session, [(before, now)],
          by_operator=event is device_rules.DeviceEvent.QUARANTINE)
     # What was written is known; reading it again would cost a round trip.

@@ -34,8 +34,8 @@ too. After a restore of the database from a backup, ``adopt`` takes a device in
 any state to assigned, since its host knows who uses it. ``distrust`` takes an
 available one to dirty: after a restore, when more is required of it than its
 last cleaning passed, when it replaces another one, or because an operator has
-it cleaned. ``accept`` takes a GPU with VFs from quarantined or retired to
-available: guests get its VFs, which are cleaned in its place.
+it cleaned. ``accept`` takes a GPU with VFs from quarantined or
+retired to available: guests get its VFs, which are cleaned in its place.
 
 ``enabled`` (set by the operator), ``present`` (seen by the last scan) and
 ``health`` (domain.health) are separate facts, not states: disabling or losing
@@ -157,17 +157,65 @@ SHOWN_OF_CHILDREN = (_S.ASSIGNED, _S.PROVISIONING, _S.CLEANING, _S.DIRTY,
 """States of its vGPUs that a GPU shows, the most important one first."""
 
 
-def next_state(state: DeviceState, event: DeviceEvent) -> DeviceState:
+ASKED: Mapping[DeviceEvent, str] = types.MappingProxyType({
+    _E.CLAIM: 'assigned to an instance',
+    _E.SUSPECT: 'quarantined',
+    _E.ACTIVATE: 'activated',
+    _E.ABORT_UNTOUCHED: 'given back',
+    _E.ABORT_TOUCHED: 'given back',
+    _E.FAULT: 'quarantined',
+    _E.RELEASE: 'given back',
+    _E.CLEAN: 'cleaned',
+    _E.CLEAN_PASSED: 'offered again',
+    _E.CLEAN_FAILED: 'quarantined',
+    _E.CLEAN_INTERRUPTED: 'cleaned anew',
+    _E.OPERATOR_RELEASE: 'released',
+    _E.ACCEPT: 'released',
+    _E.ADOPT: 'adopted',
+    _E.DISTRUST: 'cleaned',
+    _E.QUARANTINE: 'quarantined',
+    _E.RETIRE: 'retired'})
+"""What was asked for with each event, in words: it cannot be ..."""
+
+_COMMAND = '"gpgpu-manage device'
+
+ADVICE: Mapping[DeviceState, str] = types.MappingProxyType({
+    _S.AVAILABLE: f'{_COMMAND} quarantine" or {_COMMAND} set --disable" '
+                  f'withholds it, {_COMMAND} clean" has it cleaned',
+    _S.PROVISIONING: 'an instance is getting it: wait, or delete its server',
+    _S.ASSIGNED: 'migrate or delete the server that has it first',
+    _S.DIRTY: f'its host cleans it: wait, or see {_COMMAND} history"',
+    _S.CLEANING: f'its host cleans it: wait, or see {_COMMAND} history"',
+    _S.QUARANTINED: f'{_COMMAND} release" has it cleaned and offered, '
+                    f'{_COMMAND} retire" takes it out of the cloud',
+    _S.RETIRED: f'{_COMMAND} release" brings it back after a cleaning, '
+                f'{_COMMAND} replace" accepts another card in its place'})
+"""What an operator can do with a device in each state instead."""
+
+
+def refusal(state: DeviceState, asked: str) -> str:
+    """Return why something cannot be done to a device in a state.
+
+    :param asked: what cannot be done, such as ``released``
+    """
+    already = ' already' if asked == state else ''
+    return (f'it cannot be {asked}, since it is {state}{already}; '
+            f'{ADVICE[state]}')
+
+
+def next_state(state: DeviceState, event: DeviceEvent,
+               name: str = '') -> DeviceState:
     """Return the state after an event.
 
+    :param name: of the device, for the error: host and address
     :raises InvalidTransition: the table has no such pair
     """
     try:
         return TRANSITIONS[state, event]
     except KeyError:
         raise exception.InvalidTransition(
-            kind='device', name='', reason='', state=state,
-            event=event) from None
+            kind='device', name=name, reason=refusal(state, ASKED[event]),
+            state=state, event=event) from None
 
 
 def is_claimable(state: str, *, enabled: bool, present: bool,

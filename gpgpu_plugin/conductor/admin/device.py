@@ -162,11 +162,8 @@ def set_(db: api.Database, uuid: str, *,
 
     def work(session: orm.Session) -> objects.DeviceInfo:
         host, device = device_db.lock(session, host_id, uuid)
-        if device.kind == device_rules.DeviceKind.MDEV:
-            raise exception.Conflict(
-                kind='device', name=uuid,
-                reason=f'mdev rows cannot be enabled or disabled; do so with '
-                       f'the parent GPU {device.address} of {host.name}')
+        withdrawal.check_no_mdev(
+            host, device, 'enabled' if enabled else 'disabled')
         changed = [part for part in (device, *withdrawal.vfs(
             withdrawal.children(session, device)))
             if part.enabled != enabled]

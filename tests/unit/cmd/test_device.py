@@ -110,7 +110,8 @@ class DeviceTest(base.CommandTestCase):
 
     def test_release_of_an_available_device_is_refused(self):
         device = self.first()
-        self.assertIn(f'device {device}: it is available',
+        self.assertIn(f'device h1 0000:00:00.0 ({device}): it cannot be '
+                      f'released, since it is available',
                       self.refused('device', 'release', device))
         self.assertEqual('available', self.json(
             'device', 'show', device)['Shown State'])

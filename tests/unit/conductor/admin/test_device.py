@@ -65,4 +65,4 @@ class MdevRowTest(vgpu_base.VGPUTestCase):
         exc = self.assertRaises(
             exception.Conflict, device_admin.set_, self.db,
             claim.assignments[0].device_uuid, enabled=False)
-        self.assertIn('the parent GPU 0000:00:00.0 of h1', str(exc))
+        self.assertIn('name the GPU 0000:00:00.0', str(exc))
