@@ -78,7 +78,13 @@ class Device:
 
     @property
     def may_have_vgpu(self) -> bool:
-        """Return whether a vGPU exists or may exist."""
+        """Return whether a vGPU exists or may exist.
+
+        A VF that is gone has none, unless a guest is to have it again.
+        """
+        if not self.present and (
+                self.state not in device_rules.ASSIGNED_STATES):
+            return False
         return self.state != _AVAILABLE or self.vgpu_type is not None
 
     @property

@@ -165,6 +165,17 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         self.assertEqual({'passthrough': 0, '1Q': 3, '4Q': 3, '16Q': 1},
                          self.remaining())
 
+    def test_dirty_vfs_that_are_gone_take_no_capacity(self):
+        releases.release(self.db, base.uuids(self.ask(Q1=3)))
+        hosts.store(self.db, base.scan([
+            dataclasses.replace(PF, sriov_numvfs=1), self.functions[1]]))
+        self.clean_all()
+        self.assertEqual({'passthrough': 0, '1Q': 1, '4Q': 1, '16Q': 1},
+                         self.remaining())
+        # When they are back, they are cleaned first.
+        hosts.store(self.db, base.scan(self.functions))
+        self.assertEqual(2, len(cleaning.tasks(self.db, 'h1')))
+
     def test_gpu_with_a_vf_of_a_foreign_type_offers_nothing(self):
         hosts.store(self.db, base.scan([
             PF, vf(PF, 0, existing_vgpus=('557',)), *self.functions[2:]]))
