@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from collections.abc import Mapping
 
 from sqlalchemy import orm
 
@@ -58,44 +57,6 @@ def remembered(row: models.Device,
     return dataclasses.replace(
         function, serial=now.serial or known.serial, dsn=now.dsn or known.dsn,
         hive=hive)
-
-
-Moved = Mapping[tuple[str, str, str], models.Device]
-"""Absent devices, by vendor, device ID and serial number."""
-
-
-def moved(devices: Iterable[models.Device],
-          functions: Iterable[pci.PCIFunction]) -> Moved:
-    """Return devices that are not clean, and no longer where they were.
-
-    :param devices: of a host, before a scan
-    :param functions: those that the scan found
-    """
-    present = {function.id for function in functions}
-    return {key: device for device in devices
-            if device.stable_id not in present and (
-                device.swapped is not None
-                or device.state != device_rules.DeviceState.AVAILABLE)
-            for key in _numbers(device_db.identity(device))}
-
-
-def check_moved(session: orm.Session, host: models.Host, row: models.Device,
-                absent: Moved) -> None:
-    """Quarantine a new device that was elsewhere before, and is not clean."""
-    if row.kind != device_rules.DeviceKind.PCI or row.parent_id is not None:
-        return
-    before = next((absent[key] for key in _numbers(device_db.identity(row))
-                   if key in absent), None)
-    if before is not None:
-        session.flush()
-        suspect(session, host, row,
-                f'it was at {device_db.pci_function(before).id}, where it is '
-                f'{before.state}')
-
-
-def _numbers(identity: pci.Identity) -> list[tuple[str, str, str]]:
-    return [(identity.vendor or '', identity.device or '', number)
-            for number in (identity.dsn, identity.serial) if number]
 
 
 def check(session: orm.Session, host: models.Host, row: models.Device,

@@ -155,7 +155,8 @@ class ConductorManager(conductor_contract.Conductor):
                report: report_obj.HostReport,
                ) -> inventory_obj.HostInventory:
         return reports.report(
-            self._by_host(ctxt, origin.host), report, origin)
+            self._by_host(ctxt, origin.host), report, origin,
+            silent_after=self._silent_after)
 
     def host_inventory(self, ctxt: _Context, *, host: str,
                        ) -> inventory_obj.HostInventory:

@@ -29,6 +29,7 @@ from gpgpu_plugin.conductor import adoption
 from gpgpu_plugin.conductor import device_health
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import retirement
@@ -54,7 +55,8 @@ from gpgpu_plugin.objects import session as session_obj
 
 
 def report(db: api.Database, scan: objects.HostReport,
-           origin: session_obj.Origin | None = None,
+           origin: session_obj.Origin | None = None, *,
+           silent_after: float = moved_cards.SILENT_AFTER,
            ) -> inventory_obj.HostInventory:
     """Store a scan (Conductor.report).
 
@@ -62,13 +64,16 @@ def report(db: api.Database, scan: objects.HostReport,
     change at the same time, the devices are matched again: whoever applied
     the change to hosts may not have seen them (``variant_changes``). If the
     conductor crashes before that, the host has no answer and reports again.
+
+    :param silent_after: see conductor.moved_cards
     """
     _check(scan)
     answer = repeated_reports.answer(db, scan, origin)
     if answer is not None:
         return answer
     number, stored = db.write(
-        functools.partial(_report, scan=scan, origin=origin))
+        functools.partial(_report, scan=scan, origin=origin,
+                          silent_after=silent_after))
     if number is not None and _have_variants_changed(db, number):
         return db.write(functools.partial(_match_again, name=scan.host))
     return stored
@@ -76,6 +81,7 @@ def report(db: api.Database, scan: objects.HostReport,
 
 def _report(session: orm.Session, scan: objects.HostReport,
             origin: session_obj.Origin | None,
+            silent_after: float = moved_cards.SILENT_AFTER,
             ) -> tuple[int | None, inventory_obj.HostInventory]:
     """Store a scan.
 
@@ -96,7 +102,7 @@ def _report(session: orm.Session, scan: objects.HostReport,
         host.service_disabled = scan.service_disabled
         host_db.changed(host)
     host.report_number = scan.number
-    _store(session, host, scan)
+    _store(session, host, scan, silent_after)
     adoption.adopt(session, host, scan.assignments)
     stored = _match(session, host, before)
     if host.generation != before:
@@ -161,7 +167,7 @@ def _host(session: orm.Session, scan: objects.HostReport,
 
 
 def _store(session: orm.Session, host: models.Host,
-           scan: objects.HostReport) -> None:
+           scan: objects.HostReport, silent_after: float) -> None:
     devices = device_db.of_hosts(session, [host.id])
     exchanged = retirement.leave(session, devices, scan.functions)
     rows = {device.stable_id: device for device in devices
@@ -172,9 +178,9 @@ def _store(session: orm.Session, host: models.Host,
             for name in vgpus.existing_vgpus}),
         used={device.stable_id: device.vgpu_type for device in devices
               if device.state != device_rules.DeviceState.AVAILABLE},
-        children=_children(devices),
-        moved=exchange.moved(devices, scan.functions))
+        children=_children(devices))
     seen, new = {}, set[str]()
+    returned = {row.stable_id for row in rows.values() if not row.present}
     for function in scan.functions:
         row = rows.pop(function.id, None)
         if row is None:
@@ -193,6 +199,11 @@ def _store(session: orm.Session, host: models.Host,
                 withdrawal.inherit(
                     session, host, seen[function.pf], seen[function.id],
                     known.children.get(seen[function.pf].id, ()))
+    for gpu in seen.values():
+        if gpu.state == device_rules.DeviceState.DIRTY:
+            withdrawal.hand_down(session, gpu, [
+                seen[function.id] for function in scan.functions
+                if function.pf == gpu.stable_id])
     for stable_id, before in exchanged.items():
         retirement.occupy(
             session, host, before, seen[stable_id],
@@ -207,6 +218,7 @@ def _store(session: orm.Session, host: models.Host,
                 event_db.add(session, 'missing', host.name, row)
                 notification_db.device_seen(session, row)
     _move_mdev_rows(devices, seen.values())
+    moved_cards.check(session, host, seen.values(), returned, silent_after)
 
 
 def _children(devices: Iterable[models.Device],
@@ -235,13 +247,11 @@ class _Known:
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar used: types of devices that are not available, by stable id
     :ivar children: VFs and mdev rows, by the id of their GPU
-    :ivar moved: see exchange.moved
     """
 
     places: Mapping[str, str]
     used: Mapping[str, str | None]
     children: Mapping[int, Sequence[models.Device]]
-    moved: exchange.Moved
 
 
 def _insert(session: orm.Session, host: models.Host,
@@ -260,7 +270,6 @@ def _insert(session: orm.Session, host: models.Host,
         known.used))
     session.add(row)
     event_db.add(session, 'appeared', host.name, row)
-    exchange.check_moved(session, host, row, known.moved)
     device_health.store(session, host, row, scan.health.get(function.id))
     host_db.changed(host)
     return row

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import socket
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from gpgpu_plugin.conductor import isolation
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
+from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import no_candidate
 from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import periodic
@@ -99,6 +101,10 @@ class ConductorService:
         self._requests = request_mix.Requests(self.database)
         self._mix = periodic.Periodic(
             'gpgpu-requests', request_mix.INTERVAL, self._requests.run_once)
+        self._moved = periodic.Periodic(
+            'gpgpu-moved-cards', moved_cards.INTERVAL, functools.partial(
+                moved_cards.decide, self.database,
+                conf.gpgpu.session_timeout))
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,
@@ -161,6 +167,7 @@ class ConductorService:
         self._isolation.start()
         self._counts.start()
         self._mix.start()
+        self._moved.start()
         if self._notifier is not None:
             self._notifier.start()
         self._no_candidate.start()
@@ -172,6 +179,7 @@ class ConductorService:
         that the caller passed stays open.
         """
         self._leases.stop()
+        self._moved.stop()
         self._variants.stop()
         self._isolation.stop()
         self._no_candidate.stop()

@@ -28,6 +28,7 @@ from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -128,6 +129,11 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
             else:
                 device_db.transition(session, part, _Event.DISTRUST)
                 part.clean_token = str(uuid_mod.uuid4())
+        waits = card_db.waits(session, device.uuid)
+        if waits is not None:
+            # The operator knows what the card is.
+            waits.waits_for = None
+            changed = changed or [device]
         record(session, host, 'clean', changed)
     db.write(work)
 
@@ -160,6 +166,28 @@ def _last_whole(session: orm.Session,
     last = assignment_db.last_of_device(session, gpu.id)
     return (None if last is None or ledger.has_passed(
         session, gpu.uuid, last.uuid) else last)
+
+
+def hand_down(session: orm.Session, gpu: models.Device,
+              parts: Sequence[models.Device]) -> None:
+    """Have the VFs of a dirty GPU cleaned in its place, if it has some now.
+
+    Its host never resets it as long as it has them. If a guest had the whole
+    GPU, that does not suffice: its cleaning fails.
+
+    :param parts: VFs that are there
+    """
+    if (gpu.state != _State.DIRTY or not parts
+            or _last_whole(session, gpu) is not None):
+        return
+    for vf in parts:
+        if vf.state == _State.AVAILABLE:
+            device_db.transition(session, vf, _Event.DISTRUST)
+            if vf.group_id is not None:
+                # Otherwise it gets its token when it joins a group.
+                vf.clean_token = str(uuid_mod.uuid4())
+    device_db.transition(session, gpu, _Event.ACCEPT)
+    gpu.clean_token = None
 
 
 def _check_parts_suffice(session: orm.Session, host: models.Host,

@@ -195,9 +195,10 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
     """Return the present devices of a host that are dirty or cleaning.
 
     A device without a token waits until it is in a group, and a GPU until its
-    mdevs are removed: its host resets no GPU that has one.
+    mdevs are removed: its host resets no GPU that has one. A card that may
+    have been moved from a host that is alive waits until this is known.
     """
-    mdev = orm.aliased(models.Device)
+    gpu, mdev = orm.aliased(models.Device), orm.aliased(models.Device)
     return list(session.scalars(
         sa.select(models.Device)
         .where(models.Device.host_id == host_id, models.Device.present,
@@ -210,7 +211,12 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
                    mdev.kind == str(device_rules.DeviceKind.MDEV),
                    mdev.state.not_in([
                        device_rules.DeviceState.AVAILABLE,
-                       device_rules.DeviceState.RETIRED])))
+                       device_rules.DeviceState.RETIRED])),
+               ~sa.exists().where(
+                   gpu.id == sa.func.coalesce(
+                       models.Device.parent_id, models.Device.id),
+                   models.Card.device_uuid == gpu.uuid,
+                   models.Card.waits_for.is_not(None)))
         .order_by(models.Device.stable_id)))
 
 
@@ -239,6 +245,9 @@ def had_tenants(session: orm.Session, host_ids: Sequence[int],
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
     """Delete the devices of a host."""
+    session.execute(sa.delete(models.Card).where(
+        models.Card.device_uuid.in_(sa.select(models.Device.uuid).where(
+            models.Device.host_id == host_id))))
     session.execute(sa.update(models.Device).where(
         models.Device.host_id == host_id).values(parent_id=None))
     session.execute(sa.delete(models.Device).where(

@@ -35,6 +35,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import caller_key_tables
+from gpgpu_plugin.db import card_tables
 from gpgpu_plugin.db import column
 from gpgpu_plugin.db import history_tables
 from gpgpu_plugin.db import ledger_tables
@@ -44,6 +45,7 @@ from gpgpu_plugin.db import request_tables
 Base = column.Base
 Cleaning = ledger_tables.Cleaning
 CleaningChain = ledger_tables.CleaningChain
+Card = card_tables.Card
 RequestKind = request_tables.RequestKind
 CallerKey = caller_key_tables.CallerKey
 ExecutedCall = caller_key_tables.ExecutedCall

@@ -34,7 +34,7 @@ too. After a restore of the database from a backup, ``adopt`` takes a device in
 any state to assigned, since its host knows who uses it. ``distrust`` takes an
 available one to dirty: after a restore, when more is required of it than its
 last cleaning passed, when it replaces another one, or because an operator has
-it cleaned. ``accept`` takes a GPU with VFs from quarantined or
+it cleaned. ``accept`` takes a GPU with VFs from dirty, quarantined or
 retired to available: guests get its VFs, which are cleaned in its place.
 
 ``enabled`` (set by the operator), ``present`` (seen by the last scan) and
@@ -136,7 +136,7 @@ TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
             _S.AVAILABLE, _S.DIRTY, _S.CLEANING, _S.QUARANTINED)},
         (_S.RETIRED, _E.OPERATOR_RELEASE): _S.DIRTY,
         **{(state, _E.ACCEPT): _S.AVAILABLE
-           for state in (_S.QUARANTINED, _S.RETIRED)},
+           for state in (_S.DIRTY, _S.QUARANTINED, _S.RETIRED)},
         **{(state, _E.ADOPT): _S.ASSIGNED for state in _S
            if state not in (_S.PROVISIONING, _S.ASSIGNED)},
     }))

@@ -20,7 +20,8 @@ Kind = typing.Literal[
     'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean',
     'clean_failed', 'clean_interrupted', 'clean_passed', 'clean_started',
     'confirm', 'disable', 'distrust', 'drain', 'enable', 'filter_refused',
-    'group_set', 'health', 'host_delete', 'isolate', 'missing', 'no_candidate',
+    'group_set', 'health', 'host_delete', 'isolate', 'missing', 'moved',
+    'no_candidate',
     'operator_end', 'operator_release', 'quarantine', 'release', 'repair',
     'replace', 'restored', 'retire', 'returned', 'session', 'swapped',
     'takeover', 'type_disable', 'type_enable', 'undrain', 'unisolate',
@@ -29,7 +30,8 @@ Kind = typing.Literal[
 KINDS: tuple[str, ...] = typing.get_args(Kind)
 """All kinds, in the order of their names."""
 
-WARNED = frozenset({'clean_failed', 'health', 'missing', 'swapped'})
+WARNED = frozenset({
+    'clean_failed', 'health', 'missing', 'moved', 'swapped'})
 """Kinds that are a warning in the log."""
 
 INFORMED = frozenset({

@@ -38,6 +38,8 @@ ELSEWHERE = {
     'db/caller_key.py': 'conductor/test_caller_keys.py and cmd/test_key.py '
                         'call all of it',
     'db/caller_key_tables.py': 'db/test_models.py checks them',
+    'db/card.py': 'conductor/test_moved_cards.py calls all of it',
+    'db/card_tables.py': 'db/test_models.py checks them',
     'cmd/cloud.py': 'cmd/test_doctor_cloud.py and cmd/test_why_not.py call '
                     'all of it',
     'cmd/candidates.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '
@@ -88,6 +90,7 @@ ELSEWHERE = {
     'db/request_tables.py': 'db/test_models.py and db/test_request_kind.py '
                             'use it',
     'db/migrations/versions/v0030_exact_devices.py': _MIGRATION,
+    'db/migrations/versions/v0031_card_numbers.py': _MIGRATION,
     'db/migrations/versions/v0029_link_partitions.py': _MIGRATION,
     'db/migrations/versions/v0035_guest_addresses.py': _MIGRATION,
     'doctor/view.py': 'values, which the other tests of doctor make',

@@ -85,12 +85,12 @@ class MovedTest(ExchangeCase):
                     if device.address == moved.address]
         return device
 
-    def test_gpu_that_was_not_clean_is_quarantined_in_its_new_place(self):
+    def test_gpu_that_was_not_clean_is_cleaned_in_its_new_place(self):
         releases.release(self.db, base.uuids(self.boot()))
         device = self.move()
-        self.assertEqual('quarantined', device.state)
-        self.assertIn('it was at', device.reason)
-        self.assertIn('where it is dirty', device.reason)
+        self.assertEqual('dirty', device.state)
+        self.assertEqual([device.uuid], [
+            task.device_uuid for task in cleaning.tasks(self.db, 'h1')])
 
     def test_gpu_that_was_clean_is_available_there(self):
         self.assertEqual('available', self.move().state)

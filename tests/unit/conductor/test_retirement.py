@@ -129,9 +129,9 @@ class RetireTest(RetirementCase):
         moved = base.function(0, id='/devices/pci0000:77/01.0/00.0',
                               address='0000:77:00.0', **OLD)
         hosts.store(self.db, base.scan((moved, base.function(1))))
-        [device] = [device for device in device_admin.list_all(self.db)
-                    if device.address == moved.address]
-        self.assertEqual('quarantined', device.state)
+        [device] = [device for device in device_admin.list_all(
+            self.db, include_retired=True) if device.address == moved.address]
+        self.assertEqual('retired', device.state)
         self.assertIn('where it is retired', device.reason)
 
     def test_assigned_gpu_is_refused_with_its_instance(self):
@@ -416,6 +416,13 @@ class VFTest(RetirementCase):
             whole, used_by='vf', sriov_numvfs=1),)))
         cleaning.operator_release(self.db, gpu, OPERATOR)
         self.assertEqual('available', self.shown(gpu).state)
+
+    def test_vf_of_a_retired_gpu_is_released_with_it_alone(self):
+        self.retire()
+        self.assertIn(f'name the GPU itself: 0000:00:00.0 ({self.old})',
+                      self.refused(cleaning.operator_release, self.vfs[0],
+                                   OPERATOR))
+        self.assertEqual(3, len(self.listed(state='retired')))
 
     def test_vf_that_appears_on_a_retired_gpu_is_retired(self):
         self.retire()

@@ -300,6 +300,35 @@ class MigrationMixin:
                     models.Device.vendor_id, models.Device.product_id)
                 .order_by(models.Device.stable_id).all())
 
+    def test_gpus_of_revision_30_are_recognised_by_their_numbers(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.migrations.versions.v0031_card_numbers.'
+            '_BATCH', 2))
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0030')
+        gpus = [('pci', '{"dsn": "1-2", "serial": null}', None),
+                ('pci', '{}', '{"dsn": "3", "serial": "4"}'),
+                ('pci', '{"dsn": "00-00", "serial": "n/a"}', None),
+                ('mdev', '{"dsn": "5"}', None),
+                ('pci', '{"serial": "6"}', None)]
+        with self.db.engine.begin() as connection:
+            insert_host(connection)
+            for number, (kind, function, identity) in enumerate(gpus):
+                connection.execute(sa.text(
+                    'INSERT INTO devices (uuid, host_id, stable_id, address,'
+                    ' kind, pci_function, identity) VALUES (:id, 77, :id, '
+                    ':id, :kind, :function, :identity)'),
+                    {'id': f'd{number}', 'kind': kind, 'function': function,
+                     'identity': identity})
+        migration.sync(self.db.engine)
+        with self.db.reader() as session:
+            self.assertEqual(
+                [('d0', '1-2', None), ('d1', '3', '4'), ('d4', None, '6')],
+                session.query(
+                    models.Card.device_uuid, models.Card.dsn,
+                    models.Card.serial).order_by(
+                        models.Card.device_uuid).all())
+
     def test_hosts_of_revision_7_count_as_changed_now(self):
         database.empty(self.db.engine)
         migration.sync(self.db.engine, '0007')

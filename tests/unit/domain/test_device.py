@@ -45,6 +45,7 @@ LEGAL = {
     ('cleaning', 'retire'): 'retired',
     ('quarantined', 'retire'): 'retired',
     ('retired', 'operator_release'): 'dirty',
+    ('dirty', 'accept'): 'available',
     ('quarantined', 'accept'): 'available',
     ('retired', 'accept'): 'available',
 }

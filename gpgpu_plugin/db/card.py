@@ -1,0 +1,87 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Rows of ``card_numbers``: serial numbers of GPUs, wherever they were."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Collection
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import pci
+
+_LONGEST = 255
+"""Characters of a number that are stored and compared."""
+
+
+class Sighting(typing.NamedTuple):
+    """A GPU in the place where its host found it, with its numbers."""
+
+    card: models.Card
+    device: models.Device
+    host: models.Host
+
+
+def numbers(identity: pci.Identity) -> tuple[str | None, str | None]:
+    """Return the numbers of a device as they are stored: dsn and serial."""
+    return (identity.dsn and identity.dsn[:_LONGEST],
+            identity.serial and identity.serial[:_LONGEST])
+
+
+def of_devices(session: orm.Session,
+               uuids: Iterable[str]) -> dict[str, models.Card]:
+    """Return the rows of devices, by the device's UUID."""
+    return {card.device_uuid: card for card in session.scalars(
+        sa.select(models.Card).where(
+            models.Card.device_uuid.in_(list(uuids))))}
+
+
+_SIGHTINGS = (
+    sa.select(models.Card, models.Device, models.Host)
+    .join(models.Device, models.Device.uuid == models.Card.device_uuid)
+    .join(models.Host, models.Host.id == models.Device.host_id))
+
+
+def with_numbers(session: orm.Session, dsns: Collection[str],
+                 serials: Collection[str]) -> list[Sighting]:
+    """Return all GPUs that have one of some numbers, by the device's id."""
+    return [Sighting(*found) for found in session.execute(
+        _SIGHTINGS.where(sa.or_(models.Card.dsn.in_(dsns),
+                                models.Card.serial.in_(serials)))
+        .order_by(models.Device.id)).tuples()]
+
+
+def sighting(session: orm.Session, device_uuid: str) -> Sighting | None:
+    """Return one GPU with its numbers; None: it is gone or has none."""
+    found = session.execute(_SIGHTINGS.where(
+        models.Card.device_uuid == device_uuid)).tuples().first()
+    return None if found is None else Sighting(*found)
+
+
+def waiting(session: orm.Session) -> list[tuple[str, int]]:
+    """Return the devices that wait for another host, with their hosts."""
+    return list(session.execute(
+        sa.select(models.Device.uuid, models.Device.host_id)
+        .join(models.Card, models.Card.device_uuid == models.Device.uuid)
+        .where(models.Card.waits_for.is_not(None))
+        .order_by(models.Device.host_id, models.Device.id)).tuples())
+
+
+def waits(session: orm.Session, device_uuid: str) -> models.Card | None:
+    """Return the row of a device that waits for another host."""
+    return session.scalar(sa.select(models.Card).where(
+        models.Card.device_uuid == device_uuid,
+        models.Card.waits_for.is_not(None)))

@@ -1,0 +1,49 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Table of the serial numbers of GPUs; ``models`` makes it part of all."""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import column
+
+
+class Card(column.Base):
+    """Serial numbers of a GPU, by which it is recognised in another place.
+
+    VFs, mdev rows and GPUs that show no number have no row.
+
+    ``device_uuid``: the GPU; a row whose device was deleted says nothing.
+    ``dsn``, ``serial``: its PCIe Device Serial Number and the serial number of
+    its VPD (domain.pci.Identity); NULL: none is known. ``found_at``: when a
+    scan found it in its place (UTC); of the devices with one number, the one
+    that was found last is where the card was last. ``waits_for``: UUID of the
+    device, on a host that may be alive, that showed the same number; until it
+    is known whether the card was moved, this one is not cleaned.
+
+    Unique keys: the numbers of a device. Indexes: the devices with a number.
+    """
+
+    __tablename__ = 'card_numbers'
+    __table_args__ = (sa.UniqueConstraint('device_uuid'),
+                      sa.Index(None, 'dsn'), sa.Index(None, 'serial'))
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    device_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
+    dsn: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    serial: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    found_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
+        sa.DateTime)
+    waits_for: orm.Mapped[str | None] = orm.mapped_column(column.UUID)

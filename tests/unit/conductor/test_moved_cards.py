@@ -1,0 +1,326 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of cards that are found in another place than before."""
+
+import time
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import moved_cards
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+from tests.unit.conductor import test_withdrawal
+from tests.unit.conductor import vgpu_base
+
+OPERATOR = test_withdrawal.OPERATOR
+DSN = '48-b0-2d-00-00-00-00-99'
+OTHER = '48-b0-2d-00-00-00-00-77'
+
+
+class MovedCase(test_withdrawal.WithdrawalCase):
+
+    functions = (base.function(0, dsn=DSN),)
+
+    def report(self, host, *functions):
+        hosts.store(self.db, base.scan(
+            functions, host=host, node_uuid=base.node_uuid(host)
+            if host != 'h1' else base.NODE))
+
+    def heard(self, host, seconds):
+        """Let a host have called some seconds ago."""
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).where(
+                models.Host.name == host).values(
+                    heard_at=time.time() - seconds, report_number=1))
+
+    def switch_off(self, host='h1'):
+        self.heard(host, 100000)
+
+    def move(self, host='h2', number=0, **facts):
+        """Move the card from h1, which is switched off."""
+        self.switch_off()
+        self.report(host, base.function(number, **{'dsn': DSN, **facts}))
+        return self.on(host)
+
+    def on(self, host):
+        """Return the only GPU that a host reports now."""
+        [device] = [device for device in device_admin.list_all(
+            self.db, host, include_retired=True)
+            if device.present and device.parent is None]
+        return device
+
+    def details(self):
+        return [detail for _, detail in self.events('moved')]
+
+    def use(self):
+        """Have an instance use the card, and end."""
+        releases.release(self.db, base.uuids(self.boot()))
+
+
+class OtherHostTest(MovedCase):
+
+    def test_clean_card_is_offered_on_its_new_host(self):
+        self.assertEqual('available', self.move().state)
+        self.assertEqual([], self.details())
+        self.boot(host='h2')
+
+    def test_dirty_card_is_cleaned_on_its_new_host(self):
+        self.use()
+        moved = self.move()
+        self.assertEqual('dirty', moved.state)
+        self.assertEqual(
+            ['it was at 0000:00:00.0 of h1, where it is dirty'],
+            self.details())
+        [task] = cleaning.tasks(self.db, 'h2')
+        self.assertEqual(moved.uuid, task.device_uuid)
+        self.clean_all()
+        self.boot(host='h2')
+
+    def test_card_whose_guest_was_lost_with_its_host_is_cleaned(self):
+        self.boot()
+        self.assertEqual('dirty', self.move().state)
+        self.assertEqual('assigned', self.on('h1').state)
+
+    def test_quarantined_card_stays_so_until_the_operator_accepts_it(self):
+        self.quarantine(self.first().uuid)
+        before = 'h1'
+        for call in (withdrawal.clean, cleaning.operator_release):
+            moved = self.move(call.__name__)
+            self.assertEqual('quarantined', moved.state)
+            self.assertIn(f'it was at 0000:00:00.0 of {before}, where it is '
+                          f'quarantined', moved.reason)
+            self.assertIn('fan is loud', moved.reason)
+            self.assertEqual(['quarantined'], self.verdicts(moved.uuid))
+            call(self.db, moved.uuid, OPERATOR)
+            self.clean_all()
+            self.assertEqual(
+                'available', device_admin.show(self.db, moved.uuid).state)
+            # Where it was last, it is quarantined again.
+            self.quarantine(moved.uuid)
+            before = call.__name__
+            self.switch_off(before)
+
+    def test_retired_card_stays_retired(self):
+        retirement.retire(self.db, self.first().uuid, 'RMA 0815')
+        moved = self.move()
+        self.assertEqual('retired', moved.state)
+        self.assertIn('RMA 0815', moved.reason)
+        cleaning.operator_release(self.db, moved.uuid, OPERATOR)
+        self.clean_all()
+        self.boot(host='h2')
+
+    def test_disabled_card_is_enabled_by_the_operator(self):
+        device_admin.set_(self.db, self.first().uuid, enabled=False)
+        moved = self.move()
+        self.assertEqual(('available', False), (moved.state, moved.enabled))
+        device_admin.set_(self.db, moved.uuid, enabled=True)
+        self.boot(host='h2')
+
+    def test_last_place_counts(self):
+        self.use()
+        self.move('h2')
+        self.clean_all()
+        self.switch_off('h2')
+        # On h1 it is dirty still, but it was clean later.
+        self.assertEqual('available', self.move('h3').state)
+
+    def test_card_that_returns_is_what_it_became_elsewhere(self):
+        self.report('h1')
+        self.move('h2')
+        self.quarantine(self.on('h2').uuid)
+        self.report('h2')
+        self.report('h1', *self.functions)
+        self.assertEqual('quarantined', self.on('h1').state)
+        self.assertIn('of h2', self.on('h1').reason)
+
+    def test_card_is_recognised_by_one_number_that_becomes_readable(self):
+        self.use()
+        self.assertEqual('available', self.move(dsn=None).state)
+        self.assertEqual('dirty', self.move(dsn=DSN).state)
+
+    def test_replacement_that_is_quarantined_elsewhere_is_not_offered(self):
+        self.quarantine(self.first().uuid)
+        self.report('h2', base.function(0, dsn=OTHER))
+        retirement.replace(self.db, self.on('h2').uuid, OPERATOR)
+        self.assertEqual('quarantined', self.move().state)
+
+    def test_cards_without_or_with_another_number_are_not_recognised(self):
+        self.use()
+        for facts in ({'dsn': None}, {'dsn': OTHER},
+                      {'dsn': '00-00-00-00-00-00-00-00'},
+                      {'serial': 'same', 'device': '2331'}):
+            with self.subTest(facts):
+                self.assertEqual('available', self.move(
+                    str(facts), **facts).state)
+
+    def test_reports_without_news_cost_no_further_statement(self):
+        found = []
+        for _ in range(3):
+            with self.statements() as statements:
+                self.report('h1', *self.functions)
+            found = [text for text in statements if 'card_numbers' in text]
+        self.assertEqual([], found)
+
+
+class LiveHostTest(MovedCase):
+    """Two hosts that may both be alive show the same number."""
+
+    def wait(self):
+        """Quarantine the card of h1, and find its number on h2."""
+        self.quarantine(self.first().uuid)
+        self.heard('h1', 300)
+        self.report('h2', base.function(0, dsn=DSN))
+        self.assertEqual('dirty', self.on('h2').state)
+        self.assertIn('Host h1 may be alive', self.details()[0])
+        # Neither quarantined nor offered nor cleaned.
+        self.decide()
+        self.assertEqual((), cleaning.tasks(self.db, 'h2'))
+
+    def decide(self):
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+
+    def test_card_is_another_one_if_its_host_calls_later(self):
+        self.wait()
+        self.heard('h1', -100)
+        self.decide()
+        self.assertIn('another card with the same number', self.details()[1])
+        self.clean_all()
+        self.assertEqual('available', self.on('h2').state)
+        self.assertEqual('quarantined', self.on('h1').state)
+        # And nothing changes any more, whoever reports.
+        for _ in range(2):
+            self.decide()
+            self.report('h1', base.function(0, dsn=DSN, driver='nvidia'))
+            self.report('h2', base.function(0, dsn=DSN, driver='nvidia'))
+        self.assertEqual(('quarantined', 'available'), (
+            self.on('h1').state, self.on('h2').state))
+        self.assertEqual(2, len(self.details()))
+
+    def test_card_was_moved_if_its_host_has_it_no_longer(self):
+        self.wait()
+        self.report('h1')
+        self.decide()
+        self.assertEqual('quarantined', self.on('h2').state)
+        self.assertIn('fan is loud', self.on('h2').reason)
+
+    def test_card_was_moved_if_its_host_is_silent(self):
+        self.wait()
+        self.switch_off()
+        self.decide()
+        self.assertEqual('quarantined', self.on('h2').state)
+
+    def test_operator_need_not_wait(self):
+        self.wait()
+        self.clean(self.on('h2').uuid)
+        self.clean_all()
+        self.assertEqual('available', self.on('h2').state)
+
+    def test_host_that_was_deleted_is_not_waited_for(self):
+        self.wait()
+        host_admin.delete(self.db, 'h1', force=True)
+        self.decide()
+        self.clean_all()
+        self.assertEqual('available', self.on('h2').state)
+
+    def test_number_of_several_cards_names_none(self):
+        self.report('h2', base.function(0, dsn=DSN))
+        self.quarantine(self.first().uuid)
+        self.report('h3', base.function(0, dsn=DSN))
+        self.report('h4', *(base.function(number, dsn=DSN)
+                            for number in range(4)))
+        self.assertEqual(
+            {'h1': 'quarantined', 'h2': 'available', 'h3': 'available'},
+            {host: self.on(host).state for host in ('h1', 'h2', 'h3')})
+        self.assertEqual({'available'}, {
+            device.state for device in device_admin.list_all(self.db, 'h4')})
+        self.assertEqual([], self.details())
+
+
+class VGPUTest(MovedCase):
+    """Cards whose VFs or mdevs guests have used."""
+
+    variant = False
+    functions = ()
+
+    def setUp(self):
+        super().setUp()
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X-VF', vendor='10de', device='74b5'))
+        self.gpu = base.function(
+            0, device='74a1', dsn=DSN, used_by='vf', sriov_totalvfs=2,
+            sriov_numvfs=2)
+        self.vfs = [base.function(
+            0, id=f'{self.gpu.id}/vf{number}', device='74b5', dsn=None,
+            address=f'0000:00:00.{number + 1}', pf=self.gpu.id,
+            vf_index=number) for number in range(2)]
+        self.report('h1', self.gpu, *self.vfs)
+
+    def use(self):
+        claim = self.claim(variant='MI300X-VF')
+        claims.activate(self.db, base.uuids(claim))
+        releases.release(self.db, base.uuids(claim))
+
+    def states(self, host):
+        return [device.state for device in device_admin.list_all(
+            self.db, host, include_retired=True)]
+
+    def test_vfs_of_a_card_with_a_dirty_vf_are_cleaned(self):
+        self.use()
+        self.switch_off()
+        self.report('h2', self.gpu, *self.vfs)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+        self.assertEqual(2, len(cleaning.tasks(self.db, 'h2')))
+
+    def test_vfs_that_the_new_host_makes_later_are_cleaned(self):
+        self.use()
+        self.switch_off()
+        self.report('h2', base.function(
+            0, device='74a1', dsn=DSN, sriov_totalvfs=2))
+        self.assertEqual(['dirty'], self.states('h2'))
+        self.report('h2', self.gpu, *self.vfs)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+
+    def test_vfs_are_quarantined_and_retired_with_the_card(self):
+        gpu = self.first().uuid
+        self.quarantine(gpu)
+        self.switch_off()
+        self.report('h2', self.gpu, *self.vfs)
+        self.assertEqual(['quarantined'] * 3, self.states('h2'))
+        retirement.retire(self.db, device_admin.list_all(
+            self.db, 'h2')[0].uuid, None)
+        self.switch_off('h2')
+        self.report('h3', self.gpu, *self.vfs)
+        self.assertEqual(['retired'] * 3, self.states('h3'))
+
+
+class MdevTest(vgpu_base.VGPUTestCase):
+
+    functions = (vgpu_base.t4(0, dsn=DSN),)
+
+    def test_card_whose_mdev_was_used_is_cleaned(self):
+        self.ask(Q4=1)
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).values(heard_at=1.0))
+        hosts.store(self.db, base.scan(
+            self.functions, host='h2', node_uuid=base.node_uuid('h2')))
+        [gpu] = device_admin.list_all(self.db, 'h2')
+        self.assertEqual('dirty', gpu.state)
