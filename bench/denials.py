@@ -9,10 +9,12 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Claims that hosts deny, for each 100 boots, with one and two schedulers.
+"""Claims that hosts deny, for each 100 boots, with up to four schedulers.
 
 Requests come in bursts: all of a burst are scheduled before the first of them
-claims. So each scheduler decides on GPUs that others are about to take.
+claims. So each scheduler decides on GPUs that others are about to take. The
+schedulers take turns, and a choice reaches the conductor at once, or when each
+of them has decided.
 Filters, weighers, conductor and its rules are the real ones, on SQLite in this
 process; Placement is a sum for each host and class, exact as the real one.
 """
@@ -26,6 +28,7 @@ import random
 import tempfile
 import typing
 import uuid
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -38,6 +41,7 @@ from nova.scheduler.weights import ram
 from bench import race
 from bench import report
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import choices as choices_mod
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.db import api
@@ -65,17 +69,23 @@ class _Variation:
     """Weighers that decide beside the filter.
 
     :ivar pending: whether schedulers subtract their own choices
+    :ivar shared: whether they subtract those of other schedulers
+    :ivar at_once: whether all decide at the same moment
     """
 
     schedulers: int
     weigher: bool
     pending: bool = True
+    shared: bool = True
+    at_once: bool = False
 
 
 class _Scheduler:
     """Filter and weighers of one nova-scheduler."""
 
-    def __init__(self, db: api.Database, variation: _Variation) -> None:
+    def __init__(self, db: api.Database, variation: _Variation,
+                 send: Callable[[Sequence[scheduling.Choice]], None],
+                 choices: choices_mod.Choices) -> None:
         feed = scheduler_feed.SchedulerFeed(db)
 
         class Calls:
@@ -84,12 +94,19 @@ class _Scheduler:
             @staticmethod
             def changes_since(_context: object, since: float,
                               known: Sequence[scheduling.HostVersion],
-                              marker: int | None, *_more: object,
-                              ) -> scheduling.Changes:
+                              marker: int | None, _refusals: object = (),
+                              _requests: object = (), _mix: object = 0,
+                              period: float = 0.0) -> scheduling.Changes:
                 return dataclasses.replace(
-                    feed.changes_since(since, known, marker), recorded=True)
+                    feed.changes_since(since, known, marker), recorded=True,
+                    choices=choices.newer_than(period))
+
+            @staticmethod
+            def chosen(_context: object,
+                       chosen: Sequence[scheduling.Choice]) -> None:
+                send(chosen)
         self.cache = scheduler_view.SchedulerViewCache(
-            typing.cast(typing.Any, Calls))
+            typing.cast(typing.Any, Calls), start=lambda work: work())
         self._filter = gpu_filter.GpuFilter(self.cache)
         self._weighers = [ram.RAMWeigher(), cpu.CPUWeigher()]
         if variation.weigher:
@@ -116,12 +133,30 @@ class _Cloud:
 
     def __init__(self, db: api.Database, variation: _Variation) -> None:
         self._db = db
-        self._schedulers = [_Scheduler(db, variation)
-                            for _ in range(variation.schedulers)]
+        self._variation = variation
+        self._choices = choices_mod.Choices()
+        self._on_their_way: list[scheduling.Choice] = []
+        self._schedulers = [
+            _Scheduler(db, variation, self._send, self._choices)
+            for _ in range(variation.schedulers)]
         self._instances: collections.Counter[str] = collections.Counter()
         self._free: collections.Counter[tuple[str, str]] = (
             collections.Counter())
         self.denied = self.booted = self.failed = 0
+
+    def _send(self, chosen: Sequence[scheduling.Choice]) -> None:
+        if self._variation.shared:
+            self._on_their_way.extend(chosen)
+
+    def _pass_on(self, number: int) -> None:
+        """Let the conductor have the choices after a decision.
+
+        :param number: of the decision
+        """
+        if (not self._variation.at_once
+                or (number + 1) % self._variation.schedulers == 0):
+            self._choices.add(self._on_their_way)
+            self._on_their_way.clear()
 
     def _inventory(self) -> None:
         """Take what each host has, as it tells Placement after its claims."""
@@ -140,6 +175,7 @@ class _Cloud:
             spec = _spec(kind)
             scheduler = self._schedulers[number % len(self._schedulers)]
             order = scheduler.decide(list(self._hosts(kind)), spec)
+            self._pass_on(number)
             if order:
                 self._free[order[0], _class(kind)] -= kind[1]
             decided.append((spec, kind, order))
@@ -229,15 +265,23 @@ def _row(what: str, variation: _Variation) -> report.Row:
 
 
 def run() -> report.Result:
-    """Measure schedulers that see their own choices, and others."""
+    """Measure schedulers that see all choices, and others."""
     objects.register_all()
     rows = []
-    for schedulers in (1, 2):
+    for schedulers in (1, 2, 4):
         rows += [
             _row("Nova's weighers alone", _Variation(
                 schedulers=schedulers, weigher=False)),
-            _row('GpuWeigher that does not see its choices', _Variation(
-                schedulers=schedulers, weigher=True, pending=False)),
-            _row('GpuWeigher', _Variation(
-                schedulers=schedulers, weigher=True))]
+            _row('GpuWeigher that sees no choices', _Variation(
+                schedulers=schedulers, weigher=True, pending=False,
+                shared=False))]
+        if schedulers > 1:
+            rows.append(_row('GpuWeigher that sees its own choices',
+                             _Variation(schedulers=schedulers, weigher=True,
+                                        shared=False)))
+        rows.append(_row('GpuWeigher', _Variation(
+            schedulers=schedulers, weigher=True)))
+        if schedulers > 1:
+            rows.append(_row('GpuWeigher, all decide at once', _Variation(
+                schedulers=schedulers, weigher=True, at_once=True)))
     return report.Result(name='denials', rows=tuple(rows), wrong=())

@@ -96,6 +96,9 @@ class _Conductor:
         self._hosts = []
         return scheduling.Changes(since=1.0, packed=packed, anew=anew)
 
+    def chosen(self, *_: object) -> None:
+        """Take choices, of which there is no other scheduler."""
+
 
 def _hosts(count: int, candidates: Sequence[Sequence[int]],
            ) -> list[host_manager.HostState]:

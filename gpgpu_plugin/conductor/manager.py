@@ -35,6 +35,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import authors
 from gpgpu_plugin.conductor import casts
+from gpgpu_plugin.conductor import choices as choices_mod
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
@@ -101,6 +102,7 @@ class ConductorManager(conductor_contract.Conductor):
     :param observer: called with the end of each cleaning
     :param refused: records what is refused; default one of its own
     :param requests: counts what schedulers are asked for; as ``refused``
+    :param choices: what schedulers chose; as ``refused``
     """
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
@@ -111,7 +113,8 @@ class ConductorManager(conductor_contract.Conductor):
                  refused: refusal_events.RefusalEvents | None = None,
                  requests: request_mix.Requests | None = None,
                  observer: Callable[[cleaning.Ended], None] = (
-                     lambda ended: None)) -> None:
+                     lambda ended: None),
+                 choices: choices_mod.Choices | None = None) -> None:
         self._conf = conf
         self._silent_after: float = conf.gpgpu.session_timeout
         self._db = db
@@ -123,6 +126,7 @@ class ConductorManager(conductor_contract.Conductor):
         self._refusals = refusals.Refusals()
         self._refused = refused or refusal_events.RefusalEvents(db)
         self._requests = requests or request_mix.Requests(db)
+        self._choices = choices or choices_mod.Choices()
 
     def _by_host(self, ctxt: _Context, host: str) -> api.Database:
         return self._db.by(authors.of_host(ctxt, host))
@@ -295,6 +299,7 @@ class ConductorManager(conductor_contract.Conductor):
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
         requests: Sequence[scheduling_obj.CountedRequests], mix: int,
+        period: float,
     ) -> scheduling_obj.Changes:
         changes = self._feed.changes_since(since, known, marker)
         recorded = self._refused.filtered(
@@ -302,7 +307,12 @@ class ConductorManager(conductor_contract.Conductor):
         if recorded:
             self._requests.add(requests)
         return dataclasses.replace(
-            changes, recorded=recorded, mix=self._requests.newer(mix))
+            changes, recorded=recorded, mix=self._requests.newer(mix),
+            choices=self._choices.newer_than(period))
+
+    def chosen(self, ctxt: _Context, *,
+               choices: Sequence[scheduling_obj.Choice]) -> None:
+        self._choices.add(choices)
 
     def exact_host(self, ctxt: _Context, *,
                    request: scheduling_obj.ExactRequest,

@@ -23,6 +23,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.conductor import caller_keys
+from gpgpu_plugin.conductor import choices
 from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import isolation
 from gpgpu_plugin.conductor import leases
@@ -68,6 +69,7 @@ class ConductorService:
     """A conductor; several can share a database and a transport.
 
     :param database: its errors are not counted in the metrics
+    :ivar choices: of all schedulers
     :raises ConfigInvalid: the database does not have the newest schema, calls
         are signed and there is no master key, this machine does not have the
         address of the metrics or of vendordata, notifications have no such
@@ -99,6 +101,7 @@ class ConductorService:
             'gpgpu-refusals', refusal_events.INTERVAL,
             self._refused.run_once)
         self._requests = request_mix.Requests(self.database)
+        self.choices = choices.Choices()
         self._mix = periodic.Periodic(
             'gpgpu-requests', request_mix.INTERVAL, self._requests.run_once)
         self._moved = periodic.Periodic(
@@ -108,7 +111,7 @@ class ConductorService:
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,
-                         self._monitoring.counters.cleaned),
+                         self._monitoring.counters.cleaned, self.choices),
                      ping.PingEndpoint(conf, self._transport)]
         verifier = guard.Verifier(
             key_files.masters(conf), caller_keys.CallerKeys(self.database),

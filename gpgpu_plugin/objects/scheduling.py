@@ -135,6 +135,26 @@ class RequestMix:
     requests: tuple[CountedRequests, ...]
 
 
+LIFETIME = 60.0
+"""Seconds after which a choice that never became a claim is forgotten. It only
+lowers the rank of a host meanwhile."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A host that a scheduler chose and that has not claimed yet.
+
+    :ivar scheduler: identity of the scheduler, made anew when it starts
+    :ivar node_uuid: UUID of the host's compute node
+    :ivar request: what the instance takes of the host
+    """
+
+    scheduler: str
+    node_uuid: str
+    instance_uuid: str
+    request: request_mod.Request
+
+
 def short_id(instance_uuid: str) -> str:
     """Return the part of a UUID that tells the instances of a host apart."""
     return instance_uuid[:8]
@@ -153,6 +173,8 @@ class Changes:
     :ivar recorded: the conductor has the refusals that came with the call,
         and the requests
     :ivar mix: None: no newer version than the caller's
+    :ivar choices: those of the time that the caller asked for, its own
+        included
     """
 
     since: float
@@ -161,6 +183,7 @@ class Changes:
     anew: bool = False
     recorded: bool = False
     mix: RequestMix | None = None
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -137,6 +137,26 @@ class ConductorAPI(_Conductor):
             raise exception.ConductorUnavailable(
                 method=method.__name__, timeout=timeout) from None
 
+    def _cast_to_all(
+        self,
+        method: Callable[
+            typing.Concatenate[_Conductor, _Context, _Arguments], None],
+        ctxt: _Context,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> None:
+        """Send a message to every conductor, and wait for none."""
+        self._probe()
+        channel = self._channel_of(method)
+        try:
+            contract.Client(
+                channel.client.prepare(fanout=True),
+                signing=channel.signing).cast(
+                method, ctxt.of_actor(self._name), *args, **kwargs)
+        except oslo_messaging.MessageDeliveryFailure:
+            raise exception.ConductorUnavailable(
+                method=method.__name__, timeout=self._timeout) from None
+
     def _channel_of(self, method: Callable[..., object]) -> _Channel:
         kinds = list(caller_mod.rules(method))
         return self._channel(
@@ -294,11 +314,15 @@ class ConductorAPI(_Conductor):
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal] = (),
         requests: Sequence[scheduling_obj.CountedRequests] = (),
-        mix: int = 0,
+        mix: int = 0, period: float = 0.0,
     ) -> scheduling_obj.Changes:
         return self._call(_Conductor.changes_since, ctxt, since=since,
                           known=known, marker=marker, refusals=refusals,
-                          requests=requests, mix=mix)
+                          requests=requests, mix=mix, period=period)
+
+    def chosen(self, ctxt: _Context,
+               choices: Sequence[scheduling_obj.Choice]) -> None:
+        self._cast_to_all(_Conductor.chosen, ctxt, choices=choices)
 
     def exact_host(self, ctxt: _Context,
                    request: scheduling_obj.ExactRequest,

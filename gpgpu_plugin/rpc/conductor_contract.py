@@ -290,6 +290,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
         requests: Sequence[scheduling_obj.CountedRequests], mix: int,
+        period: float,
     ) -> scheduling_obj.Changes:
         """Return one page of the hosts that changed.
 
@@ -304,6 +305,17 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
             sent again if the answer does not say ``recorded``
         :param requests: that arrived at the scheduler; the same holds
         :param mix: version of the mix of requests that the caller has; 0: none
+        :param period: seconds; choices of schedulers (``chosen``) that are not
+            older are returned
+        """
+
+    @caller.schedulers()
+    def chosen(self, ctxt: _Context, *,
+               choices: Sequence[scheduling_obj.Choice]) -> None:
+        """Take hosts that a scheduler chose, for all schedulers.
+
+        It is cast to every conductor, so that whichever a scheduler asks next
+        knows the choices. A choice that is lost costs at most a denied claim.
         """
 
     @caller.schedulers()

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Choices of this scheduler that the conductor's answer does not show yet.
+"""Choices of schedulers that the conductor's answer does not show yet.
 
 Between a decision and the claim on the host, another decision would see GPUs
 that are as good as taken. Placement knows how many, but not on which NUMA
@@ -27,10 +27,6 @@ from collections.abc import Mapping
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 
-LIFETIME = 60.0
-"""Seconds after which a choice that never became a claim is forgotten. It only
-lowers the rank of a host meanwhile."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
@@ -46,15 +42,27 @@ class Choice:
     is_expected: bool = False
 
 
+Observer = Callable[[str, str, request_mod.Request], None]
+"""Function that is called with node, instance and request of a choice."""
+
+
+def ignore(node_uuid: str, instance_uuid: str,
+           request: request_mod.Request) -> None:
+    """Observe nothing."""
+
+
 class PendingChoices:
     """Choices of the last minute by node UUID. Thread-safe.
 
+    :param observer: called with each choice of this scheduler, once
     :ivar of: an unchanged host has the same tuple as before; empty ones are
         left out
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic,
+                 observer: Observer = ignore) -> None:
         self._clock = clock
+        self._observer = observer
         self._lock = threading.Lock()
         self._of: dict[str, tuple[Choice, ...]] = {}
         self.of: Mapping[str, tuple[Choice, ...]] = self._of
@@ -63,11 +71,27 @@ class PendingChoices:
             request: request_mod.Request) -> None:
         """Remember a choice; an older one for the instance is void."""
         with self._lock:
-            self._keep_all(lambda known: (
-                known.instance_uuid != instance_uuid))
-            self._add(node_uuid, Choice(
-                instance_uuid=instance_uuid, request=request,
-                at=self._clock()))
+            is_known = self._has(node_uuid, instance_uuid)
+            self._replace(node_uuid, instance_uuid, request)
+        if not is_known:
+            self._observer(node_uuid, instance_uuid, request)
+
+    def add_other(self, node_uuid: str, instance_uuid: str,
+                  request: request_mod.Request) -> None:
+        """Remember a choice of another scheduler, the first time only."""
+        with self._lock:
+            if not self._has(node_uuid, instance_uuid):
+                self._replace(node_uuid, instance_uuid, request)
+
+    def _has(self, node_uuid: str, instance_uuid: str) -> bool:
+        return any(known.instance_uuid == instance_uuid
+                   for known in self._of.get(node_uuid, ()))
+
+    def _replace(self, node_uuid: str, instance_uuid: str,
+                 request: request_mod.Request) -> None:
+        self._keep_all(lambda known: known.instance_uuid != instance_uuid)
+        self._add(node_uuid, Choice(
+            instance_uuid=instance_uuid, request=request, at=self._clock()))
 
     def expect(self, node_uuid: str, instance_uuid: str,
                request: request_mod.Request) -> None:
@@ -77,12 +101,12 @@ class PendingChoices:
         choice that was made already stands: Nova looks for alternates.
         """
         with self._lock:
-            if not any(known.instance_uuid == instance_uuid
-                       for choices in self._of.values()
-                       for known in choices):
-                self._add(node_uuid, Choice(
-                    instance_uuid=instance_uuid, request=request,
-                    at=self._clock(), is_expected=True))
+            if any(self._has(node, instance_uuid) for node in self._of):
+                return
+            self._add(node_uuid, Choice(
+                instance_uuid=instance_uuid, request=request,
+                at=self._clock(), is_expected=True))
+        self._observer(node_uuid, instance_uuid, request)
 
     def withdraw(self, instance_uuid: str) -> None:
         """Forget what was expected for an instance that is decided anew."""
@@ -106,7 +130,7 @@ class PendingChoices:
     def expire(self) -> None:
         """Forget choices that did not become claims."""
         if self._of:
-            oldest = self._clock() - LIFETIME
+            oldest = self._clock() - scheduling_obj.LIFETIME
             with self._lock:
                 self._keep_all(lambda known: known.at > oldest)
 

@@ -23,6 +23,7 @@ import collections
 import itertools
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
 
@@ -33,6 +34,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.scheduler_filters import choice_sender
 from gpgpu_plugin.scheduler_filters import pending
 from gpgpu_plugin.scheduler_filters import refused
 from gpgpu_plugin.scheduler_filters import requests
@@ -43,6 +45,9 @@ LOG = logging.getLogger(__name__)
 READ_AGAIN = 10.0
 """Seconds after which a decision reads another page of hosts again: 10,000
 hosts are read again in four minutes."""
+
+_OVERLAP = 1.0
+"""Seconds that a choice may be on its way to one of the conductors."""
 
 MOST_KINDS = 1000
 """Different requests whose outcome is remembered for each host."""
@@ -60,13 +65,14 @@ class SchedulerView:
     :ivar pending: choices that the conductor does not know yet
     :ivar mix: requests of the cloud; None: too few are known
     :ivar changed: hosts that changed; emptied by the one who weighs hosts
+    :param observer: as of ``pending.PendingChoices``
     """
 
-    def __init__(self) -> None:
+    def __init__(self, observer: pending.Observer = pending.ignore) -> None:
         self.hosts: dict[str, scheduler_host.SchedulerHost] = {}
         self.offers: collections.Counter[scheduler_host.Offer] = (
             collections.Counter())
-        self.pending = pending.PendingChoices()
+        self.pending = pending.PendingChoices(observer=observer)
         self.changed: set[str] = set()
         self.mix: scheduling_obj.RequestMix | None = None
         self._kinds: dict[tuple[request_mod.Request, int | None], int] = {}
@@ -102,6 +108,16 @@ class SchedulerView:
                           else scheduler_host.SchedulerHost(sent))
             self.pending.confirm(sent)
             self.changed.add(sent.node_uuid)
+
+    def add_choices(self, choices: Iterable[scheduling_obj.Choice]) -> None:
+        """Take choices of other schedulers that no host shows yet."""
+        self.pending.expire()
+        for choice in choices:
+            known = self.hosts.get(choice.node_uuid)
+            if known is not None and scheduling_obj.short_id(
+                    choice.instance_uuid) not in known.sent.instances:
+                self.pending.add_other(
+                    choice.node_uuid, choice.instance_uuid, choice.request)
 
     def _replace(self, node_uuid: str,
                  known: scheduler_host.SchedulerHost | None,
@@ -149,12 +165,19 @@ class SchedulerViewCache:
 
     The view is read in pages. Pages that were read stay if a call fails, and
     the next call goes on from there.
+
+    :param start: starts to send choices
     """
 
     def __init__(self, api: conductor_api.ConductorAPI,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+                 clock: Callable[[], float] = time.monotonic,
+                 start: choice_sender.Start = choice_sender.in_thread,
+                 ) -> None:
         self._api = api
         self._clock = clock
+        self._sender = choice_sender.ChoiceSender(api, start)
+        # Of this scheduler, or of this worker of it.
+        self._identity = str(uuid.uuid4())
         self.refused = refused.Refused()
         self.requests = requests.Requests()
         self._lock = threading.Lock()
@@ -165,7 +188,9 @@ class SchedulerViewCache:
         self._forget()
 
     def _forget(self) -> None:
-        self._view = SchedulerView()
+        self._view = SchedulerView(self._chose)
+        # When choices of other schedulers were fetched last.
+        self._heard_at = float('-inf')
         # When the last refresh of this view began.
         self._fetched_at = float('-inf')
         # As of objects.scheduling.Changes; 0: the view is not complete.
@@ -244,16 +269,24 @@ class SchedulerViewCache:
             with self._lock:
                 complete = self._fetch()
 
+    def _chose(self, node_uuid: str, instance_uuid: str,
+               request: request_mod.Request) -> None:
+        self._sender.send(scheduling_obj.Choice(
+            scheduler=self._identity, node_uuid=node_uuid,
+            instance_uuid=instance_uuid, request=request))
+
     def _call(self) -> scheduling_obj.Changes:
         sent, counted = self.refused.oldest(), self.requests.counted()
-        mix = self._view.mix
+        mix, began_at = self._view.mix, self._clock()
         changes = self._api.changes_since(
             gpgpu_context.current(), self._since,
             tuple(self._recent.values()) if self._since else (),
-            self._marker, sent, counted, 0 if mix is None else mix.version)
+            self._marker, sent, counted, 0 if mix is None else mix.version,
+            min(began_at - self._heard_at + _OVERLAP, scheduling_obj.LIFETIME))
         if changes.recorded:
             self.refused.recorded(sent)
             self.requests.recorded(counted)
+        self._heard_at = began_at
         return changes
 
     def _fetch(self) -> bool:
@@ -275,6 +308,8 @@ class SchedulerViewCache:
         if hosts:
             self._view.update(hosts)
             self._recent |= {host.version.id: host.version for host in hosts}
+        self._view.add_choices(choice for choice in changes.choices
+                               if choice.scheduler != self._identity)
         if changes.anew or not continued:
             self._next_since = changes.since
         self._marker = changes.marker

@@ -14,10 +14,17 @@
 from __future__ import annotations
 
 import typing
+import uuid
 
 import sqlalchemy as sa
 
+from gpgpu_plugin import context
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.scheduler_weights import gpu_weigher
 from tests.fixtures import cloud
+from tests.fixtures import cloud_views
 
 _KINDS = sa.text(
     'SELECT resource_class, units, arrivals FROM request_kinds')
@@ -140,6 +147,30 @@ class PackTest(WeigherTest):
             three, three, two)])
         self.assertEqual(found[0], found[1])
         self.assertNotEqual(found[0], found[2])
+        self.assertEqual([], self.denials())
+
+    def test_nodes_that_another_schedulers_servers_take_are_not_chosen(
+            self) -> None:
+        def on_node(count: int) -> request.Request:
+            return request.Request(
+                demands=(request.Demand(
+                    resource_class='CUSTOM_GPU_H100', count=count),),
+                topology=request.Topology.SAME_NUMA)
+        first = self.boot(self.flavor(H100=1))['OS-EXT-SRV-ATTR:host']
+        # What this scheduler chose went to the conductors.
+        [sent] = self.wait_for(self.conductor.choices, 'the choice')
+        self.assertEqual(cloud_views.node_uuid(first), sent.node_uuid)
+        # One GPU of each NUMA node is left then, so that Placement offers
+        # two, and none of these servers has claimed yet.
+        conductor_api.ConductorAPI(cloud.CONF).chosen(context.admin(), [
+            scheduling.Choice(
+                scheduler='other', node_uuid=sent.node_uuid,
+                request=on_node(count), instance_uuid=str(uuid.uuid4()))
+            for count in (2, 3)])
+        self.wait_for(lambda: len(self.conductor.choices()) == 3, 'choices')
+        server = self.boot(self.flavor_of({
+            'resources:CUSTOM_GPU_H100': '2', 'gpgpu:topology': 'same_numa'}))
+        self.assertNotEqual(first, server['OS-EXT-SRV-ATTR:host'])
         self.assertEqual([], self.denials())
 
 

@@ -158,7 +158,8 @@ class ForgeryTest(base.ConductorTestCase):
             'usages': (self.assigned if method == 'usage_mark_exported'
                        else ()),
             'wanted': event_obj.EventFilter(), 'oldest_first': False,
-            'refusals': (), 'requests': (), 'mix': 0, 'hosts': ['h1'],
+            'refusals': (), 'requests': (), 'mix': 0, 'period': 60.0,
+            'choices': (), 'hosts': ['h1'],
             'repairs': [drift.Repair.COMPARE], 'drifts': (),
             'found': drift.of('capacity_wrong', 'h1', 'H100:passthrough')}
         if method == 'changes_since':

@@ -427,7 +427,8 @@ class OperatorTest(ManagerCase):
                     'used': ()}),
                 (CONTRACT.changes_since, {
                     'since': 0.0, 'known': (), 'marker': None,
-                    'refusals': (), 'requests': (), 'mix': 0}),
+                    'refusals': (), 'requests': (), 'mix': 0,
+                    'period': 1.0}),
                 (CONTRACT.variant_list, {}),
                 (CONTRACT.variant_show, {'name': 'H100'}),
                 (CONTRACT.vgpu_type_list,

@@ -43,16 +43,21 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.timeouts: list[object] = []
+        self.fanouts: list[object] = []
         self.error: Exception | None = None
 
     def prepare(self, *, timeout: object = None,
-                **_kwargs: object) -> '_Recorder':
+                **kwargs: object) -> '_Recorder':
         if timeout is not None:
             self.timeouts.append(timeout)
+        self.fanouts.append(kwargs.get('fanout', False))
         return self
 
-    def cast(self, ctxt: context.RequestContext, method: str) -> None:
-        """Let the broker be probed."""
+    def cast(self, ctxt: context.RequestContext, method: str,
+             **arguments: object) -> None:
+        """Let the broker be probed; fail with all other messages."""
+        if method != 'probe':
+            raise self.error or _Sent(method, arguments)
 
     def call(self, ctxt: context.RequestContext, method: str,
              **arguments: object) -> object:
@@ -99,6 +104,11 @@ class SendTest(ClientCase):
             sent = self.assertRaises(
                 _Sent, getattr(api, name), context.admin(), **values)
             self.assertEqual((name, values), (sent.method, sent.arguments))
+
+    def test_choices_go_to_all_conductors(self):
+        self.assertRaises(
+            _Sent, self.client().chosen, context.admin(), choices=())
+        self.assertIs(True, self.sender.fanouts[-1])
 
     def test_argument_that_is_left_out_is_sent_as_none(self):
         api = self.client()

@@ -28,7 +28,7 @@ WITHOUT = {
     'vgpu_type_list', 'host_list', 'host_show', 'group_list',
     'assignment_list', 'device_list', 'device_show', 'device_history',
     'device_ledger_head', 'usage_list', 'usage_summary', 'usage_unexported',
-    'event_list', 'exact_host', 'why_not', 'scheduler_view',
+    'event_list', 'exact_host', 'chosen', 'why_not', 'scheduler_view',
     'what_if_leaving', 'what_if_drain',
     'examine_cloud', 'examine_database', 'examine_hosts',
     # They change a row that nothing else locks.

@@ -93,6 +93,8 @@ class FakeAPI:
     :ivar refusals: those of all calls, as are ``requests`` and ``mixes``
     :ivar exact: answer about named devices, or the error
     :ivar named: requests for such an answer
+    :ivar chosen_hosts: choices that were sent
+    :ivar periods: of each call
     """
 
     exact = scheduling.ExactHost()
@@ -105,6 +107,11 @@ class FakeAPI:
         self.requests = []
         self.mixes = []
         self.named = []
+        self.chosen_hosts = []
+        self.periods = []
+
+    def chosen(self, context, choices):
+        self.chosen_hosts += choices
 
     def exact_host(self, context, request):
         self.named.append(request)
@@ -113,7 +120,8 @@ class FakeAPI:
         return self.exact
 
     def changes_since(self, context, since, known, marker, refusals=(),
-                      requests=(), mix=0):
+                      requests=(), mix=0, period=0.0):
+        self.periods.append(period)
         self.requests.append(requests)
         self.mixes.append(mix)
         self.asked.append((since, marker))

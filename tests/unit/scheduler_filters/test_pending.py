@@ -16,6 +16,7 @@ import dataclasses
 from oslotest import base
 
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import pending
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
@@ -77,7 +78,7 @@ class PendingChoicesTest(base.BaseTestCase):
 
     def test_choice_that_never_became_a_claim_expires(self):
         self.pending.add('h1', SERVER, ONE)
-        self.now = pending.LIFETIME - 1
+        self.now = scheduling.LIFETIME - 1
         self.pending.expire()
         self.assertEqual({'h1': [SERVER]}, self.instances())
         self.now += 2
@@ -91,6 +92,30 @@ class PendingChoicesTest(base.BaseTestCase):
         self.pending.add('h2', OTHER, ONE)
         self.pending.confirm(make.groups('h1'))
         self.assertIs(before, self.pending.of['h1'])
+
+    def test_each_choice_is_observed_once(self):
+        seen = []
+        observed = pending.PendingChoices(
+            observer=lambda node, instance, _: seen.append((node, instance)))
+        observed.expect('h1', SERVER, ONE)
+        observed.add('h1', SERVER, ONE)
+        self.assertEqual([('h1', SERVER)], seen)
+        observed.expect('h1', OTHER, ONE)
+        observed.add('h2', OTHER, ONE)
+        self.assertEqual([('h1', OTHER), ('h2', OTHER)], seen[1:])
+        # While alternates are found.
+        observed.expect('h3', SERVER, ONE)
+        observed.add_other('h4', 'i3', ONE)
+        self.assertEqual(3, len(seen))
+
+    def test_choice_of_another_scheduler_is_added_once(self):
+        self.pending.add_other('h1', SERVER, ONE)
+        before = self.pending.of['h1']
+        self.now += 1
+        self.pending.add_other('h1', SERVER, ONE)
+        self.assertIs(before, self.pending.of['h1'])
+        self.pending.add_other('h2', SERVER, ONE)
+        self.assertEqual({'h2': [SERVER]}, self.instances())
 
     def test_answer_of_the_conductor_confirms(self):
         view = scheduler_view.SchedulerView()

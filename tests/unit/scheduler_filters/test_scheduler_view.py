@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the scheduler's view: changes, reasons of refusals."""
 
+import dataclasses
 import datetime
 import threading
 import time
@@ -235,6 +236,83 @@ class SchedulerViewCacheTest(base.BaseTestCase):
             cache.refresh()
         # One call for each refresh, as without refusals.
         self.assertEqual([(), *[(REFUSAL,)] * 3, ()], self.api.refusals)
+
+
+class ChoicesTest(base.BaseTestCase):
+    """Choices of other schedulers."""
+
+    SERVER = '11111111-1111-1111-1111-111111111111'
+
+    def setUp(self):
+        super().setUp()
+        self.now = 100.0
+        self.view, self.api = None, None
+
+    def cache(self, *answers):
+        self.api = make.FakeAPI(
+            make.changes(make.groups('h1'), make.groups('h2'), since=2.0,
+                         anew=True), *answers)
+        cache = scheduler_view.SchedulerViewCache(
+            self.api, lambda: self.now, start=lambda work: work())
+        self.view = cache.refresh()
+        return cache
+
+    def answer(self, *hosts, scheduler='other', node='h1'):
+        return dataclasses.replace(
+            make.changes(*hosts, since=2.0), choices=(scheduling.Choice(
+                scheduler=scheduler, node_uuid=node,
+                instance_uuid=self.SERVER, request=request.Request()),))
+
+    def pending(self):
+        return {node: [choice.instance_uuid for choice in choices]
+                for node, choices in self.view.pending.of.items()}
+
+    def test_choice_of_another_scheduler_is_pending(self):
+        self.cache(self.answer()).refresh()
+        self.assertEqual({'h1': [self.SERVER]}, self.pending())
+
+    def test_choice_that_came_back_is_not_subtracted_twice(self):
+        cache = self.cache(make.changes(since=2.0))
+        self.view.pending.add('h2', self.SERVER, request.Request())
+        [sent] = self.api.chosen_hosts
+        self.assertEqual(('h2', self.SERVER),
+                         (sent.node_uuid, sent.instance_uuid))
+        cache.refresh()
+        self.view.pending.confirm(make.groups(
+            'h2', instances=('11111111',)))
+        self.api.changes.append(self.answer(
+            scheduler=sent.scheduler, node='h2'))
+        cache.refresh()
+        self.assertEqual({}, self.pending())
+
+    def test_choice_that_the_host_shows_already_is_not_pending(self):
+        self.cache(self.answer(make.groups(
+            'h1', generation=2, instances=('11111111',)))).refresh()
+        self.assertEqual({}, self.pending())
+
+    def test_choice_of_an_unknown_host_is_not_pending(self):
+        self.cache(self.answer(node='h9')).refresh()
+        self.assertEqual({}, self.pending())
+
+    def test_choices_since_the_last_answer_are_asked_for(self):
+        cache = self.cache(
+            make.changes(since=2.0),
+            exception.ConductorUnavailable(method='x', timeout=1),
+            make.changes(since=2.0))
+        self.now += 3
+        cache.refresh()
+        self.now += 3
+        self.assertRaises(exception.ConductorUnavailable, cache.refresh)
+        self.now += 3
+        cache.refresh()
+        self.assertEqual([60.0, 60.0, 4.0, 7.0], self.api.periods)
+
+    def test_old_choices_go_though_nobody_weighs(self):
+        cache = self.cache(self.answer(), make.changes(since=2.0))
+        cache.refresh()
+        self.view.pending._clock = lambda: time.monotonic() + 61
+        cache.refresh()
+        self.assertEqual({}, self.pending())
 
 
 class ReadAgainTest(base.BaseTestCase):

@@ -25,6 +25,7 @@ from gpgpu_plugin import scheduler_weights
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
+from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import gpu_weigher
 from tests.unit.scheduler_filters import make
@@ -252,6 +253,17 @@ class GpuWeigherTest(base.BaseTestCase):
         # One more fits on h2: it would not, were it subtracted twice.
         self.assertEqual('h2', self.best(
             spec(2, CUSTOM_GPU_A='1'), 'h1', 'h2'))
+
+    def test_decision_sees_what_another_scheduler_chose(self):
+        self.cloud(make.groups('h1'), make.groups('h2', free=0b0001))
+        first, second = (spec(number, CUSTOM_GPU_A='1') for number in (1, 2))
+        asked = request_view.read_request(first)
+        self.api.changes[1] = dataclasses.replace(
+            self.api.changes[1], choices=(scheduling.Choice(
+                scheduler='other', node_uuid='h2', request=asked,
+                instance_uuid=first.instance_uuid),))
+        self.filter.filter_all([], spec(3, CUSTOM_GPU_A='1'))
+        self.assertEqual('h1', self.best(second, 'h1', 'h2'))
 
     def test_host_without_the_topology_left_is_last_but_not_refused(self):
         self.cloud(make.groups('h1', free=0b0111), make.groups('h2'))

@@ -1,0 +1,88 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the sender of choices."""
+
+import threading
+
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.scheduler_filters import choice_sender
+from tests.unit.conductor import test_choices
+
+ONE, TWO, THREE = (test_choices.choice(name) for name in ('i1', 'i2', 'i3'))
+
+
+class API:
+    """A conductor's client that notes what it sends."""
+
+    def __init__(self):
+        self.sent = []
+        self.errors = []
+        self.meanwhile = lambda: None
+
+    def chosen(self, context, choices):
+        self.sent.append(choices)
+        self.meanwhile()
+        if self.errors:
+            raise self.errors.pop()
+
+
+class ChoiceSenderTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.api = API()
+        self.works = []
+        self.sender = choice_sender.ChoiceSender(
+            self.api, self.works.append)
+
+    def test_choices_before_a_message_are_sent_with_it(self):
+        self.sender.send(ONE)
+        self.sender.send(TWO)
+        self.assertEqual([], self.api.sent)
+        [work] = self.works
+        work()
+        self.assertEqual([(ONE, TWO)], self.api.sent)
+
+    def test_choices_while_a_message_is_sent_follow_it(self):
+        def meanwhile():
+            self.api.meanwhile = lambda: None
+            self.sender.send(TWO)
+            self.sender.send(THREE)
+        self.api.meanwhile = meanwhile
+        self.sender.send(ONE)
+        self.works.pop()()
+        self.assertEqual([(ONE,), (TWO, THREE)], self.api.sent)
+        self.assertEqual([], self.works)
+
+    def test_error_stops_no_later_choice(self):
+        for error in (exception.ConductorUnavailable(method='x', timeout=1),
+                      RuntimeError('of the broker')):
+            self.api.errors = [error]
+            self.sender.send(ONE)
+            self.works.pop()()
+        self.sender.send(TWO)
+        self.works.pop()()
+        self.assertEqual([(ONE,), (ONE,), (TWO,)], self.api.sent)
+
+    def test_decision_does_not_wait(self):
+        go_on, done = threading.Event(), threading.Event()
+
+        def meanwhile():
+            go_on.wait(300)
+            done.set()
+        self.api.meanwhile = meanwhile
+        choice_sender.ChoiceSender(self.api).send(ONE)
+        self.assertFalse(done.is_set())
+        go_on.set()
+        self.assertTrue(done.wait(300))
