@@ -205,4 +205,5 @@ def _group_masks(group: group_rules.GroupCapacity,
         numa=first.numa, numa_nodes=first.numa_nodes,
         switches=first.switches, alone=first.alone,
         states=group.shown_states(),
+        allocation_policy=group.allocation_policy,
         types=tuple(type_masks for type_masks, _ in types))

@@ -56,6 +56,8 @@ class GroupMasks:
     :ivar switches: one mask of GPUs per PCIe switch
     :ivar alone: as in domain.allocation.feasibility.Masks
     :ivar states: number of GPUs by state, ``missing`` and ``disabled`` first
+    :ivar allocation_policy: by which claims take its GPUs if the request
+        names none
     """
 
     variant: str
@@ -66,6 +68,8 @@ class GroupMasks:
     switches: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
     states: dict[str, int] = dataclasses.field(default_factory=dict)
+    allocation_policy: request_mod.AllocationPolicy = (
+        request_mod.AllocationPolicy.DEPTH_FIRST)
 
 
 class HostVersion(typing.NamedTuple):

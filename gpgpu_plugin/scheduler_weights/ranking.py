@@ -27,6 +27,7 @@ from gpgpu_plugin.domain.weighing import policies
 from gpgpu_plugin.domain.weighing import policy as policy_mod
 from gpgpu_plugin.domain.weighing import vgpus
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.scheduler_filters import prediction
 from gpgpu_plugin.scheduler_filters import requests
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import catalogue as catalogue_mod
@@ -198,13 +199,23 @@ class Ranking:
         demand = requests.main_demand(request)
         most = self._catalogue.most(demand.resource_class)
         if most > 1:
-            return weighed_host.Score(vgpus.gain(
-                weighed_host.available(groups[0], demand.resource_class),
-                most, demand.count, is_spread=self._name == 'spread'), 0)
+            return weighed_host.Score(
+                self._gain(groups[0], request, most), 0)
         state = found.states[groups[0].provider_uuid]
         return self._choose_whole(
             state.confined if request.is_linked else state,
             self._catalogue.request(vcpus, memory_mib, demand))
+
+    def _gain(self, group: scheduling_obj.GroupMasks,
+              request: request_mod.Request, most: int) -> float:
+        """Return the worth of a host for vGPUs that share GPUs."""
+        demand = requests.main_demand(request)
+        return vgpus.gain(
+            prediction.units(prediction.offer_of(
+                group, demand.resource_class)), most, demand.count,
+            prediction.tiers(group, request),
+            breadth_first=prediction.is_breadth_first(group, request),
+            is_spread=self._name == 'spread')
 
     def _choose_whole(self, state: weighing_host.Host,
                       request: weighing_host.Request) -> weighed_host.Score:

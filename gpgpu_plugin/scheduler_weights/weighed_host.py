@@ -143,12 +143,3 @@ def _free(group: scheduling_obj.GroupMasks) -> tuple[int, ...]:
                          ) * weighing_host.WHOLE // offer.most
                 units[gpu] = max(units.get(gpu, 0), share)
     return tuple(sorted(units.values()))
-
-
-def available(group: scheduling_obj.GroupMasks, resource_class: str,
-              ) -> tuple[int, ...]:
-    """Return the available units of a class on each GPU of a group."""
-    return tuple(
-        units for offer in group.types
-        if offer.resource_class == resource_class
-        for units in (offer.available or [1] * offer.free.bit_count()))

@@ -229,7 +229,7 @@ class _Search:
         """Return the cost of vGPUs.
 
         It is the number of empty GPUs that they begin to use, and how many
-        there were.
+        there were that they could use.
         """
         if not selections:
             return ()
@@ -238,7 +238,8 @@ class _Search:
                 in itertools.chain.from_iterable(selections.values())}
         empty = {gpu.id for demand in self.vgpu_demands
                  for gpu in offers[demand.resource_class].gpus
-                 if gpu.offered and not gpu.vgpus}
+                 if not gpu.vgpus and self.offers[
+                     demand.resource_class].available_by_gpu[gpu.id]}
         return (sign * len(used & empty), sign * len(empty), sorted(used))
 
 

@@ -11,15 +11,20 @@
 #    under the License.
 """Tests of what a pending choice is expected to take."""
 
+import collections
 import dataclasses
 
 import hypothesis
 from hypothesis import strategies as st
 from oslotest import base
 
+from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import prediction
+from tests.unit.domain.allocation import base as allocation
 from tests.unit.scheduler_filters import make
 
 _SWITCH = request.Topology.SAME_SWITCH
@@ -100,3 +105,63 @@ class PredictionTest(base.BaseTestCase):
         self.assertEqual(max(0, sum(units) - count), sum(offer.available))
         self.assertEqual(offer.free, sum(
             1 << gpu for gpu, number in enumerate(offer.available) if number))
+
+
+@st.composite
+def claims(draw):
+    """Draw GPUs of a host, a request of one class, and the group's policy."""
+    # What drivers report is known to the claim alone.
+    gpus = [dataclasses.replace(gpu, driver_available=None)
+            for gpu in draw(allocation.hosts(max_gpus=5))]
+    return gpus, allocation.request(
+        {draw(st.sampled_from(['WHOLE', 'V8', 'V4'])):
+         draw(st.integers(1, 5))},
+        topology=draw(st.sampled_from([
+            request.Topology.ANY, request.Topology.SAME_NUMA, _SWITCH])),
+        allocation_policy=draw(st.sampled_from([
+            None, allocation.DEPTH, allocation.BREADTH])),
+    ), draw(allocation.POLICIES)
+
+
+def masks(gpus, policy):
+    """Return a group of GPUs as schedulers know it."""
+    offers = allocation.offers(gpus)
+    found = feasibility.masks(list(offers.values()))
+    return scheduling.GroupMasks(
+        variant='A', provider_uuid='rp', allocation_policy=policy,
+        numa=found[0].numa, switches=found[0].switches, alone=found[0].alone,
+        types=tuple(scheduling.TypeMasks(
+            resource_class=name, free=mask.free, available=mask.available,
+            most=max(gpu.max_instances(offer.vgpu_type) for gpu in gpus))
+            for (name, offer), mask in zip(
+                offers.items(), found, strict=True)))
+
+
+def claimed(gpus, asked_for, policy):
+    """Return how many units the claim takes of each GPU; empty: none."""
+    [demand] = asked_for.demands
+    try:
+        selected = allocate.allocate(allocation.offers(gpus), asked_for, {
+            demand.resource_class: policy})
+    except request.Unsatisfiable:
+        return {}
+    numbers = {gpu.id: number for number, gpu in enumerate(gpus)}
+    return dict(collections.Counter(
+        numbers[selection.gpu_id]
+        for selection in selected[demand.resource_class]))
+
+
+class ClaimTest(base.BaseTestCase):
+    """The weigher expects the GPUs that the claim takes."""
+
+    @hypothesis.given(claims())
+    def test_claim_takes_what_the_weigher_expects(self, drawn):
+        gpus, asked_for, policy = drawn
+        # So are the placements of vGPUs of several sizes on one GPU.
+        hypothesis.assume(gpus[0].mix_policy in (
+            capacity.VGPUMixPolicy.SAME_TYPE,
+            capacity.VGPUMixPolicy.EQUAL_SIZE))
+        [demand] = asked_for.demands
+        self.assertEqual(
+            claimed(gpus, asked_for, policy), prediction.chosen(
+                masks(gpus, policy), demand, asked_for))

@@ -92,11 +92,3 @@ class WeighedHostTest(base.BaseTestCase):
         [state] = host.states.values()
         self.assertEqual(((), 6000), (state.free, state.milli_vcpus))
         self.assertEqual({}, host.scores)
-
-    def test_available_units_of_a_class(self):
-        [group] = make.groups('h', free=0b11, available=(2, 1, 0, 0)).groups
-        self.assertEqual(
-            (2, 1, 0, 0), weighed_host.available(group, make.RC))
-        [group] = make.groups('h', free=0b101).groups
-        self.assertEqual((1, 1), weighed_host.available(group, make.RC))
-        self.assertEqual((), weighed_host.available(group, 'OTHER'))

@@ -21,7 +21,8 @@ class GainTest(base.BaseTestCase):
 
     def order(self, count, *hosts, **kwargs):
         """Return the numbers of hosts with four units a GPU, best first."""
-        gains = [vgpus.gain(host, 4, count, **kwargs) for host in hosts]
+        gains = [vgpus.gain(dict(enumerate(host)), 4, count, **kwargs)
+                 for host in hosts]
         return sorted(range(len(hosts)), key=lambda index: -gains[index])
 
     def test_started_gpu_is_filled_before_another_is_started(self):
@@ -45,4 +46,16 @@ class GainTest(base.BaseTestCase):
     def test_host_with_too_few_units_does_not_fit(self):
         for is_spread in (False, True):
             self.assertEqual(policy.UNFIT, vgpus.gain(
-                [1, 0, 1], 4, 3, is_spread))
+                {0: 1, 2: 1}, 4, 3, is_spread=is_spread))
+
+    def test_claim_that_takes_the_emptiest_gpu_starts_one(self):
+        self.assertEqual([1, 0], self.order(
+            1, [4, 1], [3, 2], breadth_first=True))
+        self.assertEqual([0, 1], self.order(1, [4, 1], [3, 2]))
+
+    def test_place_that_has_all_units_decides(self):
+        # One GPU of the first node has one unit left, which a claim of two
+        # units does not take.
+        tiers = ((0b01, 0b10), (0b11,))
+        self.assertEqual({1: 2}, vgpus.choose({0: 1, 1: 4}, 4, 2, tiers))
+        self.assertEqual({0: 1, 1: 1}, vgpus.choose({0: 1, 1: 1}, 4, 2, tiers))
