@@ -298,7 +298,7 @@ class ConductorManager(conductor_contract.Conductor):
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
-        requests: Sequence[scheduling_obj.CountedRequests], mix: int,
+        requests: Sequence[scheduling_obj.ArrivedRequests], mix: int,
         period: float,
     ) -> scheduling_obj.Changes:
         changes = self._feed.changes_since(since, known, marker)

@@ -13,7 +13,8 @@
 
 No filter and no host sees them. Nova's versioned notifications have them
 (``compute_task.build_instances.error`` and its like), which a conductor reads
-if ``[gpgpu] nova_notifications_topic`` names their topic.
+if ``[gpgpu] nova_notifications_topic`` names their topic. They become events.
+Those of builds count in the mix of requests, as GpuFilter would count them.
 
 Only what Nova itself says about the request is recorded: whoever can send
 messages to that topic can add such events.
@@ -35,6 +36,7 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import refusal_events
+from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
@@ -42,6 +44,7 @@ from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import scheduling
 
 LOG = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ PAUSE = 2.0
 """Seconds after which a notification comes again, if the database is away."""
 
 _EVENT_TYPES = r'^compute_task\.\w+\.error$'
+# A move is of an instance that counted when it was built.
+_BUILD = 'compute_task.build_instances.error'
 _NO_HOST = 'NoValidHost'
 # The first line of Nova's message, whose rest is empty only if Placement had
 # no candidate: filters that refuse all hosts add a sentence.
@@ -65,6 +70,7 @@ class NoCandidate:
     :ivar request_id: of the user's request to Nova
     :ivar request: of the flavor
     :ivar flavor: its name
+    :ivar vcpus: of the flavor, as is ``memory_mib``
     """
 
     instance_uuid: str
@@ -72,6 +78,14 @@ class NoCandidate:
     request_id: str | None
     request: request.Request
     flavor: str
+    vcpus: int
+    memory_mib: int
+
+    @property
+    def kind(self) -> scheduling.RequestKind:
+        """What it has in common with others in the mix of requests."""
+        return scheduling.RequestKind.of(
+            self.vcpus, self.memory_mib, self.request)
 
     @property
     def detail(self) -> str:
@@ -94,6 +108,8 @@ def parse(ctxt: Mapping[str, object], payload: object) -> NoCandidate | None:
             or not isinstance(instance_uuid, str)
             or not isinstance(extra_specs, dict)):
         return None
+    vcpus, memory_mib = (_number(flavor.get(name))
+                         for name in ('vcpus', 'memory_mb'))
     project, request_id = spec.get('project_id'), ctxt.get('request_id')
     return NoCandidate(
         instance_uuid=instance_uuid,
@@ -102,7 +118,11 @@ def parse(ctxt: Mapping[str, object], payload: object) -> NoCandidate | None:
         if gpgpu_context.is_request_id(request_id) else None,
         request=request.from_extra_specs({
             str(key): str(value) for key, value in extra_specs.items()}),
-        flavor=str(flavor.get('name')))
+        flavor=str(flavor.get('name')), vcpus=vcpus, memory_mib=memory_mib)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _data(value: object) -> Mapping[str, object]:
@@ -121,15 +141,17 @@ class Endpoint:
 
     def __init__(self, database: api.Database,
                  refused: refusal_events.RefusalEvents,
+                 requests: request_mix.Requests,
                  wait: Callable[[float], None] = time.sleep) -> None:
         self._database = database
         self._refused = refused
+        self._requests = requests
         self._wait = wait
 
     def error(self, ctxt: Mapping[str, object], publisher_id: str,
               event_type: str, payload: object,
               metadata: Mapping[str, object]) -> str | None:
-        """Have it recorded that Placement had no candidate for GPUs.
+        """Have it recorded that Placement had no candidate.
 
         :returns: REQUEUE: the broker sends the notification again
         """
@@ -138,6 +160,10 @@ class Endpoint:
             if found is not None:
                 self._record(publisher_id, codec.printable(
                     NoCandidate, found))
+                if event_type == _BUILD:
+                    # Those without GPUs, too: they take vCPUs.
+                    self._requests.add([scheduling.ArrivedRequests(
+                        found.kind, (found.instance_uuid,))])
         except exception.ConductorUnavailable as exc:
             LOG.info('A notification of %(publisher)s waits for the database: '
                      '%(reason)s', {'publisher': publisher_id, 'reason': exc})
@@ -178,7 +204,8 @@ class Listener:
     """Listener for Nova's notifications, if a topic is configured."""
 
     def __init__(self, conf: cfg.ConfigOpts, database: api.Database,
-                 refused: refusal_events.RefusalEvents) -> None:
+                 refused: refusal_events.RefusalEvents,
+                 requests: request_mix.Requests) -> None:
         self._listener: typing.Any = None
         self._started = threading.Event()
         self._topic: str | None = conf.gpgpu.nova_notifications_topic
@@ -190,7 +217,7 @@ class Listener:
         self._listener = oslo_messaging.get_notification_listener(
             self._transport,
             [oslo_messaging.Target(topic=self._topic, exchange=EXCHANGE)],
-            [Endpoint(database, refused)], executor='threading',
+            [Endpoint(database, refused, requests)], executor='threading',
             allow_requeue=True)
 
     def start(self) -> None:

@@ -11,20 +11,23 @@
 #    under the License.
 """The cloud's mix of requests, as all schedulers count it.
 
-A thread adds what schedulers sent to the database, so that neither they nor
-their requests wait for it. What is not stored yet, for a few seconds or while
-the database does not answer, is lost if the conductor dies: a mix of thousands
-of requests does not miss them.
+A thread adds what schedulers and Nova's notifications name to the database, so
+that neither they nor their requests wait for it. An instance counts once,
+however many schedulers and notifications name it, on whichever conductors.
+What is not stored yet, for a few seconds or while the database does not
+answer, is lost if the conductor dies: a mix of thousands of requests does not
+miss them.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from oslo_log import log as logging
 from sqlalchemy import orm
@@ -41,10 +44,15 @@ INTERVAL = 5
 """Seconds between two transactions."""
 
 _KINDS = 200
-"""Kinds of requests that a mix has, and that wait at most."""
+"""Kinds of requests that a mix has."""
 
-_MOST = 1_000_000
-"""Requests of one kind in one call; more are not counted."""
+_MOST = 10_000
+"""Requests that wait at most; further ones are not counted."""
+
+# Of the columns.
+_LONGEST_UUID = 36
+_LONGEST_NAME = 255
+_LARGEST = 2**31 - 1
 
 _READ_AGAIN = 60.0
 """Seconds after which requests that other conductors counted are read."""
@@ -61,18 +69,18 @@ class Requests:
         self._db = db
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: dict[scheduling.RequestKind, float] = {}
+        self._waiting: dict[str, scheduling.RequestKind] = {}
         self._read_at = float('-inf')
         self._mix: scheduling.RequestMix | None = None
 
-    def add(self, counted: Iterable[scheduling.CountedRequests]) -> None:
-        """Have requests counted."""
+    def add(self, arrived: Iterable[scheduling.ArrivedRequests]) -> None:
+        """Have requests counted, unless their instances were before."""
         with self._lock:
-            for kind, number in counted:
-                if not 0 < number <= _MOST:
-                    continue
-                if kind in self._waiting or len(self._waiting) < _KINDS:
-                    self._waiting[kind] = self._waiting.get(kind, 0) + number
+            for kind, instances in arrived:
+                for instance in instances:
+                    if (len(self._waiting) < _MOST
+                            and _is_storable(kind, instance)):
+                        self._waiting.setdefault(instance, kind)
 
     def newer(self, version: int) -> scheduling.RequestMix | None:
         """Return the mix if it has a higher version."""
@@ -83,18 +91,17 @@ class Requests:
         """Store what waits, and read the mix; never raises."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        counted = list(map(
-            scheduling.CountedRequests, waiting, waiting.values()))
-        if not counted and self._clock() - self._read_at < _READ_AGAIN:
+        if not waiting and self._clock() - self._read_at < _READ_AGAIN:
             return
         try:
             arrivals, requests = self._db.write(
-                functools.partial(_exchange, counted, self._clock()))
+                functools.partial(_exchange, waiting, self._clock()))
         except exception.ConductorUnavailable as exc:
             LOG.warning('Cannot count requests, trying again in %(seconds)s '
                         's: %(reason)s',
                         {'seconds': INTERVAL, 'reason': exc})
-            self.add(counted)
+            with self._lock:
+                self._waiting = waiting | self._waiting
         except Exception:
             # The database would refuse them again.
             LOG.exception('Cannot count requests; dropping them')
@@ -112,13 +119,26 @@ class Requests:
                 version=version, requests=requests)
 
 
-def _exchange(counted: Sequence[scheduling.CountedRequests], now: float,
+def _is_storable(kind: scheduling.RequestKind, instance: str) -> bool:
+    """Return whether the database would take it; else it refused all."""
+    return (len(instance) <= _LONGEST_UUID
+            and len(kind.resource_class) <= _LONGEST_NAME
+            and all(0 <= number <= _LARGEST for number in (
+                kind.vcpus, kind.memory_mib, kind.units)))
+
+
+def _exchange(waiting: Mapping[str, scheduling.RequestKind], now: float,
               session: orm.Session,
               ) -> tuple[int, tuple[scheduling.CountedRequests, ...]]:
     """Add requests.
 
+    :param waiting: by instance
     :returns: how many there were ever, and the most frequent ones
     """
-    request_kind.add(session, counted, now)
+    new = request_kind.count(session, waiting.keys(), now)
+    kinds = collections.Counter(waiting[instance] for instance in new)
+    request_kind.add(session, [
+        scheduling.CountedRequests(kind, number)
+        for kind, number in kinds.items()], now)
     return (request_kind.arrivals(session),
             request_kind.most_frequent(session, _KINDS, now))

@@ -95,12 +95,12 @@ class ConductorService:
         self._variants = variant_worker.VariantWorker(self.database, compute)
         self._isolation = isolation.Isolation(conf, self.database)
         self._refused = refusal_events.RefusalEvents(self.database)
-        self._no_candidate = no_candidate.Listener(
-            conf, self.database, self._refused)
         self._counts = periodic.Periodic(
             'gpgpu-refusals', refusal_events.INTERVAL,
             self._refused.run_once)
         self._requests = request_mix.Requests(self.database)
+        self._no_candidate = no_candidate.Listener(
+            conf, self.database, self._refused, self._requests)
         self.choices = choices.Choices()
         self._mix = periodic.Periodic(
             'gpgpu-requests', request_mix.INTERVAL, self._requests.run_once)

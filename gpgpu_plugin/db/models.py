@@ -46,6 +46,7 @@ Base = column.Base
 Cleaning = ledger_tables.Cleaning
 CleaningChain = ledger_tables.CleaningChain
 Card = card_tables.Card
+CountedInstance = request_tables.CountedInstance
 RequestKind = request_tables.RequestKind
 CallerKey = caller_key_tables.CallerKey
 ExecutedCall = caller_key_tables.ExecutedCall

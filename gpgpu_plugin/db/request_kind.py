@@ -9,7 +9,8 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of ``request_kinds``: the cloud's mix of requests.
+"""Rows of ``request_kinds``, the cloud's mix of requests, and of
+``counted_instances``.
 
 A request counts half as much after HALF_LIFE. Instead of writing all rows ever
 again, what is added is multiplied by a number that doubles in this time; only
@@ -18,6 +19,7 @@ the shares matter.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -29,9 +31,37 @@ from gpgpu_plugin.objects import scheduling
 HALF_LIFE = 14 * 86400.0
 """Seconds after which a request counts half as much."""
 
+KNOWN = 3600.0
+"""Seconds for which an instance that was counted is known: Nova tries again
+within minutes."""
+
+_CHUNK = 500
+
 _Kind = models.RequestKind
+_Counted = models.CountedInstance
 # 2026-01-01. A double can count for 39 years.
 _START = 1_767_225_600.0
+
+
+def count(session: orm.Session, instances: Collection[str],
+          now: float) -> set[str]:
+    """Note that instances are counted.
+
+    :param now: seconds since the epoch
+    :returns: those that were not counted in the last hour
+    """
+    session.execute(sa.delete(_Counted).where(_Counted.at < now - KNOWN))
+    new, every = set(instances), list(instances)
+    for first in range(0, len(every), _CHUNK):
+        new.difference_update(session.scalars(
+            sa.select(_Counted.instance_uuid).where(
+                _Counted.instance_uuid.in_(every[first:first + _CHUNK]))))
+    if new:
+        # In one order for all, as below.
+        session.execute(sa.insert(_Counted), [
+            {'instance_uuid': instance, 'at': now}
+            for instance in sorted(new)])
+    return new
 
 
 def add(session: orm.Session,

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Table of the kinds of requests; ``models`` makes it part of all."""
+"""Tables of the requests that arrived; ``models`` makes them part of all."""
 
 from __future__ import annotations
 
@@ -43,3 +43,21 @@ class RequestKind(column.Base):
         sa.Double(), default=0, server_default='0')
     arrivals: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
+
+
+class CountedInstance(column.Base):
+    """Instance whose request is in ``request_kinds``, for an hour.
+
+    ``instance_uuid``: primary key, since schedulers and Nova's notifications
+    name an instance several times, and it counts once. ``at``: when it was
+    counted, in seconds since the epoch by a conductor's clock.
+
+    Index: old rows are deleted.
+    """
+
+    __tablename__ = 'counted_instances'
+    __table_args__ = (sa.Index('ix_counted_instances_at', 'at'),)
+    instance_uuid: orm.Mapped[str] = orm.mapped_column(
+        column.UUID, primary_key=True)
+    at: orm.Mapped[float] = orm.mapped_column(
+        sa.Double(), default=0, server_default='0')

@@ -117,6 +117,30 @@ class RequestKind(typing.NamedTuple):
     resource_class: str = ''
     units: int = 0
 
+    @classmethod
+    def of(cls, vcpus: int, memory_mib: int,
+           request: request_mod.Request) -> RequestKind:
+        """Return the kind of a request, by the largest of its demands."""
+        if not request.demands:
+            return cls(vcpus, memory_mib)
+        demand = main_demand(request)
+        return cls(vcpus, memory_mib, demand.resource_class, demand.count)
+
+
+def main_demand(request: request_mod.Request) -> request_mod.Demand:
+    """Return the demand by which a request is weighed: the largest one."""
+    return max(request.demands, key=lambda demand: demand.count)
+
+
+class ArrivedRequests(typing.NamedTuple):
+    """Requests of one kind that a scheduler got. It is a list on the wire.
+
+    :ivar instances: UUIDs of their instances
+    """
+
+    kind: RequestKind
+    instances: tuple[str, ...]
+
 
 class CountedRequests(typing.NamedTuple):
     """Requests of one kind. It is a list on the wire.

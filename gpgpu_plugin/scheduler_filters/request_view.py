@@ -132,7 +132,8 @@ class ViewSource:
         """Count a request for the mix of the cloud, once for an instance."""
         try:
             self._connected().requests.add(
-                spec_obj.instance_uuid, requests.kind(spec_obj, request))
+                spec_obj.instance_uuid,
+                requests.kind(spec_obj.flavor, request))
         except exception.ConductorUnavailable as exc:
             # Without a key nothing is ever sent.
             LOG.debug('Cannot count a request: %s', exc)

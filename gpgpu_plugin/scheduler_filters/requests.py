@@ -18,8 +18,10 @@ count, too: they take vCPUs and RAM of hosts with GPUs.
 from __future__ import annotations
 
 import collections
+import itertools
 import threading
 import typing
+from collections.abc import Iterable
 
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
@@ -29,42 +31,37 @@ if typing.TYPE_CHECKING:
     from gpgpu_plugin.compute import nova_types
 
 KNOWN = 10_000
-"""Instances of which a later request is not counted again."""
+"""Instances of which a later request is not sent again."""
 
-KINDS = 200
-"""Kinds of requests that wait at most; further ones are not counted."""
+SENT = 1000
+"""Requests in one call."""
 
-
-def main_demand(request: request_mod.Request) -> request_mod.Demand:
-    """Return the demand by which a request is weighed: the largest one."""
-    return max(request.demands, key=lambda demand: demand.count)
+KEPT = 10_000
+"""Requests that wait at most; further ones are not counted."""
 
 
-def kind(spec_obj: nova_types.RequestSpec, request: request_mod.Request,
+def kind(flavor: nova_types.Flavor, request: request_mod.Request,
          ) -> scheduling_obj.RequestKind:
-    """Return the kind of a request."""
-    flavor = spec_obj.flavor
-    if not request.demands:
-        return scheduling_obj.RequestKind(flavor.vcpus, flavor.memory_mb)
-    demand = main_demand(request)
-    return scheduling_obj.RequestKind(
-        flavor.vcpus, flavor.memory_mb, demand.resource_class, demand.count)
+    """Return the kind of a request for a flavor."""
+    return scheduling_obj.RequestKind.of(
+        flavor.vcpus, flavor.memory_mb, request)
 
 
 class Requests:
-    """Requests by kind, each instance once. Thread-safe."""
+    """Requests by instance, each once. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: collections.OrderedDict[str, None] = (
             collections.OrderedDict())
-        self._waiting: dict[scheduling_obj.RequestKind, float] = {}
+        self._waiting: dict[str, scheduling_obj.RequestKind] = {}
 
     def add(self, instance_uuid: str,
             requested: scheduling_obj.RequestKind) -> None:
-        """Count the request of an instance, the first time only.
+        """Have the request of an instance counted, the first time only.
 
-        Filters run again for alternates, and if Nova tries again.
+        Filters run again for alternates, and if Nova tries again. Conductors
+        know what other schedulers have counted.
         """
         with self._lock:
             if instance_uuid in self._known:
@@ -72,21 +69,23 @@ class Requests:
             self._known[instance_uuid] = None
             if len(self._known) > KNOWN:
                 self._known.popitem(last=False)
-            if requested in self._waiting or len(self._waiting) < KINDS:
-                self._waiting[requested] = (
-                    self._waiting.get(requested, 0) + 1)
+            if len(self._waiting) < KEPT:
+                self._waiting[instance_uuid] = requested
 
-    def counted(self) -> tuple[scheduling_obj.CountedRequests, ...]:
-        """Return what to send with the next call."""
+    def arrived(self) -> tuple[scheduling_obj.ArrivedRequests, ...]:
+        """Return what to send with the next call, the oldest requests."""
+        found: dict[scheduling_obj.RequestKind, list[str]] = {}
         with self._lock:
-            return tuple(scheduling_obj.CountedRequests(requested, number)
-                         for requested, number in self._waiting.items())
+            for instance, kind in itertools.islice(
+                    self._waiting.items(), SENT):
+                found.setdefault(kind, []).append(instance)
+        return tuple(scheduling_obj.ArrivedRequests(kind, tuple(instances))
+                     for kind, instances in found.items())
 
-    def recorded(self, sent: tuple[scheduling_obj.CountedRequests, ...],
+    def recorded(self, sent: Iterable[scheduling_obj.ArrivedRequests],
                  ) -> None:
-        """Forget requests that a conductor has; more may have come since."""
+        """Forget requests that a conductor has."""
         with self._lock:
-            for requested, number in sent:
-                left = self._waiting.pop(requested, 0) - number
-                if left > 0:
-                    self._waiting[requested] = left
+            for _, instances in sent:
+                for instance in instances:
+                    self._waiting.pop(instance, None)

@@ -276,16 +276,16 @@ class SchedulerViewCache:
             instance_uuid=instance_uuid, request=request))
 
     def _call(self) -> scheduling_obj.Changes:
-        sent, counted = self.refused.oldest(), self.requests.counted()
+        sent, arrived = self.refused.oldest(), self.requests.arrived()
         mix, began_at = self._view.mix, self._clock()
         changes = self._api.changes_since(
             gpgpu_context.current(), self._since,
             tuple(self._recent.values()) if self._since else (),
-            self._marker, sent, counted, 0 if mix is None else mix.version,
+            self._marker, sent, arrived, 0 if mix is None else mix.version,
             min(began_at - self._heard_at + _OVERLAP, scheduling_obj.LIFETIME))
         if changes.recorded:
             self.refused.recorded(sent)
-            self.requests.recorded(counted)
+            self.requests.recorded(arrived)
         self._heard_at = began_at
         return changes
 

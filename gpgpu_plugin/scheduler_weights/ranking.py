@@ -28,7 +28,6 @@ from gpgpu_plugin.domain.weighing import policy as policy_mod
 from gpgpu_plugin.domain.weighing import vgpus
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import prediction
-from gpgpu_plugin.scheduler_filters import requests
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import catalogue as catalogue_mod
 from gpgpu_plugin.scheduler_weights import weighed_host
@@ -174,7 +173,7 @@ class Ranking:
         """Return the score of a host, and remember it."""
         request, *_ = kind
         groups = found.groups(
-            requests.main_demand(request).resource_class)
+            scheduling_obj.main_demand(request).resource_class)
         if len(groups) > 1:
             # The candidate that Nova takes says which one it is.
             own = found.known.own(
@@ -196,7 +195,7 @@ class Ranking:
         if not groups or (found.pending and found.expected.refusal(
                 found.expected.providers, request, guest_nodes)):
             return _UNFIT
-        demand = requests.main_demand(request)
+        demand = scheduling_obj.main_demand(request)
         most = self._catalogue.most(demand.resource_class)
         if most > 1:
             return weighed_host.Score(
@@ -209,7 +208,7 @@ class Ranking:
     def _gain(self, group: scheduling_obj.GroupMasks,
               request: request_mod.Request, most: int) -> float:
         """Return the worth of a host for vGPUs that share GPUs."""
-        demand = requests.main_demand(request)
+        demand = scheduling_obj.main_demand(request)
         return vgpus.gain(
             prediction.units(prediction.offer_of(
                 group, demand.resource_class)), most, demand.count,

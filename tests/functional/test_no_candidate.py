@@ -17,6 +17,7 @@ import typing
 
 import fixtures
 import oslo_messaging
+import sqlalchemy as sa
 from nova import rpc
 
 from tests.fixtures import cloud
@@ -65,3 +66,11 @@ class NoCandidateTest(cloud.GpuCloud):
         [listed] = self.listing('event', 'list', '--kind', 'no_candidate',
                                 '--project', self.api.project_id)
         self.assertEqual(server_id, listed['instance_uuid'])
+        self.wait_for(self.is_in_the_mix, 'the request in the mix')
+
+    def is_in_the_mix(self) -> bool:
+        """Return whether the request was counted, once."""
+        with self.conductor.database.engine.connect() as connection:
+            return list(connection.scalars(sa.text(
+                'SELECT arrivals FROM request_kinds WHERE '
+                "resource_class = 'CUSTOM_GPU_H100' AND units = 9"))) == [1]

@@ -125,7 +125,8 @@ class PackTest(WeigherTest):
         plain, gpu = self.flavor_of({}), self.flavor(H100=2)
         self.hosts_of(*[self.post_server(flavor) for flavor in (
             plain, plain, gpu, gpu)])
-        # More than any host has: Placement knows, so that no filter runs.
+        # More than any host has: Placement knows, so that no filter runs, and
+        # Nova's notifications are off.
         self.boot(self.flavor(H100=9), 'ERROR')
         self.hosts_of(self.post_server(gpu))
 

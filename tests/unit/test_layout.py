@@ -89,6 +89,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0028_kinds_of_requests.py': _MIGRATION,
     'db/request_tables.py': 'db/test_models.py and db/test_request_kind.py '
                             'use it',
+    'db/migrations/versions/v0032_counted_instances.py': _MIGRATION,
     'db/migrations/versions/v0030_exact_devices.py': _MIGRATION,
     'db/migrations/versions/v0031_card_numbers.py': _MIGRATION,
     'db/migrations/versions/v0029_link_partitions.py': _MIGRATION,

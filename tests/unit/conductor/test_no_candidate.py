@@ -20,9 +20,11 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import no_candidate
 from gpgpu_plugin.conductor import refusal_events
+from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import patience
 from tests.unit.conductor import base
@@ -44,7 +46,8 @@ def payload(message='No valid host was found. ', error='NoValidHost',
         reason=versioned(exception=error, exception_message=message),
         request_spec=versioned(
             project_id='p1', flavor=versioned(
-                name='gpu.2', extra_specs=extra_specs or {
+                name='gpu.2', vcpus=8, memory_mb=1024,
+                extra_specs=extra_specs or {
                     'resources:CUSTOM_GPU_H100': '2'})))
 
 
@@ -53,14 +56,15 @@ class EndpointTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.refused = refusal_events.RefusalEvents(self.db)
+        self.requests = request_mix.Requests(self.db)
         self.waited = []
         self.endpoint = no_candidate.Endpoint(
-            self.db, self.refused, self.waited.append)
+            self.db, self.refused, self.requests, self.waited.append)
 
-    def notify(self, content, request_id=REQUEST):
+    def notify(self, content, request_id=REQUEST, event_type=BUILD):
         answer = self.endpoint.error(
-            {'request_id': request_id}, 'nova-conductor:c1', BUILD, content,
-            {})
+            {'request_id': request_id}, 'nova-conductor:c1', event_type,
+            content, {})
         self.refused.run_once()
         return answer
 
@@ -79,6 +83,33 @@ class EndpointTest(base.ConductorTestCase):
              event.reason, event.count, event.actor))
         self.assertIn('flavor gpu.2 requests 2 of CUSTOM_GPU_H100',
                       event.detail)
+
+    def kinds(self):
+        self.requests.run_once()
+        with self.db.reader() as session:
+            return {(row.vcpus, row.memory_mib, row.resource_class, row.units):
+                    row.arrivals for row in session.scalars(
+                        sa.select(models.RequestKind))}
+
+    def test_builds_count_once_in_the_mix_without_gpus_too(self):
+        for _ in range(2):
+            self.notify(payload())
+        self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1}, self.kinds())
+        # A scheduler's filter saw it, too, before Nova tried again.
+        self.requests.add([scheduling.ArrivedRequests(
+            scheduling.RequestKind(8, 1024), (INSTANCE,))])
+        self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1}, self.kinds())
+        plain = payload(**{'resources:VCPU': '8'})
+        plain['nova_object.data']['instance_uuid'] = str(uuid.uuid4())
+        self.notify(plain)
+        self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1,
+                          (8, 1024, '', 0): 1}, self.kinds())
+
+    def test_moves_and_other_errors_do_not_count(self):
+        self.notify(payload(), event_type='compute_task.migrate_server.error')
+        self.notify(payload('No valid host was found. There are not enough '
+                            'hosts available.'))
+        self.assertEqual({}, self.kinds())
 
     def test_error_that_came_by_rpc_is_recognised(self):
         self.notify(payload(

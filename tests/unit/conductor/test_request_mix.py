@@ -11,10 +11,12 @@
 #    under the License.
 """Tests of the mix of requests that all schedulers are asked for."""
 
+import itertools
 from unittest import mock
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import request_mix
+from gpgpu_plugin.db import request_kind
 from gpgpu_plugin.objects import scheduling
 from tests.unit.conductor import base
 
@@ -22,8 +24,13 @@ GPU = scheduling.RequestKind(8, 1024, 'CUSTOM_GPU_A', 2)
 PLAIN = scheduling.RequestKind(1, 64)
 
 
+NUMBERS = itertools.count()
+
+
 def counted(kind, number):
-    return scheduling.CountedRequests(kind, number)
+    """Return requests of new instances."""
+    return scheduling.ArrivedRequests(kind, tuple(
+        f'i{next(NUMBERS)}' for _ in range(number)))
 
 
 class RequestsTest(base.ConductorTestCase):
@@ -112,7 +119,34 @@ class RequestsTest(base.ConductorTestCase):
         self.requests.run_once()
         self.assertIsNone(self.requests.newer(0))
 
-    def test_impossible_numbers_are_not_counted(self):
-        self.store(*(counted(GPU, number) for number in (
-            float('nan'), float('inf'), -5.0, 0.0)), counted(PLAIN, 60))
+    def test_instance_counts_once_on_all_conductors(self):
+        asked = counted(GPU, 60)
+        self.store(asked)
+        other = self.conductor()
+        # Another scheduler asks for it, or Nova notifies of it.
+        other.add([scheduling.ArrivedRequests(PLAIN, asked.instances),
+                   asked, counted(PLAIN, 20)])
+        other.run_once()
+        self.assertEqual({GPU: 0.75, PLAIN: 0.25}, self.shares(other))
+
+    def test_instance_counts_again_after_an_hour(self):
+        asked = counted(GPU, 60)
+        self.store(asked)
+        self.now += 3601
+        self.store(asked)
+        with self.db.reader() as session:
+            self.assertEqual(120, request_kind.arrivals(session))
+
+    def test_what_cannot_be_stored_is_not_counted(self):
+        self.store(
+            scheduling.ArrivedRequests(GPU, ('x' * 37,)),
+            counted(GPU._replace(resource_class='x' * 256), 1),
+            counted(GPU._replace(units=2**31), 1),
+            counted(GPU._replace(vcpus=-1), 1), counted(PLAIN, 60))
         self.assertEqual({PLAIN: 1.0}, self.shares())
+
+    def test_no_more_requests_wait_than_the_limit(self):
+        self.store(counted(GPU, request_mix._MOST + 1))
+        with self.db.reader() as session:
+            self.assertEqual(
+                request_mix._MOST, request_kind.arrivals(session))

@@ -104,7 +104,9 @@ class GpuFilterTest(base.BaseTestCase):
             list(subject.filter_all([host('h1')], spec))
         self.assertEqual({
             (1, 64, 'CUSTOM_GPU_A', 2): 1, (1, 64, 'CUSTOM_GPU_A', 8): 1,
-            (1, 64, '', 0): 1}, dict(cache.requests.counted()))
+            (1, 64, '', 0): 1}, {
+            kind: len(instances) for kind, instances
+            in cache.requests.arrived()})
 
     def test_refusal_without_a_conductor_is_recorded_later(self):
         cache = scheduler_view.SchedulerViewCache(FakeAPI(

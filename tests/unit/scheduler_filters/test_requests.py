@@ -32,51 +32,57 @@ class RequestsTest(base.BaseTestCase):
         super().setUp()
         self.requests = requests.Requests()
 
-    def add(self, *kinds):
-        for kind in kinds:
-            self.requests.add(self.getUniqueString(), kind)
+    def test_requests_are_sent_by_kind(self):
+        for instance, kind in (('i1', KIND), ('i2', PLAIN), ('i3', KIND)):
+            self.requests.add(instance, kind)
+        self.assertEqual(((KIND, ('i1', 'i3')), (PLAIN, ('i2',))),
+                         self.requests.arrived())
 
-    def test_requests_are_counted_by_kind(self):
-        self.add(KIND, PLAIN, KIND)
-        self.assertEqual(((KIND, 2), (PLAIN, 1)), self.requests.counted())
-
-    def test_instance_is_counted_once(self):
+    def test_instance_is_sent_once(self):
         for _ in range(3):
             self.requests.add('i1', KIND)
-        self.assertEqual(((KIND, 1),), self.requests.counted())
+        self.assertEqual(((KIND, ('i1',)),), self.requests.arrived())
+        self.requests.recorded(self.requests.arrived())
+        self.requests.add('i1', KIND)
+        self.assertEqual((), self.requests.arrived())
 
     def test_oldest_instance_is_forgotten_if_there_are_many(self):
         self.useFixture(fixtures.MonkeyPatch(
             f'{requests.__name__}.KNOWN', 2))
-        for instance in ('i1', 'i2', 'i2', 'i3', 'i3', 'i1'):
+        for instance in ('i1', 'i2', 'i3'):
             self.requests.add(instance, KIND)
-        self.assertEqual(((KIND, 4),), self.requests.counted())
+        self.requests.recorded(self.requests.arrived())
+        for instance in ('i3', 'i1'):
+            self.requests.add(instance, KIND)
+        self.assertEqual(((KIND, ('i1',)),), self.requests.arrived())
 
     def test_recorded_requests_go_and_later_ones_stay(self):
-        self.add(KIND, PLAIN)
-        sent = self.requests.counted()
-        self.add(KIND)
+        self.requests.add('i1', KIND)
+        sent = self.requests.arrived()
+        self.requests.add('i2', KIND)
         self.requests.recorded(sent)
-        self.assertEqual(((KIND, 1),), self.requests.counted())
-        self.requests.recorded(self.requests.counted())
-        self.assertEqual((), self.requests.counted())
+        self.assertEqual(((KIND, ('i2',)),), self.requests.arrived())
 
-    def test_no_more_kinds_wait_than_the_limit(self):
-        self.useFixture(fixtures.MonkeyPatch(
-            f'{requests.__name__}.KINDS', 1))
-        self.add(KIND, PLAIN, KIND)
-        self.assertEqual(((KIND, 2),), self.requests.counted())
+    def test_no_more_requests_wait_or_are_sent_than_the_limits(self):
+        for name, limit in (('KEPT', 3), ('SENT', 2)):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'{requests.__name__}.{name}', limit))
+        for instance in ('i1', 'i2', 'i3', 'i4'):
+            self.requests.add(instance, KIND)
+        for expected in (('i1', 'i2'), ('i3',)):
+            [sent] = self.requests.arrived()
+            self.assertEqual(expected, sent.instances)
+            self.requests.recorded([sent])
 
     def test_kind_is_of_the_flavor_and_the_largest_demand(self):
-        spec = types.SimpleNamespace(flavor=types.SimpleNamespace(
-            vcpus=8, memory_mb=1024))
+        flavor = types.SimpleNamespace(vcpus=8, memory_mb=1024)
         demands = tuple(request.Demand(resource_class=name, count=count)
                         for name, count in (('CUSTOM_B', 1), (make.RC, 2)))
         self.assertEqual(KIND, requests.kind(
-            spec, request.Request(demands=demands)))
+            flavor, request.Request(demands=demands)))
         self.assertEqual(
             scheduling.RequestKind(8, 1024),
-            requests.kind(spec, request.Request()))
+            requests.kind(flavor, request.Request()))
 
 
 class CacheTest(base.BaseTestCase):
@@ -93,7 +99,7 @@ class CacheTest(base.BaseTestCase):
         for _ in range(3):
             cache.refresh()
         self.assertEqual(
-            [((KIND, 1),), ((KIND, 1),), ()], api.requests)
+            [((KIND, ('i1',)),), ((KIND, ('i1',)),), ()], api.requests)
 
     def test_mix_is_kept_and_its_version_is_named(self):
         api = make.FakeAPI(
