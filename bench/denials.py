@@ -110,7 +110,7 @@ class _Scheduler:
         self._filter = gpu_filter.GpuFilter(self.cache)
         self._weighers = [ram.RAMWeigher(), cpu.CPUWeigher()]
         if variation.weigher:
-            self._weighers.append(gpu_weigher.GpuWeigher())
+            self._weighers.append(gpu_weigher.GpuWeigher(tuple))
         self._pending = variation.pending
 
     def decide(self, hosts: Sequence[host_manager.HostState],

@@ -192,7 +192,7 @@ def _ours(count: int, is_weighed: bool = False,
     cache = scheduler_view.SchedulerViewCache(
         typing.cast(typing.Any, _Conductor(count, partitions)))
     subject = gpu_filter.GpuFilter(cache)
-    weigher = gpu_weigher.GpuWeigher()
+    weigher = gpu_weigher.GpuWeigher(tuple)
 
     def measure(gpus: int, candidates: int, /, **extra: str) -> float:
         spec = typing.cast(typing.Any, _spec(gpus, **extra))

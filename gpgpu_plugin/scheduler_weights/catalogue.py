@@ -69,9 +69,21 @@ class Catalogue:
             1000 * vcpus, memory_mib, 1,
             max(1, min(whole, demand.count * whole // most)), variants)
 
-    def mix(self, counted: Iterable[scheduling_obj.CountedRequests],
+    def mix(self, *known: Iterable[scheduling_obj.CountedRequests],
             ) -> mix_mod.Mix:
-        """Return the mix of counted requests; of none the unknown mix."""
+        """Return the mix of the first requests of which some have GPUs.
+
+        :param known: such as those that arrived, and those of all flavors
+        :returns: the unknown mix if none has
+        """
+        for counted in known:
+            counts = self._counts(counted)
+            if any(request.gpus for request in counts):
+                return mix_mod.Mix.count(counts)
+        return self.unknown_mix()
+
+    def _counts(self, counted: Iterable[scheduling_obj.CountedRequests],
+                ) -> dict[weighing_host.Request, float]:
         counts: dict[weighing_host.Request, float] = {}
         for (vcpus, memory_mib, resource_class, units), number in counted:
             # A class that no host offers may be another service's.
@@ -79,12 +91,10 @@ class Catalogue:
                 resource_class=resource_class, count=units)
                 if resource_class in self._variants else None)
             counts[request] = counts.get(request, 0.0) + number
-        if not any(request.gpus for request in counts):
-            return self.unknown_mix()
-        return mix_mod.Mix.count(counts)
+        return counts
 
     def unknown_mix(self) -> mix_mod.Mix:
-        """Return the mix that is assumed until requests arrived.
+        """Return the mix that is assumed until requests are known.
 
         All classes of whole GPUs alike, by one, two, four and eight GPUs.
         """

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from collections.abc import Sequence
 
 import nova.conf
@@ -22,9 +23,11 @@ from nova.scheduler import weights
 
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import decision as decision_mod
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import capabilities
+from gpgpu_plugin.scheduler_weights import flavors
 from gpgpu_plugin.scheduler_weights import ranking
 
 CONF = nova.conf.CONF
@@ -36,14 +39,19 @@ class GpuWeigher(weights.BaseHostWeigher):
     Requests without GPUs prefer the hosts with the fewest special
     capabilities. Whatever GpuFilter did not decide about, such as a rebuild
     or a forced host, is not weighed.
+
+    :param read_flavors: returns the mix of requests until one is known
     """
 
     minval = 0.0
     maxval = ranking.TOP
 
-    def __init__(self) -> None:
+    def __init__(self, read_flavors: Callable[
+            [], Sequence[scheduling_obj.CountedRequests]] = flavors.read,
+            ) -> None:
         super().__init__()
         conf_gpgpu.register_opts(CONF)
+        self._flavors = read_flavors()
         self._lock = threading.Lock()
         self._ranking: ranking.Ranking | None = None
 
@@ -105,5 +113,6 @@ class GpuWeigher(weights.BaseHostWeigher):
     def _of(self, view: scheduler_view.SchedulerView) -> ranking.Ranking:
         """Return the ranking of a view, which stays until it is read anew."""
         if self._ranking is None or self._ranking.view is not view:
-            self._ranking = ranking.Ranking(view, CONF.gpgpu.weight_policy)
+            self._ranking = ranking.Ranking(
+                view, CONF.gpgpu.weight_policy, self._flavors)
         return self._ranking

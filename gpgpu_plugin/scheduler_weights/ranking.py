@@ -71,12 +71,15 @@ def ranks(scores: Sequence[float]) -> list[float]:
 class Ranking:
     """Hosts of one view by a policy. Not thread-safe.
 
+    :param flavors: the mix of requests until the view has one
     :ivar view: whose hosts it knows
     """
 
-    def __init__(self, view: scheduler_view.SchedulerView,
-                 policy: str) -> None:
+    def __init__(self, view: scheduler_view.SchedulerView, policy: str,
+                 flavors: Sequence[scheduling_obj.CountedRequests] = (),
+                 ) -> None:
         self.view = view
+        self._flavors = flavors
         self._name = policy
         self._hosts: dict[str, weighed_host.WeighedHost] = {}
         self._start()
@@ -90,7 +93,8 @@ class Ranking:
         self._catalogue = catalogue_mod.Catalogue(list(self.view.offers))
         self._mix = self.view.mix
         self._policy.start(self._catalogue.mix(
-            () if self._mix is None else self._mix.requests), ())
+            () if self._mix is None else self._mix.requests,
+            self._flavors), ())
         self._lost: dict[tuple[int, ...], int] = {(): 0}
         self._kinds: dict[Kind, int] = {}
         self._choices: dict[tuple[weighing_host.Host, weighing_host.Request],

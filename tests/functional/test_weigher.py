@@ -138,6 +138,18 @@ class PackTest(WeigherTest):
         expected = {('', 0): 2, ('CUSTOM_GPU_H100', 2): 3}
         self.wait_for(lambda: counts() == expected, f'{expected} counted')
 
+    def test_scheduler_begins_with_the_flavors_of_the_cloud(self) -> None:
+        self.flavor_of({'resources:CUSTOM_GPU_H100': '3'})
+        self.restart_scheduler('ComputeFilter', 'GpuFilter')
+        [weigher] = [
+            weigher for weigher
+            in self.scheduler_service.manager.host_manager.weighers
+            if isinstance(weigher, gpu_weigher.GpuWeigher)]
+        self.boot(self.flavor(H100=1))
+        # Nova's own flavors have no GPUs.
+        self.assertEqual([3], [
+            slot.gpus for slot in weigher._ranking._policy._scarcity.classes])
+
     def test_node_that_a_pending_server_takes_is_not_chosen(self) -> None:
         three, two = (self.flavor_of({
             'resources:CUSTOM_GPU_H100': count,

@@ -77,6 +77,22 @@ class CatalogueTest(base.BaseTestCase):
         for counted in ((), (plain,)):
             self.assertEqual(found.unknown_mix(), found.mix(counted))
 
+    def test_flavors_are_the_mix_until_requests_with_gpus_are_known(self):
+        found = catalogue.Catalogue([offer('A')])
+        flavors = [scheduling.CountedRequests(
+            scheduling.RequestKind(*kind), 1.0)
+            for kind in ((8, 1, 'A', 2), (2, 1, 'A', 1), (1, 1))]
+        plain = scheduling.CountedRequests(scheduling.RequestKind(1, 1), 9.0)
+        for counted in ((), (plain,)):
+            self.assertEqual({(8000, 2): 1 / 3, (2000, 1): 1 / 3,
+                              (1000, 0): 1 / 3}, {
+                (asked.milli_vcpus, asked.gpus): share for asked, share
+                in found.mix(counted, flavors).shares.items()})
+        arrived = scheduling.CountedRequests(
+            scheduling.RequestKind(4, 1, 'A', 1), 1.0)
+        self.assertEqual(
+            found.mix([arrived]), found.mix([arrived], flavors))
+
     def test_unknown_mix_has_equal_shares_of_whole_gpus(self):
         shares = catalogue.Catalogue([
             offer('A'), offer('Q', most=4)]).unknown_mix().shares

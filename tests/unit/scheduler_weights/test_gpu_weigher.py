@@ -66,7 +66,7 @@ class GpuWeigherTest(base.BaseTestCase):
         self.config = self.useFixture(
             config_fixture.Config(gpu_weigher.CONF))
         conf_gpgpu.register_opts(gpu_weigher.CONF)
-        self.weigher = gpu_weigher.GpuWeigher()
+        self.weigher = gpu_weigher.GpuWeigher(tuple)
 
     def cloud(self, *hosts):
         """Have the conductor tell of some hosts."""

@@ -132,6 +132,19 @@ class RankingTest(base.BaseTestCase):
             slot.gpus for slot in self.ranking._policy._scarcity.classes])
         self.assertEqual(0, self.worked_out(hosts=[make.host('h0')]))
 
+    def test_flavors_are_the_mix_until_the_view_has_one(self):
+        def classes(made):
+            return [slot.gpus for slot in made._policy._scarcity.classes]
+        made = ranking.Ranking(self.view, 'pack', (
+            scheduling.CountedRequests(
+                scheduling.RequestKind(8, 1024, make.RC, 3), 1.0),))
+        self.assertEqual([3], classes(made))
+        self.view.mix = scheduling.RequestMix(version=1, requests=(
+            scheduling.CountedRequests(
+                scheduling.RequestKind(8, 1024, make.RC, 2), 1.0),))
+        made.scores([], ())
+        self.assertEqual([2], classes(made))
+
     def test_vcpus_that_the_mix_needs_make_gpus_worth_something(self):
         self.view.mix = scheduling.RequestMix(version=1, requests=(
             scheduling.CountedRequests(scheduling.RequestKind(
