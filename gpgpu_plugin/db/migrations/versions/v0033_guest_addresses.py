@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0035'
-down_revision = '0030'
+revision = '0033'
+down_revision = '0032'
 branch_labels = None
 depends_on = None
 
