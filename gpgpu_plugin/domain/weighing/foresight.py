@@ -32,7 +32,9 @@ class Foresight(policy.Policy):
 
     The gain is the leftover before minus the leftover after; a slot of a
     class that few hosts can take costs its GPUs, by the chance that such
-    slots run out.
+    slots run out. A choice that loses slots of several classes costs as much
+    as the dearest: the classes share the same GPUs, so that a sum would count
+    these once for each size of request.
     """
 
     def __init__(self) -> None:
@@ -96,5 +98,6 @@ class Foresight(policy.Policy):
             return 0.0
         if self._prices is None:
             self._prices = self._scarcity.prices()
-        return sum([count * price for count, price in
-                    zip(lost, self._prices, strict=True) if count])
+        return max([count * price for count, price in
+                    zip(lost, self._prices, strict=True) if count],
+                   default=0.0)

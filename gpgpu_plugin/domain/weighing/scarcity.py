@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from gpgpu_plugin.domain.weighing import host as host_mod
 from gpgpu_plugin.domain.weighing import mix as mix_mod
 
-_MOST_CLASSES = 12
+_MOST_CLASSES = 24
 _MILLI_VCPUS = 8000
 _MEMORY_MIB = 32768
 

@@ -47,6 +47,28 @@ class ForesightTest(base.BaseTestCase):
             test_host.host(96, 384, [0, 0] + [1000] * 6)] * 3
         self.assertNotEqual(0, best({small: 9, large: 1}, hosts, small)[0])
 
+    def test_host_for_eight_gpus_is_saved_though_many_classes_are_commoner(
+            self) -> None:
+        small, large = test_host.request(), test_host.request(32, 64, 8)
+        bound = {test_host.request(8 * size, 32, 1, variants={'P100'}): 20
+                 for size in range(1, 17)}
+        hosts = [test_host.host(96, 384, [1000] * 8)] + [
+            test_host.host(96, 384, [0, 0] + [1000] * 6)] * 3
+        self.assertNotEqual(
+            0, best({small: 9, large: 1} | bound, hosts, small)[0])
+
+    def test_slots_of_several_classes_cost_as_much_as_the_dearest(
+            self) -> None:
+        policy = foresight.Foresight()
+        policy.start(mix_mod.Mix.count({
+            test_host.request(8 * size, 32, 2): 1 for size in (1, 2, 3)}),
+            [test_host.host()])
+        dearest = max(policy.price(lost) for lost in (
+            (1, 0, 0), (0, 1, 0), (0, 0, 1)))
+        self.assertGreater(dearest, 0)
+        self.assertEqual(dearest, policy.price((1, 1, 1)))
+        self.assertEqual(0, policy.price((0, 0, 0)))
+
     def test_instance_without_gpu_takes_vcpus_that_no_gpu_needs(
             self) -> None:
         nothing = test_host.request(gpus=0, units=0)
