@@ -69,17 +69,20 @@ class Catalogue:
             1000 * vcpus, memory_mib, 1,
             max(1, min(whole, demand.count * whole // most)), variants)
 
-    def mix(self, *known: Iterable[scheduling_obj.CountedRequests],
+    def mix(self, counted: Iterable[scheduling_obj.CountedRequests],
+            flavors: Iterable[scheduling_obj.CountedRequests] = (),
             ) -> mix_mod.Mix:
-        """Return the mix of the first requests of which some have GPUs.
+        """Return the mix of the requests that arrived.
 
-        :param known: such as those that arrived, and those of all flavors
-        :returns: the unknown mix if none has
+        :param flavors: what can be requested, all alike
+        :returns: the mix of the flavors if no request had GPUs, and the
+            unknown one if they have none either
         """
-        for counted in known:
-            counts = self._counts(counted)
-            if any(request.gpus for request in counts):
-                return mix_mod.Mix.count(counts)
+        counts, possible = self._counts(counted), self._counts(flavors)
+        if any(request.gpus for request in counts):
+            return mix_mod.Mix.learnt(counts, possible or counts)
+        if any(request.gpus for request in possible):
+            return mix_mod.Mix.count(possible)
         return self.unknown_mix()
 
     def _counts(self, counted: Iterable[scheduling_obj.CountedRequests],

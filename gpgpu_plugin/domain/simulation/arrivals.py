@@ -29,7 +29,6 @@ from gpgpu_plugin.domain.weighing import host as host_mod
 from gpgpu_plugin.domain.weighing import mix as mix_mod
 from gpgpu_plugin.domain.weighing import policy as policy_mod
 
-_LEARNT_EVERY = 1000
 _EARLY = 95
 
 
@@ -89,11 +88,13 @@ def simulate(hosts: Sequence[host_mod.Host],
         dict.fromkeys(known, 1) if learn_mix else known))
     meter = _Meter(capacity)
     counted: collections.Counter[host_mod.Request] = collections.Counter()
+    version = 0
     for number, request in enumerate(drawn, 1):
         meter.add(request, cloud.place(request) is not None)
         counted[request] += 1
-        if learn_mix and number % _LEARNT_EVERY == 0:
-            cloud.use_mix(mix_mod.Mix.count(counted))
+        if learn_mix and mix_mod.version(number) > version:
+            version = mix_mod.version(number)
+            cloud.use_mix(mix_mod.Mix.learnt(counted, known))
     return meter.outcome(round(100 * load))
 
 

@@ -18,6 +18,7 @@ import dataclasses
 import itertools
 import math
 import random
+from collections.abc import Collection
 from collections.abc import Mapping
 
 from gpgpu_plugin.domain.weighing import host as host_mod
@@ -41,6 +42,21 @@ class Mix:
             request: counts[request] / total for request in sorted(
                 counts, key=lambda request: (-counts[request], _key(request)))
         })
+
+    @classmethod
+    def learnt(cls, counts: Mapping[host_mod.Request, float],
+               flavors: Collection[host_mod.Request]) -> Mix:
+        """Return the mix that few or many counted requests tell of.
+
+        As if some requests had come before, equally often for each flavor:
+        a large request is not taken for one that never comes because none
+        of the first was one.
+        """
+        assumed = _ASSUMED / max(1, len(flavors))
+        return cls.count({
+            request: counts.get(request, 0.0)
+            + (assumed if request in flavors else 0.0)
+            for request in {**dict.fromkeys(flavors), **counts}})
 
     def draw(self, *, sequences: int, length: int,
              ) -> list[list[host_mod.Request]]:
@@ -69,6 +85,9 @@ class Mix:
                    for request, share in self.shares.items())
 
 
+_ASSUMED = 100.0
+"""Requests that count beside those that arrived."""
+
 _FIRST = 50
 _FEW = 10_000
 _STEP = 1000
@@ -77,12 +96,12 @@ _STEP = 1000
 def version(arrivals: int) -> int:
     """Return the version of a mix of which so many requests are known.
 
-    It rises with every tenth more requests, later with every thousand, since
-    a policy begins anew with each version. 0: too few to know a mix.
+    It rises when there are twice as many, later with every thousand, since a
+    policy begins anew with each version. 0: too few to know a mix.
     """
     if arrivals < _FIRST:
         return 0
-    steps = int(math.log(min(arrivals, _FEW) / _FIRST) / math.log(1.1))
+    steps = int(math.log2(min(arrivals, _FEW) / _FIRST))
     return 1 + steps + max(0, arrivals - _FEW) // _STEP
 
 

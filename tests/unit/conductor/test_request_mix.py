@@ -84,11 +84,11 @@ class RequestsTest(base.ConductorTestCase):
             80, round(other.newer(0).requests[0].number))
 
     def test_request_counts_half_after_two_weeks(self):
-        self.store(counted(GPU, 100))
+        self.store(counted(GPU, 180))
         self.now += 14 * 86400
-        self.store(counted(PLAIN, 50))
+        self.store(counted(PLAIN, 90))
         self.assertEqual({GPU: 0.5, PLAIN: 0.5}, self.shares())
-        self.assertEqual([50.0, 50.0], [
+        self.assertEqual([90.0, 90.0], [
             round(number, 6) for _, number
             in self.requests.newer(0).requests])
 
@@ -98,7 +98,7 @@ class RequestsTest(base.ConductorTestCase):
         self.assertIsNone(self.requests.newer(version))
         self.store(counted(PLAIN, 1))
         self.assertIsNone(self.requests.newer(version))
-        self.store(counted(PLAIN, 20))
+        self.store(counted(PLAIN, 99))
         self.assertIn(PLAIN, self.shares())
         self.assertIsNotNone(self.requests.newer(version))
 

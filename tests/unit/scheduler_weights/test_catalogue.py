@@ -65,11 +65,13 @@ class CatalogueTest(base.BaseTestCase):
         shares = found.mix([
             scheduling.CountedRequests(scheduling.RequestKind(*kind), number)
             for number, kind in (
-                (6, (8, 1, 'A', 2)), (2, (1, 1)), (2, (1, 1, 'FPGA', 1)))
+                (600, (8, 1, 'A', 2)), (200, (1, 1)),
+                (100, (1, 1, 'FPGA', 1)))
         ]).shares
+        # As if each kind had come 50 times more.
         self.assertEqual({
-            host.Request(8000, 1, 2, host.WHOLE, frozenset('A')): 0.6,
-            host.Request(1000, 1, 0, 0, frozenset()): 0.4}, shares)
+            host.Request(8000, 1, 2, host.WHOLE, frozenset('A')): 0.65,
+            host.Request(1000, 1, 0, 0, frozenset()): 0.35}, shares)
 
     def test_mix_without_gpus_is_unknown(self):
         found = catalogue.Catalogue([offer('A')])

@@ -35,6 +35,21 @@ class MixTest(base.BaseTestCase):
             list(mix_mod.Mix.count({LARGE: 1, SMALL: 1}).shares),
             list(mix_mod.Mix.count({SMALL: 1, LARGE: 1}).shares))
 
+    def test_learnt_mix_has_flavors_that_did_not_arrive_yet(self) -> None:
+        few = mix_mod.Mix.learnt({SMALL: 50}, {SMALL, LARGE})
+        self.assertEqual({SMALL: 2 / 3, LARGE: 1 / 3}, few.shares)
+        many = mix_mod.Mix.learnt({SMALL: 4900.0}, {SMALL, LARGE})
+        self.assertEqual({SMALL: .99, LARGE: .01}, many.shares)
+
+    def test_learnt_mix_of_nothing_has_equal_shares_of_flavors(self) -> None:
+        self.assertEqual({SMALL: .5, LARGE: .5}, mix_mod.Mix.learnt(
+            {}, {SMALL, LARGE}).shares)
+        self.assertEqual({}, mix_mod.Mix.learnt({}, ()).shares)
+
+    def test_learnt_mix_has_what_is_no_flavor(self) -> None:
+        self.assertEqual({SMALL: .5, LARGE: .5}, mix_mod.Mix.learnt(
+            {SMALL: 100}, {LARGE}).shares)
+
     def test_sequences_are_the_same_each_time(self) -> None:
         mix = mix_mod.Mix.count({LARGE: 1, SMALL: 3})
         drawn = mix.draw(sequences=2, length=50)
@@ -71,6 +86,10 @@ class VersionTest(base.BaseTestCase):
         self.assertEqual(sorted(versions), versions)
         self.assertEqual(
             set(range(1, versions[-1] + 1)), set(versions))
+
+    def test_twice_as_many_requests_are_a_version(self) -> None:
+        self.assertEqual([1, 2, 2, 3, 8], list(map(
+            mix_mod.version, (99, 100, 199, 200, 6400))))
 
     def test_each_thousand_of_many_requests_is_a_version(self) -> None:
         first = mix_mod.version(10_000)
