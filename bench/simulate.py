@@ -98,7 +98,7 @@ def requests_of(workload: str) -> list[host_mod.Request]:
     """Return the requests of a list, or of a workload made of "default"."""
     if workload in LISTS:
         return trace.requests(_lines(f'openb_pod_list_{workload}.csv'),
-                              workload, 8)
+                              workload)
     return workloads.WORKLOADS[workload](requests_of('default'))
 
 

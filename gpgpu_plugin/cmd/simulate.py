@@ -50,7 +50,8 @@ class Simulate(base.Command, lister.Lister):
         parser.add_argument(
             '--requests', required=True, metavar='CSV',
             help='requests: cpu_milli, memory_mib, num_gpu, gpu_milli (1000 '
-                 'is a whole GPU), gpu_spec (models, "|" between them)')
+                 'is a whole GPU), and maybe gpu_spec (models, "|" between '
+                 'them)')
         parser.add_argument(
             '--policy', required=True, metavar='NAME',
             help='one of ' + ', '.join(policies.NAMES))
@@ -77,8 +78,7 @@ class Simulate(base.Command, lister.Lister):
         seeds = [_seed(text) for text in parsed_args.seed]
         hosts = trace.hosts(_lines(parsed_args.nodes), parsed_args.nodes)
         requests = trace.requests(
-            _lines(parsed_args.requests), parsed_args.requests,
-            max(len(host.free) for host in hosts))
+            _lines(parsed_args.requests), parsed_args.requests)
         return COLUMNS, [
             _row(hosts, requests, parsed_args.policy, load, seed,
                  parsed_args.learn_mix) for seed in seeds]

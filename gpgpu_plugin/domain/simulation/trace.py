@@ -17,6 +17,7 @@ Columns are those of the published trace openb; more columns are ignored.
 from __future__ import annotations
 
 import csv
+import re
 import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -25,8 +26,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain.weighing import host as host_mod
 
 _HOST_COLUMNS = ('cpu_milli', 'memory_mib', 'gpu', 'model')
-_REQUEST_COLUMNS = ('cpu_milli', 'memory_mib', 'num_gpu', 'gpu_milli',
-                    'gpu_spec')
+_REQUEST_COLUMNS = ('cpu_milli', 'memory_mib', 'num_gpu', 'gpu_milli')
+_ZEROS = re.compile(r'(?<=[0-9])\.0+\Z')
 _MOST = 10 ** 12
 _MOST_GPUS = 1024
 
@@ -45,6 +46,10 @@ class _Row:
             field=f'{self._where} column {column}',
             value=self._values[column], expected=expected)
 
+    def has(self, column: str) -> bool:
+        """Return whether the file has a column."""
+        return column in self._values
+
     def text(self, column: str) -> str:
         """Return a column's text.
 
@@ -61,7 +66,8 @@ class _Row:
 
         :raises Invalid: it is none, or beyond 0 to most
         """
-        text = self.text(column)
+        # Spreadsheets and pandas write whole numbers as "8.0".
+        text = _ZEROS.sub('', self.text(column))
         # int() takes signs, spaces, underscores and digits of any script.
         if not (text.isascii() and text.isdigit() and len(text) <= 13):
             raise self.invalid(column, 'a whole number, 0 or more')
@@ -88,28 +94,23 @@ def hosts(lines: Iterable[str], name: str) -> list[host_mod.Host]:
     return found
 
 
-def requests(lines: Iterable[str], name: str,
-             most_gpus: int) -> list[host_mod.Request]:
-    """Return the requests of a file.
+def requests(lines: Iterable[str], name: str) -> list[host_mod.Request]:
+    """Return the requests of a file, those that fit on no host too.
+
+    A file without the column gpu_spec binds no request to models.
 
     :param name: of the file, for errors
-    :param most_gpus: GPUs of the largest host
-    :raises Invalid: a column is missing or malformed, a request needs more
-        GPUs than any host has, or none needs a GPU
+    :raises Invalid: a column is missing or malformed, or none needs a GPU
     """
-    found = [_request(row, most_gpus)
-             for row in _rows(lines, name, _REQUEST_COLUMNS)]
+    found = [_request(row) for row in _rows(lines, name, _REQUEST_COLUMNS)]
     if not any(request.gpus for request in found):
         raise exception.Invalid(field=f'{name} column num_gpu', value='0',
                                 expected='a request with a GPU')
     return found
 
 
-def _request(row: _Row, most_gpus: int) -> host_mod.Request:
-    gpus = row.number('num_gpu')
-    if gpus > most_gpus:
-        raise row.invalid('num_gpu', f'at most {most_gpus}, the GPUs of the '
-                                     'largest node')
+def _request(row: _Row) -> host_mod.Request:
+    gpus = row.number('num_gpu', _MOST_GPUS)
     units = row.number('gpu_milli', host_mod.WHOLE)
     if gpus and (not units or (gpus > 1 and units < host_mod.WHOLE)):
         raise row.invalid(
@@ -117,8 +118,8 @@ def _request(row: _Row, most_gpus: int) -> host_mod.Request:
     return host_mod.Request(
         row.number('cpu_milli'), row.number('memory_mib'), gpus,
         units if gpus else 0,
-        frozenset(filter(None, map(str.strip,
-                                   row.text('gpu_spec').split('|')))))
+        frozenset(filter(None, map(str.strip, row.text(
+            'gpu_spec').split('|')))) if row.has('gpu_spec') else frozenset())
 
 
 def _rows(lines: Iterable[str], name: str,

@@ -66,6 +66,16 @@ class SimulateTest(base.BaseTestCase):
             json.loads(out)[0][name]
             for name in ('allocated_percent', 'policy', 'seed'))))
 
+    def test_request_that_fits_on_no_node_is_refused(self) -> None:
+        requests = REQUESTS + '1000,1024,20,1000,\n1000,1024,1,1000,H100\n'
+        for policy in ('pack', 'fgd', 'random'):
+            code, out, _ = self.run_command(
+                '-f', 'json', '--load', '5', requests=requests,
+                policy=policy)
+            row = json.loads(out)[0]
+            self.assertEqual((0, True), (code, row['refused'] > 1), policy)
+            self.assertLess(0, row['allocated_percent'])
+
     def refused(self, *arguments, **more):
         code, _, err = self.run_command(*arguments, **more)
         self.assertNotEqual(0, code)
@@ -77,8 +87,8 @@ class SimulateTest(base.BaseTestCase):
         self.assertIn('--seed', self.refused('--seed', 'x'))
         self.assertIn('nodes.csv line 2 column gpu', self.refused(
             nodes=NODES.replace('10,', 'x,')))
-        self.assertIn('requests.csv line 2 column num_gpu', self.refused(
-            requests=REQUESTS.replace(',1,1000', ',11,1000')))
+        self.assertIn('requests.csv line 2 column gpu_milli', self.refused(
+            requests=REQUESTS.replace(',1,1000', ',1,1001')))
         self.assertIn('absent.csv: cannot be read', self.refused(
             '--nodes', str(self.folder / 'absent.csv')))
 

@@ -73,7 +73,7 @@ def reduced(name, part=8):
         return (OPENB / file).read_text().splitlines()
     hosts = trace.hosts(lines('openb_node_list_gpu_node.csv'), 'nodes')
     return hosts[::part], trace.requests(
-        lines(f'openb_pod_list_{name}.csv'), 'requests', 8)
+        lines(f'openb_pod_list_{name}.csv'), 'requests')
 
 
 class PublishedTest(base.BaseTestCase):

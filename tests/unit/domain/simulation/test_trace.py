@@ -40,19 +40,31 @@ class TraceTest(base.BaseTestCase):
              test_host.request(gpus=2)],
             trace.requests(
                 [REQUESTS, '4000,8192,1,460,T4|P100', '4000,8192,0,0,',
-                 '4000,8192,2,1000,'], 'a.csv', most_gpus=2))
+                 '4000,8192,2,1000,'], 'a.csv'))
+
+    def test_request_without_the_column_of_models_is_bound_to_none(
+            self) -> None:
+        self.assertEqual([test_host.request()], trace.requests(
+            [REQUESTS.removesuffix(',gpu_spec'), '4000,8192,1,1000'],
+            'a.csv'))
+
+    def test_whole_number_with_zeros_behind_the_point(self) -> None:
+        self.assertEqual([test_host.request(units=460)], trace.requests(
+            [REQUESTS, '4000.0,8192.00,1.0,460.0,'], 'a.csv'))
 
     def test_error_names_file_line_and_column(self) -> None:
         for line, column in (
                 ('4k,8192,1,1000,', 'cpu_milli'),
                 ('4000,-1,1,1000,', 'memory_mib'),
-                ('4000,8192,9,1000,', 'num_gpu'),
+                ('4000,8192,1025,1000,', 'num_gpu'),
+                ('4000.5,8192,1,1000,', 'cpu_milli'),
+                ('.0,8192,1,1000,', 'cpu_milli'),
                 ('4000,8192,1,1001,', 'gpu_milli'),
                 ('4000,8192,1,0,', 'gpu_milli'),
                 ('4000,8192,2,500,', 'gpu_milli'),
                 ('4000,8192,1,1000', 'gpu_spec')):
             self.assertIn(f'a.csv line 3 column {column}: ', self.message(
-                trace.requests, REQUESTS, '1,1,1,1000,', line, most_gpus=8))
+                trace.requests, REQUESTS, '1,1,1,1000,', line))
 
     def test_missing_column(self) -> None:
         self.assertIn('a.csv line 1 column model', self.message(
@@ -66,7 +78,7 @@ class TraceTest(base.BaseTestCase):
         self.assertIn('column gpu', self.message(
             trace.hosts, NODES, 'a,1,1,0,'))
         self.assertIn('column num_gpu', self.message(
-            trace.requests, REQUESTS, '1,1,0,0,', most_gpus=1))
+            trace.requests, REQUESTS, '1,1,0,0,'))
 
     def test_file_that_is_no_csv(self) -> None:
         self.assertIn('a.csv line 2', self.message(
