@@ -26,6 +26,7 @@ from gpgpu_plugin.domain.simulation import linked
 from gpgpu_plugin.domain.simulation import vgpus
 
 _NONE = 'no fragmentation'
+_REPACKED = 'moved at will'
 _LINKED_HOSTS, _VGPU_HOSTS = 125, 60
 # Shares of requests by number of GPUs.
 _MIXES = ({1: .55, 2: .15, 4: .15, 8: .15}, {1: .3, 2: .1, 4: .2, 8: .4})
@@ -92,6 +93,8 @@ def _vgpu_pools(sizes: Mapping[int, float]) -> Iterator[
         tuple[str, Callable[[], departures.Pool]]]:
     for name, rule in vgpus.RULES.items():
         yield name, functools.partial(vgpus.VGPUs, _VGPU_HOSTS, rule)
+    yield _REPACKED, functools.partial(
+        vgpus.Repacked, _VGPU_HOSTS * vgpus.GPUS, sizes)
     yield _NONE, functools.partial(
         departures.Unfragmented, float(_VGPU_HOSTS * vgpus.GPUS), sizes)
 

@@ -88,10 +88,12 @@ REDUCED = Size(part=8, seeds=(42, 43), lifetimes=20.0, slack=.5, workloads=(
     'smaller-shares', 'several-gpus', 'bound-to-models', 'more-without-gpu'))
 
 
-def hosts_of_trace(part: int = 1) -> list[host_mod.Host]:
-    """Return every so many-th host of the trace."""
-    return trace.hosts(_lines('openb_node_list_gpu_node.csv'), 'nodes'
-                       )[::part]
+def hosts_of(workload: str, part: int = 1) -> list[host_mod.Host]:
+    """Return every so many-th host of the trace, as a workload has it."""
+    hosts = trace.hosts(_lines('openb_node_list_gpu_node.csv'), 'nodes'
+                        )[::part]
+    change = workloads.HOSTS.get(workload)
+    return change(hosts) if change else hosts
 
 
 def requests_of(workload: str) -> list[host_mod.Request]:
@@ -109,7 +111,8 @@ def _lines(name: str) -> list[str]:
 def measure(size: Size, workload: str, policy: str,
             learn_mix: bool = False) -> Iterator[Run]:
     """Yield a run for each seed."""
-    hosts, requests = hosts_of_trace(size.part), requests_of(workload)
+    hosts = hosts_of(workload, size.part)
+    requests = requests_of(workload)
     for seed in size.seeds:
         began = time.perf_counter()
         outcome = arrivals.simulate(

@@ -162,6 +162,52 @@ def few_bound_to_models(requests: Sequence[host_mod.Request]) -> Requests:
     return bound_to_models(requests, .1)
 
 
+def each_bound_to_models(requests: Sequence[host_mod.Request]) -> Requests:
+    """Each request with GPUs is bound to models, most to rare ones."""
+    return bound_to_models(requests, 1.0)
+
+
+def mostly_eight_gpus(requests: Sequence[host_mod.Request]) -> Requests:
+    """Requests of several GPUs, most of them of eight, ask for most GPUs."""
+    return _often(requests, 40, lambda request: request.gpus > 1)
+
+
+def eight_gpus_and_bound(requests: Sequence[host_mod.Request]) -> Requests:
+    """Half of the GPUs in requests of several, six in ten bound to models."""
+    return bound_to_models(
+        _often(requests, 15, lambda request: request.gpus > 1), .6)
+
+
+def tiny_shares(requests: Sequence[host_mod.Request]) -> Requests:
+    """Shares are a quarter as large and come twice as often."""
+    return _often(_change(requests, lambda request, _: request._replace(
+        units=max(10, request.units // 4))
+        if _is_share(request) else request), 2, _is_share)
+
+
+def larger_shares(requests: Sequence[host_mod.Request]) -> Requests:
+    """Shares are three tenths larger."""
+    return _change(requests, lambda request, _: request._replace(
+        units=min(950, request.units * 13 // 10))
+        if _is_share(request) else request)
+
+
+def more_memory(requests: Sequence[host_mod.Request]) -> Requests:
+    """Three times the RAM."""
+    return _change(requests, lambda request, _: request._replace(
+        memory_mib=min(262_144, request.memory_mib * 3)))
+
+
+def _same(requests: Sequence[host_mod.Request]) -> Requests:
+    return list(requests)
+
+
+def starved_hosts(hosts: Sequence[host_mod.Host]) -> list[host_mod.Host]:
+    """Hosts have six tenths of their vCPUs."""
+    return [host._replace(milli_vcpus=host.milli_vcpus * 6 // 10)
+            for host in hosts]
+
+
 WORKLOADS: dict[str, Callable[[Sequence[host_mod.Request]], Requests]] = {
     'smaller-shares': smaller_shares,
     'shares-for-whole': shares_for_whole,
@@ -178,5 +224,15 @@ WORKLOADS: dict[str, Callable[[Sequence[host_mod.Request]], Requests]] = {
     'fewer-without-gpu': fewer_without_gpu,
     'more-without-gpu': more_without_gpu,
     'few-bound-to-models': few_bound_to_models,
+    'each-bound-to-models': each_bound_to_models,
+    'mostly-eight-gpus': mostly_eight_gpus,
+    'eight-gpus-and-bound': eight_gpus_and_bound,
+    'tiny-shares': tiny_shares,
+    'larger-shares': larger_shares,
+    'more-memory': more_memory,
+    'starved-hosts': _same,
 }
 """Workloads by name, of the requests of the list "default"."""
+
+HOSTS = {'starved-hosts': starved_hosts}
+"""How hosts are changed, for the workloads that change them."""

@@ -128,12 +128,13 @@ class WorkloadsTest(base.BaseTestCase):
 
     def test_each_can_be_placed_and_differs_from_the_list(self) -> None:
         requests = simulate.requests_of('default')
-        seen = {tuple(requests)}
+        seen = {(tuple(simulate.hosts_of('default')), tuple(requests))}
         for name, make in workloads.WORKLOADS.items():
             made = make(requests)
             self.assertEqual(made, make(requests), name)
-            self.assertNotIn(tuple(made), seen)
-            seen.add(tuple(made))
+            key = tuple(simulate.hosts_of(name)), tuple(made)
+            self.assertNotIn(key, seen)
+            seen.add(key)
             for request in made:
                 self.assertTrue(
                     request.units == (host_mod.WHOLE if request.gpus > 1

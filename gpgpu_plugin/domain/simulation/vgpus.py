@@ -13,24 +13,25 @@
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 import typing
 from collections.abc import Callable
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain.simulation import departures
+from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.domain.weighing import vgpus
 
 GPUS = 4
 """GPUs of a host."""
 
 
-@dataclasses.dataclass
-class GPU:
+class GPU(typing.NamedTuple):
     """A GPU, which takes vGPUs of a single type at a time.
 
     :ivar most: vGPUs of that type that it takes; 0: none is there
     """
 
-    host: int
     most: int = 0
     used: int = 0
 
@@ -39,54 +40,106 @@ class GPU:
         """Return the part of the GPU that is in use."""
         return self.used / self.most if self.most else 0.0
 
-
-Rule = Callable[[GPU, float], tuple[float, ...]]
-"""Cost of one more vGPU on a GPU; its host's part in use is given."""
-
-
-def _spread(gpu: GPU, host: float) -> tuple[float, ...]:
-    return host, gpu.part
+    def available(self, size: int) -> int:
+        """Return how many more vGPUs of a type it takes."""
+        return size - self.used if self.most in (0, size) else 0
 
 
-def _pack(gpu: GPU, host: float) -> tuple[float, ...]:
-    return -host, -gpu.part
+Host = tuple[GPU, ...]
+Rule = Callable[[Host, int], float]
+"""Worth of a host for one more vGPU of a type; more is better."""
 
 
-def _started(gpu: GPU, host: float) -> tuple[float, ...]:
-    return not gpu.used, -gpu.part, -host
+class Place(typing.NamedTuple):
+    """Where a vGPU is."""
+
+    host: int
+    gpu: int
+
+
+def _spread(host: Host, size: int) -> float:
+    return -sum(gpu.part for gpu in host)
+
+
+def _pack(host: Host, size: int) -> float:
+    return sum(gpu.part for gpu in host)
+
+
+def _started(host: Host, size: int) -> float:
+    return vgpus.gain([gpu.available(size) for gpu in host], size, 1)
 
 
 RULES: dict[str, Rule] = {'spread': _spread, 'pack': _pack,
                           'started': _started}
-"""The emptiest host; the fullest host; a started GPU of the type anywhere."""
+"""The emptiest host; the fullest host; a started GPU of the type anywhere,
+which is the rule of the weigher."""
 
 
 class VGPUs(departures.Pool):
-    """Hosts of four GPUs; a kind of guest is the vGPUs of its type a GPU."""
+    """Hosts of four GPUs; a kind of guest is the vGPUs of its type a GPU.
+
+    :ivar hosts: as they are now
+    """
 
     def __init__(self, hosts: int, rule: Rule) -> None:
-        self._gpus = [GPU(host) for host in range(hosts) for _ in range(GPUS)]
-        self._used = [0.0] * hosts
-        self.units = float(len(self._gpus))
+        self.hosts: list[Host] = [(GPU(),) * GPUS] * hosts
+        self.units = float(hosts * GPUS)
         self._rule = rule
+        self._worths: dict[tuple[Host, int], float] = {}
 
-    def place(self, size: int) -> object | None:
-        """Take a vGPU of the best GPU."""
-        fit = [gpu for gpu in self._gpus if not gpu.used
-               or (gpu.most == size and gpu.used < size)]
-        if not fit:
+    def place(self, size: int) -> Place | None:
+        """Take a vGPU of the best host, on its fullest GPU with one left.
+
+        A host that is chosen for being the emptiest gives its emptiest GPU.
+        """
+        worths = [self._worth(host, size) for host in self.hosts]
+        worth = max(worths)
+        if worth == policy.UNFIT:
             return None
-        gpu = min(fit, key=lambda gpu: self._rule(gpu, self._used[gpu.host]))
-        gpu.most = size
-        self._change(gpu, 1)
-        return gpu
+        number = worths.index(worth)
+        choose = max if self._rule is _spread else min
+        _, gpu = choose((available, gpu) for gpu, available in enumerate(
+            gpu.available(size) for gpu in self.hosts[number]) if available)
+        self._replace(Place(number, gpu), size, 1)
+        return Place(number, gpu)
 
     def release(self, place: object) -> None:
         """Give back a vGPU; the last one frees its GPU for all types."""
-        self._change(typing.cast('GPU', place), -1)
+        number, gpu = typing.cast('Place', place)
+        self._replace(Place(number, gpu), self.hosts[number][gpu].most, -1)
 
-    def _change(self, gpu: GPU, vgpus: int) -> None:
-        gpu.used += vgpus
-        self._used[gpu.host] += vgpus / gpu.most
-        if not gpu.used:
-            gpu.most = 0
+    def _worth(self, host: Host, size: int) -> float:
+        key = host, size
+        if key not in self._worths:
+            fits = any(gpu.available(size) for gpu in host)
+            self._worths[key] = (
+                self._rule(host, size) if fits else policy.UNFIT)
+        return self._worths[key]
+
+    def _replace(self, place: Place, size: int, vgpus: int) -> None:
+        gpus = list(self.hosts[place.host])
+        used = gpus[place.gpu].used + vgpus
+        gpus[place.gpu] = GPU(size, used) if used else GPU()
+        self.hosts[place.host] = tuple(gpus)
+
+
+class Repacked(departures.Pool):
+    """GPUs whose vGPUs move at will, a bound for rules that move none."""
+
+    def __init__(self, gpus: int, sizes: Mapping[int, float]) -> None:
+        self.units = float(gpus)
+        self._guests: collections.Counter[int] = collections.Counter(
+            dict.fromkeys(sizes, 0))
+
+    def place(self, size: int) -> object | None:
+        """Take a vGPU if all fit on as few GPUs as each type needs."""
+        self._guests[size] += 1
+        if sum(-(-guests // most) for most, guests
+               in self._guests.items()) <= self.units:
+            return size
+        self._guests[size] -= 1
+        return None
+
+    def release(self, place: object) -> None:
+        """Give back a vGPU."""
+        self._guests[typing.cast('int', place)] -= 1

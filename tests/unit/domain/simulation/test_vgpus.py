@@ -16,6 +16,7 @@ from __future__ import annotations
 from oslotest import base
 
 from gpgpu_plugin.domain.simulation import vgpus
+from gpgpu_plugin.domain.weighing import vgpus as weighing_vgpus
 
 
 def pool(rule='started', hosts=2):
@@ -32,8 +33,8 @@ class VGPUsTest(base.BaseTestCase):
             self) -> None:
         made = pool()
         first, second = made.place(4), made.place(4)
-        self.assertIs(first, second)
-        self.assertIsNot(first, made.place(2))
+        self.assertEqual(first, second)
+        self.assertNotEqual(first, made.place(2))
 
     def test_started_gpu_of_an_emptier_host_is_taken_too(self) -> None:
         made = pool()
@@ -55,5 +56,26 @@ class VGPUsTest(base.BaseTestCase):
         self.assertIsNone(made.place(1))
         self.assertIsNotNone(made.place(8))
         made.release(places[1])
-        self.assertIs(places[1], made.place(1))
+        self.assertEqual(places[1], made.place(1))
+        self.assertIsNone(made.place(2))
+
+    def test_own_rule_is_that_of_the_weigher(self) -> None:
+        made = vgpus.VGPUs(3, vgpus.RULES['started'])
+        for size in (4, 1, 1, 1, 1, 2, 2, 2):
+            made.place(size)
+        states = [tuple(gpu.available(4) for gpu in host)
+                  for host in made.hosts]
+        gains = [weighing_vgpus.gain(state, 4, 1) for state in states]
+        self.assertEqual(gains.index(max(gains)), made.place(4).host)
+
+
+class RepackedTest(base.BaseTestCase):
+
+    def test_vgpus_of_a_type_need_no_more_gpus_than_they_fill(self) -> None:
+        made = vgpus.Repacked(2, {2: .5, 4: .25})
+        places = [made.place(size) for size in (2, 2, 4, 4)]
+        self.assertNotIn(None, places)
+        self.assertIsNone(made.place(2))
+        made.release(places[0])
+        self.assertIsNotNone(made.place(2))
         self.assertIsNone(made.place(2))
