@@ -162,8 +162,8 @@ def few_bound_to_models(requests: Sequence[host_mod.Request]) -> Requests:
     return bound_to_models(requests, .1)
 
 
-def each_bound_to_models(requests: Sequence[host_mod.Request]) -> Requests:
-    """Each request with GPUs is bound to models, most to rare ones."""
+def all_bound_to_models(requests: Sequence[host_mod.Request]) -> Requests:
+    """All requests with GPUs are bound to models, most to rare ones."""
     return bound_to_models(requests, 1.0)
 
 
@@ -224,7 +224,7 @@ WORKLOADS: dict[str, Callable[[Sequence[host_mod.Request]], Requests]] = {
     'fewer-without-gpu': fewer_without_gpu,
     'more-without-gpu': more_without_gpu,
     'few-bound-to-models': few_bound_to_models,
-    'each-bound-to-models': each_bound_to_models,
+    'all-bound-to-models': all_bound_to_models,
     'mostly-eight-gpus': mostly_eight_gpus,
     'eight-gpus-and-bound': eight_gpus_and_bound,
     'tiny-shares': tiny_shares,
