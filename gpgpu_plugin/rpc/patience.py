@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Connections to RabbitMQ that wake up only when something arrives.
+"""Connections to RabbitMQ that wait neither too briefly nor too long.
 
 After each message, oslo.messaging 18 waits for the next one for 1 ms, then for
 2 ms, 4 ms and so on, and each wait that ends without a message costs as much
@@ -17,6 +17,9 @@ as a small message. It does so for consumers whose messages another thread
 acknowledges, as for notifications. Calls and answers are acknowledged when
 they are read (RpcAMQPListener, ReplyWaiter), so nothing is late if each wait
 is longer: a message that arrives ends it.
+
+A broker may accept a connection and answer nothing. No caller waits for it
+longer than for the answer to a call.
 """
 
 from __future__ import annotations
@@ -33,26 +36,38 @@ The stop of a server waits for it.
 class _Connection(typing.Protocol):
     """oslo_messaging._drivers.impl_rabbit.Connection, as far as used here."""
 
+    def ensure_connection(self) -> None:
+        """Connect to the broker; the constructor calls it."""
+
     def consume(self, timeout: float | None = ...) -> None:
         """Handle the messages that arrive first."""
 
 
-def apply(transport: object) -> None:
-    """Let connections that a transport of RPC will open wait for longer.
+def apply(transport: object, limit: float) -> None:
+    """Set how long connections that a transport of RPC will open wait.
 
     Other transports of the process stay as they are, and so does one whose
     driver has no such connections.
+
+    :param limit: seconds that a broker which accepts a connection may be
+        silent, if that is less than kombu's five
     """
     pool = getattr(getattr(transport, '_driver', None),
                    '_connection_pool', None)
     made = getattr(pool, 'connection_cls', None)
     if isinstance(made, type) and hasattr(made, 'consume'):
-        setattr(pool, 'connection_cls', _patient(made))  # noqa: B010
+        setattr(pool, 'connection_cls', _patient(made, limit))  # noqa: B010
 
 
-def _patient(made: type[_Connection]) -> type[_Connection]:
+def _patient(made: type[_Connection], limit: float) -> type[_Connection]:
     class PatientConnection(made):  # type: ignore[valid-type,misc]
-        """Connection whose waits are not too short."""
+        """Connection whose waits are neither too short nor too long."""
+
+        def ensure_connection(self) -> None:
+            """Connect, unless the broker is silent for too long."""
+            self.connection.connect_timeout = min(
+                self.connection.connect_timeout, limit)
+            super().ensure_connection()
 
         def consume(self, timeout: float | None = None) -> None:
             """Handle the messages that arrive first."""

@@ -92,7 +92,7 @@ def get_transport(conf: cfg.ConfigOpts) -> Transport:
             allowed_remote_exmods=_REMOTE_MODULES)
     except oslo_messaging.DriverLoadFailure as exc:
         raise _url_invalid(exc) from exc
-    patience.apply(transport)
+    patience.apply(transport, conf.gpgpu.rpc_timeout)
     return transport
 
 

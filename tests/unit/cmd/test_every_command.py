@@ -184,6 +184,14 @@ class BrokerTest(NeedsTestCase):
                 self.all, self.use(f'rabbit://me:secret@127.0.0.1:{port}/'),
                 '[gpgpu] transport_url', f'127.0.0.1:{port} cannot be reached')
 
+    def test_broker_that_is_silent_is_given_up(self):
+        with socket.create_server(('127.0.0.1', 0)) as silent:
+            port = silent.getsockname()[1]
+            self.check(
+                {'host list': ['host', 'list']},
+                self.use(f'rabbit://me:secret@127.0.0.1:{port}/'),
+                '[gpgpu] transport_url', f'127.0.0.1:{port} cannot be reached')
+
     def test_url_that_is_none_is_refused(self):
         urls = ('rabit://me:secret@h:1/', 'nonsense',
                 'rabbit://me:secret@h:port/', 'rabbit://[::1', 'fake:/')

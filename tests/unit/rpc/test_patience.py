@@ -11,10 +11,13 @@
 #    under the License.
 """Tests of times in which the process was stopped."""
 
+import socket
+import time
 import types
 
 from oslotest import base
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import patience
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
@@ -30,10 +33,27 @@ class Connection:
 
 class PatienceTest(base.BaseTestCase):
 
+    def test_connecting_to_a_silent_broker_is_limited(self):
+        conf = self.useFixture(conductor_fixture.Conf()).conf
+        with socket.create_server(('127.0.0.1', 0)) as silent:
+            port = silent.getsockname()[1]
+            conf.set_override(
+                'transport_url', f'rabbit://me@127.0.0.1:{port}/', 'gpgpu')
+            conf.set_override('rpc_timeout', 1, 'gpgpu')
+            transport = rpc_transport.get_transport(conf)
+            self.addCleanup(transport.cleanup)
+            began = time.monotonic()
+            exc = self.assertRaises(
+                exception.BrokerUnavailable, rpc_transport.probe, conf,
+                transport)
+        self.assertIn(f'127.0.0.1:{port} cannot be reached', str(exc))
+        # kombu alone waits for five seconds.
+        self.assertLess(time.monotonic() - began, 4)
+
     def test_waits_are_not_too_short(self):
         pool = types.SimpleNamespace(connection_cls=Connection)
         patience.apply(types.SimpleNamespace(
-            _driver=types.SimpleNamespace(_connection_pool=pool)))
+            _driver=types.SimpleNamespace(_connection_pool=pool)), 60)
         connection = pool.connection_cls()
         for timeout in (0.001, 5.0, None):
             connection.consume(timeout=timeout)
