@@ -45,6 +45,7 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from gpgpu_plugin.virt import configured
 from gpgpu_plugin.virt import denial_log
 from gpgpu_plugin.virt import examination
 from gpgpu_plugin.virt import liveness
@@ -56,22 +57,8 @@ from gpgpu_plugin.virt import orphans
 LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
-SUPPORTED_NOVA = 34
-
 _INACTIVE = (power_state.SHUTDOWN, power_state.CRASHED)
 """Power states of a domain without a process."""
-
-
-def check_nova_version(found: str) -> None:
-    """Refuse a version of Nova that the plugin does not support.
-
-    :raises ConfigInvalid: the message names both versions
-    """
-    if found.partition('.')[0] != str(SUPPORTED_NOVA):
-        raise exception.ConfigInvalid(
-            option='compute_driver',
-            reason=f'this version of gpgpu_plugin works with Nova '
-                   f'{SUPPORTED_NOVA} (2026.2), and this is Nova {found}')
 
 
 class OwnerRecords(typing.Protocol):
@@ -97,9 +84,10 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
     def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
                  **kwargs: object) -> None:
-        check_nova_version(importlib.metadata.version('nova'))
-        conf_gpgpu.register_opts(CONF)
-        conf_gpgpu.check(CONF)
+        with configured.or_end():
+            configured.check_nova_version(importlib.metadata.version('nova'))
+            conf_gpgpu.register_opts(CONF)
+            conf_gpgpu.check(CONF)
         super().__init__(virtapi, *args, **kwargs)
         self._gpu_client = virtapi.reportclient
         # Kept open until the process ends: to close it would unlock the book.
@@ -132,9 +120,13 @@ class ServiceMixin(nova_driver.ComputeDriver):
         Nova may destroy guests before its first inventory, so the resource
         tracker is there first.
 
-        :raises ConfigInvalid: another process has the host's book, Nova
+        :raises SystemExit: another process has the host's book, Nova
             itself assigns devices of a variant, or the host has no key
         """
+        with configured.or_end():
+            self._gpu_init_host(host)
+
+    def _gpu_init_host(self, host: str) -> None:
         denial_log.install()
         self._gpu_book_lock = book_lock.acquire(
             assignments.path_of(CONF, host))

@@ -56,6 +56,8 @@ class NovaComputeProcessTest(cloud.ProcessCloud):
                 'nova-compute', *self.stack.conf(f'{host}.conf')))
         code = self.wait_for(twin.process.poll, 'the twin has ended')
         self.assertGreater(code, 0)
+        log = twin.log.read_text()
         self.assertRegex(
-            twin.log.read_text(),
-            f'Option .gpgpu. state_path: .*/{host}.json is in use by process')
+            log, f'CRITICAL .* nova-compute cannot start: Option .gpgpu. '
+            f'state_path: .*/{host}.json is in use by process')
+        self.assertNotIn('Traceback', log)

@@ -32,23 +32,6 @@ from gpgpu_plugin.virt import service
 from tests.unit.compute import make
 
 
-class NovaVersionTest(base.BaseTestCase):
-
-    def test_other_nova_is_refused_by_name(self):
-        service.check_nova_version('34.0.1')
-        for found in ('33.0.0', '35.0.0', '3.4', '340.0', ''):
-            exc = self.assertRaises(
-                exception.ConfigInvalid, service.check_nova_version, found)
-            self.assertIn(found, str(exc))
-            self.assertIn('34', str(exc))
-
-    def test_driver_is_not_made_for_another_nova(self):
-        self.useFixture(fixtures.MockPatch(
-            'importlib.metadata.version', return_value='33.1.0'))
-        self.assertRaises(exception.ConfigInvalid, Driver,
-                          types.SimpleNamespace(reportclient=None))
-
-
 class NovaDriver(nova_driver.ComputeDriver):
     """Driver of Nova that records calls.
 
@@ -127,6 +110,16 @@ class ServiceTestCase(base.BaseTestCase):
                 f'gpgpu_plugin.virt.service.{name}', value))
         self.log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.virt.service'))
+        self.ends = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.virt.configured'))
+
+    def ended(self):
+        """Check that nova-compute ends with one line that has a reason."""
+        exc = self.assertRaises(SystemExit, self.driver.init_host, 'h1')
+        self.assertEqual(1, exc.code)
+        self.assertRegex(
+            self.ends.output,
+            r'\Anova-compute cannot start: Option [^\n]+\n\Z')
 
     def tracker_class(self, conf, host, backend, api, client, find_orphans):
         self.made_for = (host, client)
@@ -164,8 +157,7 @@ class InitHostTest(ServiceTestCase):
     def test_host_without_a_key_does_not_start(self):
         self.calls.api.side_effect = exception.ConfigInvalid(
             option='[gpgpu] keys_path', reason='no key')
-        self.assertRaises(
-            exception.ConfigInvalid, self.driver.init_host, 'h1')
+        self.ended()
         self.assertFalse(self.worker.start.called)
 
     def test_tracker_begins_and_restores_when_nova_knows_its_node(self):
@@ -185,8 +177,7 @@ class InitHostTest(ServiceTestCase):
     def test_second_process_with_the_book_does_not_start(self):
         self.calls.lock.side_effect = exception.ConfigInvalid(
             option='[gpgpu] state_path', reason='it is in use')
-        self.assertRaises(
-            exception.ConfigInvalid, self.driver.init_host, 'h1')
+        self.ended()
         self.assertEqual(['lock'], self.names())
         [call] = self.calls.lock.call_args_list
         self.assertEqual(
@@ -236,8 +227,7 @@ class ConflictTest(ServiceTestCase):
     def test_device_of_nova_and_a_variant_stops_the_start(self):
         self.conflicts.check.side_effect = exception.ConfigInvalid(
             option='x', reason='y')
-        self.assertRaises(
-            exception.ConfigInvalid, self.driver.init_host, 'h1')
+        self.ended()
         self.assertFalse(self.worker.start.called)
         self.assertTrue(self.worker.stop.called)
 

@@ -1,0 +1,58 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Check of the configuration that nova-compute starts with."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+
+LOG = logging.getLogger(__name__)
+
+SUPPORTED_NOVA = 34
+
+
+def check_nova_version(found: str) -> None:
+    """Refuse a version of Nova that the plugin does not support.
+
+    :raises ConfigInvalid: the message names both versions
+    """
+    if found.partition('.')[0] != str(SUPPORTED_NOVA):
+        raise exception.ConfigInvalid(
+            option='compute_driver',
+            reason=f'this version of gpgpu_plugin works with Nova '
+                   f'{SUPPORTED_NOVA} (2026.2), and this is Nova {found}')
+
+
+@contextlib.contextmanager
+def or_end() -> Iterator[None]:
+    """End nova-compute with one line if its configuration is wrong.
+
+    Nova would log the same with a traceback, or take a wrong value for a
+    driver of another type. It ends in this way itself if there is no driver.
+
+    :raises SystemExit: the configuration is wrong
+    """
+    try:
+        yield
+        return
+    except (exception.ConfigInvalid, cfg.Error) as exc:
+        reason = str(exc)
+    # Not where it is caught: oslo.log would add the error once more.
+    LOG.critical('nova-compute cannot start: %s', reason)
+    sys.exit(1)

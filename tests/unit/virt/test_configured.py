@@ -1,0 +1,71 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of nova-compute with a configuration with which it cannot start."""
+
+import types
+
+import fixtures
+import nova.conf
+from nova.virt import driver
+from oslotest import base
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.virt import configured
+
+CONF = nova.conf.CONF
+
+
+class ConfiguredTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def load(self):
+        """Have Nova load the driver, as nova-compute does when it starts."""
+        driver.load_compute_driver(
+            types.SimpleNamespace(reportclient=None), 'gpgpu.GpuFakeDriver')
+
+    def ended(self, *texts):
+        """Check that Nova is ended with one line that has texts."""
+        exc = self.assertRaises(SystemExit, self.load)
+        self.assertEqual(1, exc.code)
+        self.assertNotIn('Traceback', self.log.output)
+        [line] = [line for line in self.log.output.splitlines()
+                  if line.startswith('nova-compute cannot start: ')]
+        for text in texts:
+            self.assertIn(text, line)
+
+    def test_other_nova_is_refused_by_name(self):
+        configured.check_nova_version('34.0.1')
+        for found in ('33.0.0', '35.0.0', '3.4', '340.0', ''):
+            exc = self.assertRaises(
+                exception.ConfigInvalid, configured.check_nova_version, found)
+            self.assertIn(found, str(exc))
+            self.assertIn('34', str(exc))
+
+    def test_driver_is_not_made_for_another_nova(self):
+        self.useFixture(fixtures.MockPatch(
+            'importlib.metadata.version', return_value='33.1.0'))
+        self.ended('works with Nova 34 (2026.2), and this is Nova 33.1.0')
+
+    def test_wrong_value_is_named(self):
+        # Nova takes a ValueError for a driver of another type.
+        self.load()
+        CONF.set_override('session_timeout', 60, 'gpgpu')
+        self.addCleanup(CONF.clear_override, 'session_timeout', 'gpgpu')
+        self.ended('[gpgpu] session_timeout = 60', 'digest_interval')
+        self.assertNotIn('is not of type', self.log.output)
+
+    def test_other_errors_are_not_hidden(self):
+        with self.assertRaisesRegex(ValueError, 'a bug'), configured.or_end():
+            raise ValueError('a bug')
